@@ -1,0 +1,71 @@
+"""Offbeat: asynchronous federated learning that does not wait.
+
+>>> import offbeat as ob
+>>> run = ob.simulate(
+...     ob.fedcompass(q_min=20, q_max=100),
+...     world=ob.World(seconds_per_step=[6, 12, 15, 24, 30]),
+...     until=ob.Until(seconds=720),
+... )
+>>> [entry["steps"] for entry in run.entries("train")][5:10]
+[100, 40, 28, 35, 24]
+"""
+
+from offbeat.algorithms import ALGORITHMS, fedasync, fedavg, fedavgm, fedbuff, fedcompass
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import AlgorithmError, OffbeatError, RunError, UsageError
+from offbeat.core.learner import NoTraining
+from offbeat.core.model import Layout, Model
+from offbeat.core.server import Server
+from offbeat.core.staleness import constant, hinge, polynomial
+from offbeat.data import FederatedData, federate, load
+from offbeat.local.learner import TorchLearner
+from offbeat.local.training import Training
+from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.run import Run, Summary
+from offbeat.sim.simulate import resume, simulate
+from offbeat.sim.until import Every, Until
+from offbeat.version import VERSION as __version__
+from offbeat.world import laws
+from offbeat.world.availability import Availability
+from offbeat.world.network import Network
+from offbeat.world.world import World
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "AlgorithmError",
+    "Availability",
+    "Every",
+    "FederatedData",
+    "Layout",
+    "Model",
+    "Network",
+    "NoTraining",
+    "OffbeatError",
+    "Run",
+    "RunError",
+    "RunRecord",
+    "Server",
+    "Summary",
+    "TorchLearner",
+    "Training",
+    "Until",
+    "UsageError",
+    "World",
+    "__version__",
+    "constant",
+    "fedasync",
+    "fedavg",
+    "fedavgm",
+    "fedbuff",
+    "fedcompass",
+    "federate",
+    "find_runs",
+    "hinge",
+    "laws",
+    "load",
+    "polynomial",
+    "read_run",
+    "resume",
+    "simulate",
+]

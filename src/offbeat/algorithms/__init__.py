@@ -1,0 +1,16 @@
+"""Published algorithms, one file a paper; the parts several papers share are in schedules and aggregators.
+
+To add one: write its file, import its factory here and name it in the tuple below.
+"""
+
+from offbeat.algorithms.fedasync import fedasync
+from offbeat.algorithms.fedavg import fedavg
+from offbeat.algorithms.fedavgm import fedavgm
+from offbeat.algorithms.fedbuff import fedbuff
+from offbeat.algorithms.fedcompass import fedcompass
+from offbeat.algorithms.registry import Factory
+
+ALGORITHMS: dict[str, Factory[...]] = {f.name: f for f in (fedavg, fedavgm, fedasync, fedbuff, fedcompass)}
+"""Every algorithm by name, in the order `offbeat algorithms` lists them."""
+
+__all__ = ["ALGORITHMS", "Factory", "fedasync", "fedavg", "fedavgm", "fedbuff", "fedcompass"]

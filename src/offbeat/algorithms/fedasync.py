@@ -1,0 +1,37 @@
+"""FedAsync: every update is mixed in as it comes (Xie, Koyejo, Gupta, 2019, Algorithm 1)."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from offbeat.algorithms.aggregators import Mixing
+from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.schedules import Buffered
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.programme import programme
+from offbeat.core.staleness import Polynomial, Staleness
+from offbeat.local.objectives import Plain, Proximal
+
+
+@algorithm(paper="Xie et al., Asynchronous Federated Optimization, 2019, Algorithm 1")
+def fedasync(
+    steps: Steps = None,
+    epochs: Epochs = None,
+    *,
+    concurrency: Concurrency = None,
+    alpha: Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")] = 0.9,
+    staleness: Staleness = Polynomial(1.0, 0.5),
+    rho: Annotated[
+        float, Field(ge=0, description="weight ρ of the proximal term, halved as in (ρ/2)‖·‖²")
+    ] = 0.0,
+) -> Algorithm:
+    """Every update is mixed into the global model the moment it arrives, less the staler it is.
+
+    w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ). The defaults give the weight 0.9 (τ + 1)^−½ of
+    FedCompass's tables. The client may minimise its loss + (ρ/2)‖w − w_o‖².
+    """
+    return Algorithm(
+        schedule=Buffered(programme(steps, epochs), size=1, concurrency=concurrency),
+        aggregator=Mixing(alpha, staleness),
+        objective=Proximal(rho) if rho else Plain(),
+    )

@@ -1,0 +1,24 @@
+"""FedAvg: synchronous federated averaging (McMahan et al., AISTATS 2017, Algorithm 1)."""
+
+from offbeat.algorithms.aggregators import MeanOfModels
+from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.schedules import Rounds
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.programme import programme
+from offbeat.local.objectives import Plain
+
+
+@algorithm(
+    paper="McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017, Algorithm 1"
+)
+def fedavg(steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None) -> Algorithm:
+    """Rounds: every sampled client trains from the same model, all are waited for and averaged.
+
+    w := Σ n_i w_i / Σ n_i. `clients_per_round` is the paper's m (none: all clients); one local epoch
+    when neither `steps` nor `epochs` is given.
+    """
+    return Algorithm(
+        schedule=Rounds(programme(steps, epochs), clients_per_round),
+        aggregator=MeanOfModels(),
+        objective=Plain(),
+    )

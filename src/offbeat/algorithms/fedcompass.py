@@ -1,0 +1,251 @@
+"""FedCompass: a computing-power-aware scheduler (Li et al., ICLR 2024, Algorithms 1-3).
+
+The server measures each client's seconds per local step and gives each a number of steps such that
+a group of clients arrives together. A group is aggregated when its last client arrives, or at its
+latest time T_max; who comes later than that waits in a general buffer for the next group.
+
+Where the printed algorithms leave something open, this file follows these rules:
+
+- an arrival exactly at T_max is on time; a timer that finds nobody arrived still flushes the buffer;
+- a group closed by its last arrival is gone before its members are assigned, so none can rejoin it;
+- a late client never moves to its group's arrived list (Algorithm 1, line 14 adds it there too);
+- a client whose task is lost or who leaves is taken out of its group; if that empties the expected
+  list, those who arrived are aggregated at once.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import field
+from math import floor
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from offbeat.algorithms.aggregators import Momentum, SumOfDeltas, combine
+from offbeat.algorithms.registry import algorithm
+from offbeat.core.algorithm import Algorithm, Tensors, Update, View
+from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
+from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
+from offbeat.core.model import Model
+from offbeat.core.staleness import Polynomial, Staleness
+from offbeat.local.objectives import Plain
+
+Steps = Annotated[int, Field(ge=1)]
+
+
+@dataclass
+class Group:
+    """An arrival group: CL (`expected`), ACL (`arrived`), T_a and T_max in seconds."""
+
+    id: int
+    T_a: float
+    T_max: float
+    expected: set[ClientId] = field(default_factory=set)
+    arrived: list[tuple[ClientId, TaskId]] = field(default_factory=list)
+    fired: bool = False  # T_max has passed: kept only to recognise its late clients
+
+    @property
+    def members(self) -> Iterator[ClientId]:
+        """CL and ACL."""
+        yield from self.expected
+        yield from (client for client, _ in self.arrived)
+
+    @property
+    def timer(self) -> str:
+        """Name of the timer at T_max."""
+        return f"group {self.id}"
+
+
+@dataclass
+class Compass:
+    """What the scheduler remembers: S by client, G by client, the groups, and Δ̄'s tasks."""
+
+    seconds_per_step: dict[ClientId, float] = field(default_factory=dict)
+    group_of: dict[ClientId, int] = field(default_factory=dict)
+    groups: dict[int, Group] = field(default_factory=dict)
+    late: list[TaskId] = field(default_factory=list)
+    created: int = 0
+
+
+@dataclass(frozen=True)
+class CompassSchedule:
+    """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
+
+    q_min: Steps
+    q_max: Steps
+    latest: Annotated[float, Field(ge=1)] = 1.2
+    speed_memory: Annotated[float, Field(ge=0, lt=1)] = 0.0
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.q_min > self.q_max:
+            raise ValueError(f"q_min = {self.q_min} must not be above q_max = {self.q_max}")
+        return self
+
+    @property
+    def concurrency(self) -> int | None:
+        """Every client trains."""
+        return None
+
+    def initial(self) -> Compass:
+        """No speed known, no group."""
+        return Compass()
+
+    def on(self, event: Event, state: Compass, view: View) -> Iterator[Command]:
+        """Algorithm 1, FEDCOMPASS-SERVER."""
+        match event:
+            case Begin():
+                for client in view.fleet.idle():
+                    yield Train(client, self.q_min)  # line 8
+            case Joined():
+                if view.fleet.is_idle(event.client):
+                    yield Train(event.client, self.q_min)
+            case Arrived():
+                yield from self._arrived(event, state, view)
+            case Timer():
+                group = state.groups[int(event.timer.removeprefix("group "))]
+                group.fired = True
+                yield from self._group_aggregate(group, state, view)
+            case Lost() | Left():
+                yield from self._without(event.client, state, view)
+                if isinstance(event, Lost):
+                    yield from self._dispatch(event.client, state, view)
+
+    def _arrived(self, event: Arrived, state: Compass, view: View) -> Iterator[Command]:
+        client, task = event.client, event.task
+        elapsed = view.now - view.task(task).started
+        measured = max(elapsed / event.steps, 1e-9)  # line 12; a clock may not resolve an empty task
+        known = state.seconds_per_step.get(client, measured)
+        state.seconds_per_step[client] = (1 - self.speed_memory) * measured + self.speed_memory * known
+        group = state.groups.get(state.group_of.pop(client, -1))
+        if group is None:  # first response, lines 25-27
+            yield Aggregate((task,), {"first": True}, server_step=False)
+            yield from self._dispatch(client, state, view)
+        elif view.now > group.T_max:  # late, lines 16-19
+            state.late.append(task)
+            group.expected.discard(client)
+            if not group.expected:
+                yield from self._close(group, state, view)
+            yield from self._dispatch(client, state, view)
+        else:  # on time, lines 21-23
+            group.expected.discard(client)
+            group.arrived.append((client, task))
+            if not group.expected:
+                yield from self._close(group, state, view)
+
+    def _without(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
+        """The group stops waiting for a client."""
+        group = state.groups.get(state.group_of.pop(client, -1))
+        if group is not None:
+            group.expected.discard(client)
+            if not group.expected:
+                yield from self._close(group, state, view)
+
+    def _close(self, group: Group, state: Compass, view: View) -> Iterator[Command]:
+        """Nobody is expected any more: the group ends, and those who arrived are aggregated."""
+        del state.groups[group.id]
+        if not group.fired:
+            yield CancelTimer(group.timer)
+        if group.arrived:
+            yield from self._group_aggregate(group, state, view)
+
+    def _group_aggregate(self, group: Group, state: Compass, view: View) -> Iterator[Command]:
+        """Algorithm 3: Δ̄^g + Δ̄ at once, then new work from the fastest member to the slowest."""
+        tasks = (*(task for _, task in group.arrived), *state.late)
+        if not tasks:
+            return
+        waiting = {client for client, _ in group.arrived if view.fleet.is_idle(client)}  # some may have left
+        members = sorted(waiting, key=lambda c: (state.seconds_per_step[c], c))
+        group.arrived.clear()
+        state.late.clear()
+        yield Aggregate(tasks, {"group": group.id})
+        for client in members:
+            yield from self._dispatch(client, state, view)
+
+    def _dispatch(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
+        """Algorithm 2, ASSIGNGROUP: join a group or else create one, and train."""
+        if client not in state.seconds_per_step:  # its first task was lost
+            yield Train(client, self.q_min)
+            return
+        steps, group = self._join(client, state, view.now)
+        if group is None:
+            steps, group = self._create(client, state, view.now)
+            yield SetTimer(group.timer, group.T_max)
+        group.expected.add(client)
+        state.group_of[client] = group.id
+        yield Train(client, steps, {"group": group.id, "T_a": group.T_a, "T_max": group.T_max})
+
+    def _join(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group | None]:
+        """JOINGROUP: of the groups that q_min ≤ q ≤ q_max steps fit into, the one with most steps."""
+        S = state.seconds_per_step[client]
+        fits = [(_floor((g.T_a - now) / S), g.id) for g in state.groups.values()]
+        fits = [(q, g) for q, g in fits if self.q_min <= q <= self.q_max]
+        if not fits:
+            return 0, None
+        q, g = max(fits)  # at equal q the later group
+        return q, state.groups[g]
+
+    def _create(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group]:
+        """CREATEGROUP: aim at the time when a running group's fastest client ends its next q_max steps."""
+        S, Q = state.seconds_per_step[client], -1
+        for g in state.groups.values():
+            if now < g.T_a:
+                fastest = min(state.seconds_per_step[c] for c in g.members)
+                T_exp = g.T_a + fastest * self.q_max
+                Q = max(Q, _floor((T_exp - now) / S))
+        if 0 <= Q < self.q_min:
+            Q = self.q_min
+        elif Q < 0 or Q > self.q_max:
+            Q = self.q_max
+        state.created += 1
+        group = Group(state.created, T_a=now + Q * S, T_max=now + self.latest * Q * S)
+        state.groups[group.id] = group
+        return Q, group
+
+
+def _floor(x: float) -> int:
+    """⌊x⌋, where an integer up to rounding (1e-9 relative) counts as that integer."""
+    nearest = round(x)
+    return nearest if abs(x - nearest) <= 1e-9 * max(1.0, abs(x)) else floor(x)
+
+
+@dataclass(frozen=True)
+class NormalizedSum:
+    """+N: w := w + (Σ p_i Q_i / Σ p_i) · Σ s(τ_i) p_i Δ_i / Q_i (FedNova's averaging, Section 5.1)."""
+
+    staleness: Staleness
+    sees_single_updates: bool = False
+
+    def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The sum of the deltas per step, times the weighted mean number of steps."""
+        tasks = [u.task for u in updates]
+        mean_steps = sum(t.share * t.steps for t in tasks) / sum(t.share for t in tasks)
+        coefficients = [mean_steps * self.staleness(t.staleness) * t.share / t.steps for t in tasks]
+        return combine([u.delta for u in updates], coefficients)
+
+
+@algorithm(paper="Li et al., FedCompass: Efficient Cross-Silo Federated Learning, ICLR 2024, Algorithms 1-3")
+def fedcompass(
+    q_min: Annotated[int, Field(ge=1, description="fewest local steps Q_min of a task")] = 20,
+    q_max: Annotated[int, Field(ge=1, description="most local steps Q_max of a task")] = 100,
+    *,
+    latest: Annotated[float, Field(ge=1, description="latest time factor λ")] = 1.2,
+    staleness: Staleness = Polynomial(0.9, 0.5),
+    momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β (+M); 0: none")] = 0.0,
+    normalize: Annotated[bool, Field(description="divide each update by its steps (+N)")] = False,
+    speed_memory: Annotated[
+        float, Field(ge=0, lt=1, description="share ρ of the old speed estimate kept")
+    ] = 0.0,
+) -> Algorithm:
+    """Clients get as many local steps as lets groups of them arrive together; no group waits past λ.
+
+    w := w + Σ s(τ_i) p_i Δ_i over a group's and the late updates, s(τ) = 0.9 (τ + 1)^−½. A client's
+    first response is applied by itself at once, without momentum.
+    """
+    return Algorithm(
+        schedule=CompassSchedule(q_min, q_max, latest, speed_memory),
+        aggregator=NormalizedSum(staleness) if normalize else SumOfDeltas(staleness),
+        objective=Plain(),
+        server_steps=(Momentum(momentum),) if momentum else (),
+    )

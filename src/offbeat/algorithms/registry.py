@@ -1,0 +1,125 @@
+"""Factories of published algorithms: checked, documented from their signatures, found by name."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
+from functools import wraps
+from typing import Annotated, Any, Generic, ParamSpec, get_args, get_origin
+
+from pydantic import Field, ValidationError, validate_call
+from pydantic.fields import FieldInfo
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean, explain
+
+P = ParamSpec("P")
+
+Steps = Annotated[int | None, Field(ge=1, description="local steps Q of a task")]
+Epochs = Annotated[int | None, Field(ge=1, description="local epochs E of a task, instead of steps")]
+Concurrency = Annotated[int | None, Field(ge=1, description="clients training at the same time; none: all")]
+ServerRate = Annotated[float, Field(gt=0, description="server learning rate η_g")]
+
+
+@dataclass(frozen=True)
+class HyperParameter:
+    """One option of an algorithm: its name, default, allowed range and meaning, as text."""
+
+    name: str
+    default: str
+    allowed: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Factory(Generic[P]):
+    """A published algorithm: call it with hyper-parameters to get an `Algorithm`."""
+
+    name: str
+    paper: str
+    summary: str
+    make: Callable[P, Algorithm]
+    signature: inspect.Signature
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
+        """Compose the algorithm; a value that is not allowed raises `UsageError`."""
+        return self.make(*args, **kwargs)
+
+    @property
+    def hyperparameters(self) -> list[HyperParameter]:
+        """The options, in the order of the signature."""
+        return [_describe(p) for p in self.signature.parameters.values()]
+
+
+def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
+    """Make a factory function a published algorithm, with its paper.
+
+    Arguments are checked against their annotations (types and `Field` ranges) at every call, and the
+    result remembers its name and hyper-parameters, so that a run can be recorded and repeated.
+    """
+
+    def decorate(factory: Callable[P, Algorithm]) -> Factory[P]:
+        name = factory.__name__
+        signature = inspect.signature(factory)
+        checked = validate_call(factory)
+
+        @wraps(factory)
+        def make(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
+            try:
+                made = checked(*args, **kwargs)
+            except ValidationError as error:
+                raise UsageError(f"{name}: {explain(error, signature.parameters)}") from None
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return replace(made, name=name, hyperparameters=_plain(bound.arguments))
+
+        summary = (inspect.getdoc(factory) or name).splitlines()[0]
+        return Factory(name, paper, summary, make, signature)
+
+    return decorate
+
+
+def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a mapping such as {"name": "fedbuff", "size": 3}."""
+    options = dict(spec)
+    name = options.pop("name", None)
+    if name not in factories:
+        raise UsageError(f"algorithm {name!r} is unknown{did_you_mean(str(name), factories)}")
+    return factories[name](**options)
+
+
+def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in arguments.items()}
+
+
+_BOUNDS = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}
+
+
+def _describe(parameter: inspect.Parameter) -> HyperParameter:
+    annotation, info = parameter.annotation, FieldInfo()
+    if get_origin(annotation) is Annotated:
+        annotation, *extras = get_args(annotation)
+        info = next((e for e in extras if isinstance(e, FieldInfo)), info)
+    bounds = [
+        f"{symbol} {getattr(m, name.lower())}"
+        for m in info.metadata
+        for name, symbol in _BOUNDS.items()
+        if type(m).__name__ == name
+    ]
+    kind = inspect.formatannotation(annotation).replace("offbeat.core.staleness.", "").replace(" | None", "")
+    required = parameter.default is inspect.Parameter.empty
+    return HyperParameter(
+        parameter.name,
+        "required" if required else _show(parameter.default),
+        " and ".join([kind, ", ".join(bounds)] if bounds else [kind]),
+        info.description or "",
+    )
+
+
+def _show(value: Any) -> str:
+    if value is None:
+        return "none"
+    if is_dataclass(value) and not isinstance(value, type):
+        fields = {k: v for k, v in asdict(value).items() if k != "kind"}
+        return f"{type(value).__name__.lower()}({', '.join(f'{k}={v}' for k, v in fields.items())})"
+    return str(value)

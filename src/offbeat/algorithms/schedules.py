@@ -1,0 +1,97 @@
+"""Schedules that several papers share."""
+
+from collections.abc import Iterator
+from dataclasses import field
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from offbeat.core.algorithm import View
+from offbeat.core.commands import Aggregate, Command, Train
+from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId
+from offbeat.core.programme import Programme
+
+Count = Annotated[int, Field(ge=1)]
+
+
+def train(client: ClientId, programme: Programme, view: View) -> Train:
+    """Train a client for as many steps as the programme gives it."""
+    return Train(client, programme.steps_for(view.fleet.steps_per_epoch(client)))
+
+
+@dataclass
+class Round:
+    """The round at hand: who has not answered yet, and the updates that are here."""
+
+    expected: set[ClientId] = field(default_factory=set)
+    arrived: list[TaskId] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """Synchronous: sample `concurrency` clients (None: all), wait for all of them, aggregate, repeat.
+
+    A client that is lost or leaves is no longer waited for. A round that nobody survives changes
+    nothing, and the next one starts at once.
+    """
+
+    programme: Programme
+    concurrency: Count | None = None
+
+    def initial(self) -> Round:
+        """No round yet."""
+        return Round()
+
+    def on(self, event: Event, state: Round, view: View) -> Iterator[Command]:
+        """Collect the round's updates; the last one closes it."""
+        waiting = bool(state.expected)
+        match event:
+            case Arrived():
+                state.expected.discard(event.client)
+                state.arrived.append(event.task)
+            case Lost() | Left():
+                state.expected.discard(event.client)
+            case Begin() | Joined():
+                waiting = not state.expected  # nobody was there to start with
+            case _:
+                return
+        if waiting and not state.expected:
+            yield from self._next_round(state, view)
+
+    def _next_round(self, state: Round, view: View) -> Iterator[Command]:
+        if state.arrived:
+            yield Aggregate(tuple(state.arrived))
+            state.arrived.clear()
+        clients = view.sample_idle(self.concurrency or len(view.fleet))
+        state.expected.update(clients)
+        for client in clients:
+            yield train(client, self.programme, view)
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Asynchronous: `concurrency` clients (None: all) train at any time; every `size` arrivals are aggregated.
+
+    Each arrival frees a place, which goes at once to an idle client drawn at random. With
+    `size` = 1 every update is aggregated as it comes.
+    """
+
+    programme: Programme
+    size: Count = 1
+    concurrency: Count | None = None
+
+    def initial(self) -> list[TaskId]:
+        """An empty buffer."""
+        return []
+
+    def on(self, event: Event, state: list[TaskId], view: View) -> Iterator[Command]:
+        """Buffer an arrival, aggregate a full buffer, and give every free place to an idle client."""
+        if isinstance(event, Arrived):
+            state.append(event.task)
+            if len(state) == self.size:
+                yield Aggregate(tuple(state))
+                state.clear()
+        free = (self.concurrency or len(view.fleet)) - view.running
+        for client in view.sample_idle(free) if free > 0 else ():
+            yield train(client, self.programme, view)

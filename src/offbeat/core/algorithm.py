@@ -1,0 +1,144 @@
+"""An algorithm is a composition of parts that do not know each other.
+
+| part        | answers                                                                   |
+|-------------|---------------------------------------------------------------------------|
+| schedule    | who trains when, how much, and which arrivals are aggregated together     |
+| aggregator  | how do these updates change the global model (with its staleness weight)  |
+| server step | what is done to that change before it is applied                          |
+| objective   | what a client minimises                                                   |
+| programme   | what a client does with its time (a field of the schedules that use it)   |
+
+A schedule sees numbers only, never tensors; an aggregator sees tensors only, never time. That is
+what lets a journal be replayed without a model, and a model be trained ahead of the clock.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+
+from offbeat.core.commands import Command
+from offbeat.core.events import ClientId, Event, TaskId, Version
+from offbeat.core.fleet import Fleet
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+
+Tensors = dict[str, Tensor]
+"""A part's own memory: named tensors, changed in place, saved and restored with a run."""
+
+
+@dataclass(slots=True)
+class Task:
+    """What the server knows of one assignment of local training to one client.
+
+    `share` (p_i) and `staleness` (versions published since `base`) are taken when the update
+    arrives; `started` is the time of dispatch, in seconds.
+    """
+
+    id: TaskId
+    client: ClientId
+    base: Version
+    steps: int
+    started: float
+    staleness: int = -1
+    samples: int = 0
+    share: float = 0.0
+
+
+class View(Protocol):
+    """What a schedule may ask the server."""
+
+    @property
+    def now(self) -> float:
+        """Time of the event at hand, in seconds of the driver's clock."""
+
+    @property
+    def version(self) -> Version:
+        """Number of the current global model; the initial one is 0."""
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients that are here."""
+
+    @property
+    def running(self) -> int:
+        """Number of tasks in training."""
+
+    @property
+    def begun(self) -> bool:
+        """Has `Begin` been fed?"""
+
+    def task(self, task: TaskId) -> Task:
+        """A task that has not ended, or the one the event at hand is about."""
+
+    def sample_idle(self, count: int) -> list[ClientId]:
+        """Up to `count` idle clients, drawn uniformly without replacement."""
+
+
+class Schedule(Protocol):
+    """Decides who trains when, and what is aggregated together.
+
+    The schedule itself is a frozen dataclass of hyper-parameters; what it remembers of a run is the
+    plain data that `initial` returns and `on` changes.
+    """
+
+    @property
+    def concurrency(self) -> int | None:
+        """How many clients train at the same time at most; None for all there are."""
+
+    def initial(self) -> Any:
+        """The state before the first event."""
+
+    def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
+        """React to one event. Each command takes effect before the next one is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One arrived update, as an aggregator sees it: the model trained from, and the change.
+
+    `delta` is Δ_i = w_i − w_o over the flat values. Read it, never write to it.
+    """
+
+    task: Task
+    base: Model
+    delta: Tensor
+    integers: Tensor
+
+
+class Aggregator(Protocol):
+    """Turns updates into a step of the global model, w := w + step."""
+
+    @property
+    def sees_single_updates(self) -> bool:
+        """Must it see each update by itself? (Then secure aggregation cannot serve it.)"""
+
+    def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
+        """The step over the flat values, in a fresh tensor the caller may change."""
+
+
+class ServerStep(Protocol):
+    """Transforms the aggregator's step before it is applied (momentum, FedOpt, clipping…)."""
+
+    def transform(self, step: Tensor, memory: Tensors) -> Tensor:
+        """The step to apply; may be `step` itself, changed."""
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A complete algorithm: what every driver takes.
+
+    `server_steps` are applied in order. `buffers` says what happens to floating-point buffers such
+    as BatchNorm's running statistics: "follow" treats them like parameters, "mean" sets them to the
+    unweighted mean over the aggregated clients (as FedCompass's authors do). Integer buffers take
+    the newest update's. `name` and `hyperparameters` are filled in by the registry.
+    """
+
+    schedule: Schedule
+    aggregator: Aggregator
+    objective: Objective
+    server_steps: tuple[ServerStep, ...] = ()
+    buffers: Literal["follow", "mean"] = "follow"
+    name: str = "custom"
+    hyperparameters: Mapping[str, Any] = field(default_factory=dict)

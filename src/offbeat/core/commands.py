@@ -1,0 +1,78 @@
+"""What the server's state machine asks its driver to do.
+
+A schedule yields commands; the server checks each, stamps it (task number, base version, new
+version) and hands it to the driver. `note` holds what a reader of the journal wants to know about
+the decision, such as FedCompass's group; it never changes what is done.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from offbeat.core.events import ClientId, TaskId, Version
+
+Note = Mapping[str, Any]
+UNSTAMPED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Train:
+    """Train this idle client for `steps` local steps from the current global model.
+
+    `task` and `base` are stamped by the server: a schedule leaves them out.
+    """
+
+    client: ClientId
+    steps: int
+    note: Note = field(default_factory=dict)
+    task: TaskId = UNSTAMPED
+    base: Version = UNSTAMPED
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """Make the next version of the global model out of these arrived updates, in this order.
+
+    With `server_step=False` the aggregator's step is applied as it is, past momentum and the like.
+    `version`, the one made, and `clients`, in the order of `tasks`, are stamped by the server.
+    """
+
+    tasks: tuple[TaskId, ...]
+    note: Note = field(default_factory=dict)
+    server_step: bool = True
+    version: Version = UNSTAMPED
+    clients: tuple[ClientId, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Never use this arrived update; `reason` is for the journal and for the client."""
+
+    task: TaskId
+    reason: str
+    client: ClientId = UNSTAMPED
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimer:
+    """Feed `Timer(timer)` at time `at` (seconds); a timer of that name is replaced."""
+
+    timer: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class CancelTimer:
+    """Forget this timer."""
+
+    timer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The run is over."""
+
+    reason: str
+
+
+Command = Train | Aggregate | Drop | SetTimer | CancelTimer | Stop

@@ -1,0 +1,77 @@
+"""What a driver tells the server's state machine.
+
+Every event is fed together with a time in seconds of the driver's clock (virtual or real).
+The ordered list of (time, event) is the journal.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+ClientId = int
+TaskId = int
+Version = int
+Metrics = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A client is there and idle. Before `Begin` this only fills the fleet.
+
+    `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉.
+    `holds` names a task it was given before it left and still has in hand: the client is then
+    busy with that task, whose update may yet arrive.
+    """
+
+    client: ClientId
+    samples: int
+    steps_per_epoch: int
+    holds: TaskId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Enough clients are there: the schedule starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A client's update is here: `steps` local steps done, with the client's own metrics.
+
+    Only what a schedule may decide on travels in the event; the tensors stay with the driver.
+    """
+
+    client: ClientId
+    task: TaskId
+    steps: int
+    metrics: Metrics = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A task came to nothing (crash, dropout), while its client stays and is idle again."""
+
+    client: ClientId
+    task: TaskId
+    reason: str = "dropout"
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """A client is gone; the task it was training, if any, is lost with it.
+
+    The driver need not name the task: the server fills it in before the schedule sees the event.
+    """
+
+    client: ClientId
+    task: TaskId | None = None
+    reason: str = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Timer:
+    """A timer set by the schedule fired."""
+
+    timer: str
+
+
+Event = Joined | Begin | Arrived | Lost | Left | Timer

@@ -1,0 +1,107 @@
+"""The clients a server knows: who is there, who is idle, and how much data each has."""
+
+from array import array
+from collections.abc import Iterator
+
+import numpy as np
+
+from offbeat.core.errors import AlgorithmError
+from offbeat.core.events import ClientId
+
+
+class Fleet:
+    """Clients that have joined and not left.
+
+    Idle clients stand in one list with each one's position beside it, so that drawing one, making
+    it busy and making it idle again cost O(1) at any population. A client costs 32 bytes until it
+    is given work.
+    """
+
+    def __init__(self) -> None:
+        self._samples: array[int] = array("q")  # by client; -1 for a client not here
+        self._epoch: array[int] = array("q")
+        self._place: array[int] = array("q")  # position in _idle; -1 while busy or away
+        self._idle: array[int] = array("q")
+        self.size = 0
+        self.total_samples = 0
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __contains__(self, client: ClientId) -> bool:
+        return 0 <= client < len(self._samples) and self._samples[client] >= 0
+
+    def __iter__(self) -> Iterator[ClientId]:
+        return (c for c, n in enumerate(self._samples) if n >= 0)
+
+    @property
+    def idle_count(self) -> int:
+        """How many clients are here without a task."""
+        return len(self._idle)
+
+    def is_idle(self, client: ClientId) -> bool:
+        """Is this client here and without a task?"""
+        return client in self and self._place[client] >= 0
+
+    def idle(self) -> list[ClientId]:
+        """The idle clients, by number."""
+        return sorted(self._idle)
+
+    def samples(self, client: ClientId) -> int:
+        """n_i, the client's number of training samples."""
+        return self._samples[client]
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """⌈n_i / batch size⌉."""
+        return self._epoch[client]
+
+    def share(self, client: ClientId) -> float:
+        """p_i = n_i / Σ n over the clients here."""
+        return self._samples[client] / self.total_samples
+
+    def sample_idle(self, count: int, generator: np.random.Generator) -> list[ClientId]:
+        """Up to `count` idle clients, uniformly without replacement, by number."""
+        idle, total = self._idle, len(self._idle)
+        if count >= total:
+            return sorted(idle)
+        if count == 1:
+            return [idle[int(generator.integers(total))]]
+        return sorted(idle[i] for i in generator.choice(total, count, replace=False))
+
+    def add(self, client: ClientId, samples: int, steps_per_epoch: int) -> None:
+        """A client joined, idle."""
+        if client in self:
+            raise AlgorithmError(f"client {client} joined twice")
+        missing = client + 1 - len(self._samples)
+        if missing > 0:
+            for column, absent in ((self._samples, -1), (self._epoch, 0), (self._place, -1)):
+                column.extend([absent] * missing)
+        self._samples[client] = samples
+        self._epoch[client] = steps_per_epoch
+        self.size += 1
+        self.total_samples += samples
+        self.set_idle(client)
+
+    def remove(self, client: ClientId) -> None:
+        """A client left."""
+        if client not in self:
+            raise AlgorithmError(f"client {client} left without being here")
+        if self._place[client] >= 0:
+            self.set_busy(client)
+        self.size -= 1
+        self.total_samples -= self._samples[client]
+        self._samples[client] = -1
+
+    def set_idle(self, client: ClientId) -> None:
+        """The client has no task any more."""
+        self._place[client] = len(self._idle)
+        self._idle.append(client)
+
+    def set_busy(self, client: ClientId) -> None:
+        """The client has a task now: the last idle client takes its place in the list."""
+        place = self._place[client]
+        last = self._idle.pop()
+        if last != client:
+            self._idle[place] = last
+            self._place[last] = place
+        self._place[client] = -1

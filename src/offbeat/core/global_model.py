@@ -1,0 +1,71 @@
+"""The global model and the tensors around it: base versions in flight, held updates, memories.
+
+The server's books say what happens to which task; this class does it to the tensors. Versions are
+immutable and shared by all tasks that start from them, and a version is let go with the last task
+that needs it: memory grows with the versions in flight, not with the clients.
+"""
+
+from collections.abc import Iterable
+
+import torch
+
+from offbeat.core.algorithm import Algorithm, Task, Tensors, Update
+from offbeat.core.commands import Aggregate
+from offbeat.core.events import TaskId, Version
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model
+
+
+class GlobalModel:
+    """The tensors of one run; `model` is the current version."""
+
+    def __init__(self, algorithm: Algorithm, model: Model, version: Version = 0) -> None:
+        self._algorithm = algorithm
+        self.model = model
+        self.version = version
+        self.bases: dict[TaskId, tuple[Version, Model]] = {}  # of the tasks in training
+        self.updates: dict[TaskId, Update] = {}  # held
+        self.memory: Tensors = {}  # of the aggregator
+        self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
+
+    def dispatch(self, task: TaskId) -> Model:
+        """A task starts from the current version, which is kept until the task ends."""
+        self.bases[task] = (self.version, self.model)
+        return self.model
+
+    def arrive(self, task: Task, result: LocalResult) -> None:
+        """Hold a task's update."""
+        _, base = self.bases.pop(task.id)
+        self.updates[task.id] = Update(task, base, result.delta, result.integers)
+
+    def versions(self) -> dict[Version, Model]:
+        """The versions that tasks in training or held updates started from."""
+        held = {u.task.base: u.base for u in self.updates.values()}
+        return {**dict(self.bases.values()), **held}
+
+    def lose(self, task: TaskId) -> None:
+        """A task came to nothing."""
+        self.bases.pop(task, None)
+
+    def drop(self, task: TaskId) -> None:
+        """A held update is not used."""
+        del self.updates[task]
+
+    def aggregate(self, command: Aggregate) -> None:
+        """Make the next version: w := w + step."""
+        updates = [self.updates.pop(task) for task in command.tasks]
+        step = self._algorithm.aggregator.step(updates, self.model, self.memory)
+        if self._algorithm.buffers == "mean":
+            step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
+        if command.server_step:
+            for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
+                step = part.transform(step, memory)
+        self.model = Model(self.model.layout, step.add_(self.model.values), updates[-1].integers)
+        self.version = command.version
+
+
+def _mean_buffers(updates: Iterable[Update], model: Model) -> torch.Tensor:
+    """The step that takes the floating buffers to their unweighted mean over the clients."""
+    start = model.layout.parameters
+    ends = [u.base.values[start:] + u.delta[start:] for u in updates]
+    return torch.stack(ends).mean(0) - model.values[start:]

@@ -1,0 +1,112 @@
+"""The journal: every event and command of a run, in order, as flat rows.
+
+A row has the same ten columns whatever it is about; what belongs to one kind only is in `data`.
+Rows are what a database stores, what `offbeat journal` prints, and what a replay reads.
+"""
+
+from typing import Any, NamedTuple
+
+from offbeat.core.algorithm import Task
+from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer, Stop, Train
+from offbeat.core.errors import RunError
+from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
+
+
+class Row(NamedTuple):
+    """One event or command.
+
+    `t` is in seconds; `base` is the version a task started from, `version` the current one (for an
+    aggregation, the one it makes), `staleness` versions, `steps` local steps.
+    """
+
+    seq: int
+    t: float
+    kind: str
+    name: str
+    client: int | None = None
+    task: int | None = None
+    base: int | None = None
+    version: int | None = None
+    staleness: int | None = None
+    steps: int | None = None
+    data: dict[str, Any] | None = None
+
+    def flat(self) -> dict[str, Any]:
+        """One flat mapping: the columns, then what `data` holds."""
+        columns = self._asdict()
+        return {**{k: v for k, v in columns.items() if k != "data"}, **(self.data or {})}
+
+
+def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:
+    """The row of an event; `task` is the server's record of the task it is about."""
+    match event:
+        case Arrived():
+            assert task is not None
+            data = {**event.metrics, "seconds": t - task.started}
+            return Row(
+                seq, t, "event", "arrived", event.client, event.task, task.base, version,
+                task.staleness, event.steps, data,
+            )  # fmt: skip
+        case Timer():
+            return Row(seq, t, "event", "timer", version=version, data={"timer": event.timer})
+        case Joined():
+            joined = {"samples": event.samples, "steps_per_epoch": event.steps_per_epoch}
+            return Row(seq, t, "event", "joined", event.client, event.holds, version=version, data=joined)
+        case Begin():
+            return Row(seq, t, "event", "begin", version=version)
+        case Lost() | Left():
+            name = "lost" if isinstance(event, Lost) else "left"
+            base, steps = (task.base, task.steps) if task else (None, None)
+            lost = task.id if task else event.task
+            reason = {"reason": event.reason}
+            return Row(seq, t, "event", name, event.client, lost, base, version, None, steps, reason)
+
+
+def command_row(seq: int, t: float, command: Command, version: int) -> Row:
+    """The row of a stamped command, given at time `t` when `version` was current."""
+    match command:
+        case Train():
+            return Row(
+                seq, t, "command", "train", command.client, command.task, command.base, command.base,
+                None, command.steps, dict(command.note) or None,
+            )  # fmt: skip
+        case Aggregate():
+            tasks, clients = list(command.tasks), list(command.clients)
+            data = {"tasks": tasks, "clients": clients, "server_step": command.server_step, **command.note}
+            return Row(seq, t, "command", "aggregate", version=command.version, data=data)
+        case Drop():
+            reason = {"reason": command.reason}
+            return Row(seq, t, "command", "drop", command.client, command.task, version=version, data=reason)
+        case SetTimer():
+            timer = {"timer": command.timer, "at": command.at}
+            return Row(seq, t, "command", "timer_set", version=version, data=timer)
+        case CancelTimer():
+            return Row(seq, t, "command", "timer_cancelled", version=version, data={"timer": command.timer})
+        case Stop():
+            return Row(seq, t, "command", "stop", version=version, data={"reason": command.reason})
+
+
+def event_of(row: Row) -> Event:
+    """The event a row records."""
+    data = row.data or {}
+    match row.name:
+        case "arrived":
+            metrics = {k: v for k, v in data.items() if k != "seconds"}
+            return Arrived(_known(row.client), _known(row.task), _known(row.steps), metrics)
+        case "timer":
+            return Timer(data["timer"])
+        case "joined":
+            return Joined(_known(row.client), data["samples"], data["steps_per_epoch"], row.task)
+        case "begin":
+            return Begin()
+        case "lost":
+            return Lost(_known(row.client), _known(row.task), data["reason"])
+        case "left":
+            return Left(_known(row.client), row.task, data["reason"])
+    raise RunError(f"journal row {row.seq} has an unknown event {row.name!r}")
+
+
+def _known(value: int | None) -> int:
+    if value is None:
+        raise RunError("a journal row lacks its client, task or steps")
+    return value

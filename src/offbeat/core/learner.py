@@ -1,0 +1,87 @@
+"""What a driver needs from whoever trains: the contract between core and the PyTorch learner."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from offbeat.core.events import ClientId, Metrics, TaskId, Version
+from offbeat.core.model import Layout, Model
+from offbeat.core.objective import Objective
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTask:
+    """All that determines a local training, besides the base model: small enough to send anywhere."""
+
+    task: TaskId
+    client: ClientId
+    base: Version
+    steps: int
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalResult:
+    """What a client sends back: Δ = w_i − w_o over the flat values, integer buffers, and metrics."""
+
+    delta: Tensor
+    integers: Tensor
+    metrics: Metrics = field(default_factory=dict)
+
+
+class Learner(Protocol):
+    """A population of clients with data, a model and a way to train it."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients; they are numbered 0 … clients − 1."""
+
+    def samples(self, client: ClientId) -> int:
+        """Number of training samples n_i of a client."""
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """⌈n_i / batch size⌉."""
+
+    def initial(self, seed: int) -> Model:
+        """The first global model."""
+
+    def train(self, base: Model, task: LocalTask, objective: Objective) -> LocalResult:
+        """Train from `base`: a function of its arguments alone, whatever process runs it."""
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Measure a global model on the test set: "accuracy" in [0, 1], "loss"."""
+
+
+@dataclass(frozen=True)
+class NoTraining:
+    """A learner that trains nothing: to study schedules, or to measure what the machinery costs.
+
+    Every update is the zero vector of `parameters` elements.
+    """
+
+    clients: int
+    parameters: int = 0
+    samples_per_client: int = 1
+    batches: int = 1
+
+    def samples(self, client: ClientId) -> int:
+        """The same number for every client."""
+        return self.samples_per_client
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """The same number for every client."""
+        return self.batches
+
+    def initial(self, seed: int) -> Model:
+        """Zeros."""
+        return Model.empty(Layout.flat(self.parameters))
+
+    def train(self, base: Model, task: LocalTask, objective: Objective) -> LocalResult:
+        """A zero update."""
+        return LocalResult(torch.zeros_like(base.values), base.integers)
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Nothing to measure."""
+        return {}

@@ -1,0 +1,140 @@
+"""A model as flat vectors: one of float32 values, one of integers, and a layout of names and shapes.
+
+`values` holds every parameter and then every floating-point buffer (BatchNorm's running mean and
+variance); `integers` holds the integer buffers (BatchNorm's batch counter). Aggregation is then
+arithmetic on one vector, whatever the architecture.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.core.errors import UsageError
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One tensor of a model: its name, shape, dtype and section."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    section: str  # "parameter", "buffer" (floating) or "integer"
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names, shapes and dtypes of a model's tensors, in the order of their flat vectors."""
+
+    entries: tuple[Entry, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Layout":
+        """Read the layout of a module's parameters and persistent buffers."""
+        parameters = {name: p for name, p in module.named_parameters()}
+        persistent = module.state_dict(keep_vars=True)
+        buffers = [(n, b) for n, b in module.named_buffers() if n in persistent]
+        entries = [_entry(n, p, "parameter") for n, p in parameters.items()]
+        entries += [_entry(n, b, "buffer") for n, b in buffers if b.is_floating_point()]
+        entries += [_entry(n, b, "integer") for n, b in buffers if not b.is_floating_point()]
+        return cls(tuple(entries))
+
+    @classmethod
+    def flat(cls, size: int) -> "Layout":
+        """A layout of one parameter vector of `size` elements, for models without a module."""
+        return cls((Entry("w", (size,), "float32", "parameter"),))
+
+    def section(self, *sections: str) -> list[Entry]:
+        """The entries of these sections, in order."""
+        return [e for e in self.entries if e.section in sections]
+
+    @cached_property
+    def parameters(self) -> int:
+        """Number of parameters d: `values[:d]` are the parameters, `values[d:]` the buffers."""
+        return sum(e.size for e in self.section("parameter"))
+
+    @cached_property
+    def values(self) -> int:
+        """Length of the float32 vector: parameters and floating buffers."""
+        return sum(e.size for e in self.section("parameter", "buffer"))
+
+    @cached_property
+    def integers(self) -> int:
+        """Length of the int64 vector."""
+        return sum(e.size for e in self.section("integer"))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes a model of this layout takes in memory and, uncompressed, on the wire."""
+        return 4 * self.values + 8 * self.integers
+
+    def views(self, values: Tensor, integers: Tensor) -> Iterator[tuple[Entry, Tensor]]:
+        """Each entry with its part of the flat vectors, shaped, without a copy."""
+        at = {"values": 0, "integers": 0}
+        for entry in self.entries:
+            kind, flat = ("integers", integers) if entry.section == "integer" else ("values", values)
+            start = at[kind]
+            at[kind] = start + entry.size
+            yield entry, flat[start : start + entry.size].view(entry.shape)
+
+
+def _entry(name: str, tensor: Tensor, section: str) -> Entry:
+    if section != "integer" and tensor.dtype not in _FLOATS:
+        raise UsageError(
+            f"model tensor {name} has dtype {tensor.dtype}: models travel as float32, so use float32, "
+            "float16 or bfloat16 (module.float())"
+        )
+    return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
+
+
+@dataclass(frozen=True)
+class Model:
+    """One immutable version of a model: never write to its vectors."""
+
+    layout: Layout
+    values: Tensor
+    integers: Tensor
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Model":
+        """Copy a module's parameters and persistent buffers."""
+        layout = Layout.of(module)
+        state = module.state_dict(keep_vars=True)
+        named = dict(module.named_parameters())
+        tensor = {e.name: (named.get(e.name, state.get(e.name))) for e in layout.entries}
+        model = cls.empty(layout)
+        for entry, view in layout.views(model.values, model.integers):
+            source = tensor[entry.name]
+            assert source is not None
+            view.copy_(source.detach())
+        return model
+
+    @classmethod
+    def empty(cls, layout: Layout) -> "Model":
+        """A model of zeros."""
+        return cls(layout, torch.zeros(layout.values), torch.zeros(layout.integers, dtype=torch.int64))
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The tensors by name, with their shapes and dtypes, as `nn.Module.load_state_dict` takes them."""
+        return {
+            e.name: v.to(getattr(torch, e.dtype)).clone()
+            for e, v in self.layout.views(self.values, self.integers)
+        }
+
+    def load_into(self, module: nn.Module) -> nn.Module:
+        """Write this model into a module of the same layout; returns the module."""
+        if Layout.of(module) != self.layout:
+            raise UsageError("the module's tensors (names, shapes, dtypes) are not those of this model")
+        module.load_state_dict(self.state_dict(), strict=False)
+        return module

@@ -1,0 +1,38 @@
+"""The local programme: what a client does with the time of one task.
+
+Today a number of local steps or epochs; asking for a fresh model in mid-task and reporting early
+when recalled belong here too.
+"""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+Count = Annotated[int, Field(ge=1)]
+
+
+@dataclass(frozen=True)
+class Programme:
+    """Q local steps, or E passes over the client's data: exactly one of the two."""
+
+    steps: Count | None = None
+    epochs: Count | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if (self.steps is None) == (self.epochs is None):
+            raise ValueError(f"give either steps or epochs, got steps={self.steps}, epochs={self.epochs}")
+        return self
+
+    def steps_for(self, steps_per_epoch: int) -> int:
+        """The number of local steps of a client with so many steps an epoch."""
+        if self.steps is not None:
+            return self.steps
+        assert self.epochs is not None
+        return self.epochs * steps_per_epoch
+
+
+def programme(steps: int | None, epochs: int | None) -> Programme:
+    """The programme of a factory's `steps` and `epochs`; one epoch when neither is given."""
+    return Programme(steps, epochs) if steps or epochs else Programme(epochs=1)

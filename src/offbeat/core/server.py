@@ -1,0 +1,204 @@
+"""The server as a sans-IO state machine.
+
+Theory of operation
+-------------------
+`Server.feed(now, event)` returns the commands to carry out, and that is all: no clock, no thread,
+no socket. The server keeps the books that every algorithm needs, so that no algorithm keeps them
+wrongly: who is here and idle, which tasks run, which updates are held, the version number, the
+staleness of each arrival. It lets the schedule react to the event, checks each command against the
+books and stamps it.
+
+A task's life is dispatched → (arrived → aggregated | dropped) | lost. The server refuses a command
+that would end a task twice, train a busy client or aggregate what has not arrived. Staleness is the
+number of versions published since the task's base, taken when the update arrives.
+
+Every command takes effect on the books before the schedule's next line runs. So a schedule that
+yields `Aggregate` and then `Train` trains from the new version.
+"""
+
+from collections.abc import Callable
+
+from offbeat.core.algorithm import Schedule, Task
+from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer, Stop, Train
+from offbeat.core.errors import AlgorithmError
+from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer, Version
+from offbeat.core.fleet import Fleet
+from offbeat.core.streams import Purpose, stream
+
+
+class Server:
+    """Drives one schedule through one run: events in, commands out."""
+
+    def __init__(self, schedule: Schedule, seed: int = 0) -> None:
+        self.schedule = schedule
+        self.state = schedule.initial()
+        self.now = 0.0
+        self.version: Version = 0
+        self.fleet = Fleet()
+        self.begun = False
+        self.stopped: str | None = None
+        self.timers: dict[str, float] = {}
+        self.tasks: dict[ClientId, Task] = {}  # in training, by client
+        self.held: dict[TaskId, Task] = {}  # arrived, neither aggregated nor dropped yet
+        self.lost: dict[TaskId, Task] = {}  # lost with a client that left: it may bring them back
+        self.dispatched = 0
+        self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
+        self.subject: Task | None = None  # the task the event at hand is about
+        self._generator = stream(seed, Purpose.SCHEDULE)
+
+    # ---- what a schedule may ask (core.algorithm.View) ----
+
+    @property
+    def running(self) -> int:
+        """Number of tasks in training."""
+        return len(self.tasks)
+
+    def task(self, task: TaskId) -> Task:
+        """A held task, or the one the event at hand is about."""
+        if self.subject is not None and self.subject.id == task:
+            return self.subject
+        if task in self.held:
+            return self.held[task]
+        raise AlgorithmError(f"task {task} is not held")
+
+    def sample_idle(self, count: int) -> list[ClientId]:
+        """Up to `count` idle clients, drawn uniformly without replacement."""
+        return self.fleet.sample_idle(count, self._generator)
+
+    # ---- what a driver calls ----
+
+    def feed(self, now: float, event: Event) -> list[Command]:
+        """Tell the server what happened at time `now` (seconds); returns the commands, in order."""
+        if now < self.now:
+            raise AlgorithmError(f"time ran backwards: {event} at {now} after {self.now}")
+        if self.stopped is not None:
+            raise AlgorithmError(f"the run has stopped ({self.stopped}): {event} cannot be fed")
+        self.now = now
+        event = self._admit(event)
+        commands: list[Command] = []
+        if self.begun:
+            for command in self.schedule.on(event, self.state, self):
+                commands.append(self._enact(command))
+                if self.stopped is not None:
+                    break
+        return commands
+
+    # ---- the books: events ----
+
+    def _admit(self, event: Event) -> Event:
+        """Enter an event into the books, before the schedule sees it."""
+        self.subject = None
+        match event:
+            case Arrived():
+                task = self._finish(event.client, event.task)
+                task.steps = event.steps
+                task.staleness = self.version - task.base
+                task.samples = self.fleet.samples(task.client)
+                task.share = self.fleet.share(task.client)
+                self.held[task.id] = task
+                self.counts["arrived"] += 1
+            case Lost():
+                self._finish(event.client, event.task)
+                self.counts["lost"] += 1
+            case Timer():
+                if self.timers.pop(event.timer, None) is None:
+                    raise AlgorithmError(f"timer {event.timer!r} fired without being set")
+            case Joined():
+                self.fleet.add(event.client, event.samples, event.steps_per_epoch)
+                if event.holds is not None:
+                    self._bring_back(event.client, event.holds)
+            case Left():
+                return self._leave(event)
+            case Begin():
+                if self.begun:
+                    raise AlgorithmError("begun twice")
+                self.begun = True
+        return event
+
+    def _finish(self, client: ClientId, task_id: TaskId) -> Task:
+        task = self.tasks.get(client)
+        if task is None or task.id != task_id:
+            raise AlgorithmError(f"client {client} is not training task {task_id}")
+        del self.tasks[client]
+        self.fleet.set_idle(client)
+        self.subject = task
+        return task
+
+    def _leave(self, event: Left) -> Left:
+        task = self.tasks.pop(event.client, None)
+        self.fleet.remove(event.client)
+        if task is None:
+            return event
+        self.subject = self.lost[task.id] = task
+        self.counts["lost"] += 1
+        return Left(event.client, task.id, event.reason)
+
+    def _bring_back(self, client: ClientId, task_id: TaskId) -> None:
+        task = self.lost.pop(task_id, None)
+        if task is None or task.client != client:
+            raise AlgorithmError(f"client {client} cannot hold task {task_id}")
+        self.counts["lost"] -= 1
+        self.tasks[client] = task
+        self.fleet.set_busy(client)
+
+    # ---- the books: commands ----
+
+    def _enact(self, command: Command) -> Command:
+        """Check a command, enter it into the books, and stamp it."""
+        return _ENACT[type(command)](self, command)
+
+    def _train(self, command: Train) -> Train:
+        client = command.client
+        if not self.fleet.is_idle(client):
+            raise AlgorithmError(f"client {client} is not idle: it cannot be given a task")
+        if command.steps < 1:
+            raise AlgorithmError(
+                f"client {client} was given {command.steps} local steps: at least 1 is needed"
+            )
+        task = Task(self.dispatched, client, self.version, command.steps, self.now)
+        self.dispatched += 1
+        self.tasks[client] = task
+        self.fleet.set_busy(client)
+        return Train(client, command.steps, command.note, task.id, task.base)
+
+    def _aggregate(self, command: Aggregate) -> Aggregate:
+        if not command.tasks:
+            raise AlgorithmError("an aggregation needs at least one update")
+        clients = tuple(self._end(task, "aggregated").client for task in command.tasks)
+        self.version += 1
+        return Aggregate(command.tasks, command.note, command.server_step, self.version, clients)
+
+    def _drop(self, command: Drop) -> Drop:
+        return Drop(command.task, command.reason, self._end(command.task, "dropped").client)
+
+    def _end(self, task_id: TaskId, how: str) -> Task:
+        task = self.held.pop(task_id, None)
+        if task is None:
+            raise AlgorithmError(f"task {task_id} is not held: it cannot be {how}")
+        self.counts[how] += 1
+        return task
+
+    def _set_timer(self, command: SetTimer) -> SetTimer:
+        if command.at < self.now:
+            raise AlgorithmError(f"timer {command.timer!r} is set for {command.at}, before now ({self.now})")
+        self.timers[command.timer] = command.at
+        return command
+
+    def _cancel_timer(self, command: CancelTimer) -> CancelTimer:
+        if self.timers.pop(command.timer, None) is None:
+            raise AlgorithmError(f"timer {command.timer!r} is not set: it cannot be cancelled")
+        return command
+
+    def _stop(self, command: Stop) -> Stop:
+        self.stopped = command.reason
+        return command
+
+
+_ENACT: dict[type, Callable[..., Command]] = {
+    Train: Server._train,
+    Aggregate: Server._aggregate,
+    Drop: Server._drop,
+    SetTimer: Server._set_timer,
+    CancelTimer: Server._cancel_timer,
+    Stop: Server._stop,
+}

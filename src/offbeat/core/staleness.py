@@ -1,0 +1,77 @@
+"""Staleness weights s(τ): how much does an old update count?
+
+τ is the number of versions published since the update's base version, taken when it arrives;
+0 means fresh. A paper that counts from 1 adds the 1 in its own formula.
+
+>>> Polynomial(alpha=0.9, a=0.5)(3)
+0.45
+>>> Hinge(a=10, b=4)(5)
+0.09090909090909091
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+_Weight = Annotated[float, Field(gt=0, le=1)]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """s(τ) = value (FedAsync, Xie et al. 2019)."""
+
+    value: _Weight = 1.0
+    kind: Literal["constant"] = "constant"
+
+    def __call__(self, staleness: int) -> float:
+        """The weight of an update `staleness` versions old."""
+        return self.value
+
+
+@dataclass(frozen=True)
+class Polynomial:
+    """s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass uses α = 0.9, a = 0.5)."""
+
+    alpha: _Weight = 1.0
+    a: Annotated[float, Field(ge=0)] = 0.5
+    kind: Literal["polynomial"] = "polynomial"
+
+    def __call__(self, staleness: int) -> float:
+        """The weight of an update `staleness` versions old."""
+        return self.alpha * (staleness + 1.0) ** -self.a
+
+
+@dataclass(frozen=True)
+class Hinge:
+    """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
+
+    a: Annotated[float, Field(gt=0)] = 10.0
+    b: Annotated[float, Field(ge=0)] = 4.0
+    kind: Literal["hinge"] = "hinge"
+
+    def __call__(self, staleness: int) -> float:
+        """The weight of an update `staleness` versions old."""
+        return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
+
+
+Staleness = Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")]
+
+
+def constant(value: float = 1.0) -> Constant:
+    """s(τ) = value."""
+    return Constant(value)
+
+
+def polynomial(alpha: float = 1.0, a: float = 0.5) -> Polynomial:
+    """s(τ) = α (τ + 1)^(−a)."""
+    return Polynomial(alpha, a)
+
+
+def hinge(a: float = 10.0, b: float = 4.0) -> Hinge:
+    """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1)."""
+    return Hinge(a, b)
+
+
+INVERSE_SQRT = Polynomial(1.0, 0.5)
+"""s(τ) = (1 + τ)^(−½), FedBuff's weight (Nguyen et al. 2022)."""

@@ -1,0 +1,42 @@
+"""Random streams: one counter-based generator, keyed by (seed, purpose, client, task).
+
+Philox-4x64 is a function from (key, counter) to random words. The key is (seed, purpose); the
+upper half of the 256-bit counter is (client, task), and drawing moves only the lower half. So any
+stream can be opened at any moment, in any process, in any order, and gives the same numbers;
+streams of different keys never overlap.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+
+from offbeat.core.errors import UsageError
+
+
+class Purpose(IntEnum):
+    """What a stream is for. Numbers are part of the format of a run: never reuse or renumber."""
+
+    SCHEDULE = 1  # a schedule's choice of clients
+    MODEL = 2  # the initial global model
+    TRAIN = 3  # batches of a client's task
+    LAYERS = 4  # dropout and other draws inside a module
+    SPEED = 5  # a client's speed
+    JITTER = 6  # variation of the speed per task, and its changes
+    NETWORK = 7  # transfer times and delays
+    AVAILABILITY = 8  # dropout, joining, leaving
+    PARTITION = 9  # the split of the data over clients
+    SUBSET = 10  # a subsample of a dataset
+
+
+def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
+    """Open the random stream of (seed, purpose, client, task); all are non-negative integers."""
+    key = np.array([seed, purpose], dtype=np.uint64)
+    counter = np.array([0, 0, client, task], dtype=np.uint64)
+    return np.random.Generator(np.random.Philox(counter=counter, key=key))
+
+
+def check_seed(seed: int) -> int:
+    """Return `seed` if it is usable: 0 ≤ seed < 2⁶³."""
+    if not 0 <= seed < 2**63:
+        raise UsageError(f"seed = {seed} is not allowed: give an integer from 0 to 2^63 - 1")
+    return seed

@@ -1,0 +1,74 @@
+"""Reader of the idx format of MNIST and its relatives: unsigned bytes, plain or gzipped.
+
+A file is four bytes of magic (0, 0, type, number of dimensions), one big-endian 32-bit length per dimension,
+then the values. Nothing in the header is believed before it is checked: a file cannot make the reader
+allocate more than it really holds.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.core.errors import UsageError
+
+_UNSIGNED_BYTE = 0x08
+_LIMIT = 1 << 30  # bytes; twenty times the largest idx file in use
+_CHUNK = 1 << 20
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
+    """The array of unsigned bytes with `dims` dimensions in the idx file `path` (gzipped if it ends in .gz).
+
+    Raises `UsageError` naming the file when it cannot be read, is not such a file, is truncated or goes on
+    after its end.
+    """
+    try:
+        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+            shape = _read_header(file, path, dims)
+            content = _read_at_most(file, math.prod(shape) + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise UsageError(f"{path}: cannot be read ({error}); put an intact copy of the file there") from error
+    if len(content) != math.prod(shape):
+        what = "is truncated" if len(content) < math.prod(shape) else "goes on after its end"
+        raise UsageError(
+            f"{path}: {what}: its header says {'x'.join(map(str, shape))} = {math.prod(shape)} values; "
+            "put an intact copy of the file there"
+        )
+    return np.frombuffer(content, dtype=np.uint8).reshape(shape)
+
+
+def _read_header(file: _Readable, path: Path, dims: int) -> tuple[int, ...]:
+    header = _read_at_most(file, 4 + 4 * dims)
+    expected = bytes([0, 0, _UNSIGNED_BYTE, dims])
+    if len(header) >= 4 and header[:4] != expected:
+        raise UsageError(
+            f"{path}: magic {header[:4].hex()} is not {expected.hex()}, idx of unsigned bytes in {dims} "
+            "dimension(s); put the right file there"
+        )
+    if len(header) < 4 + 4 * dims:
+        raise UsageError(f"{path}: is truncated in its header; put an intact copy of the file there")
+    shape: tuple[int, ...] = struct.unpack(f">{dims}I", header[4:])
+    if math.prod(shape) > _LIMIT:
+        raise UsageError(
+            f"{path}: its header says {'x'.join(map(str, shape))} values, more than the {_LIMIT} allowed; "
+            "put the right file there"
+        )
+    return shape
+
+
+def _read_at_most(file: _Readable, size: int) -> bytearray:
+    # In chunks, because read(size) reserves `size` bytes before it knows whether the file has them.
+    content = bytearray()
+    while len(content) < size and (chunk := file.read(min(_CHUNK, size - len(content)))):
+        content += chunk
+    return content

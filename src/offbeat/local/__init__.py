@@ -1,0 +1,1 @@
+"""The client's side: what it minimises, how it trains, with PyTorch."""

@@ -1,0 +1,142 @@
+"""The PyTorch learner: any module, any loss, data that stays with its clients."""
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId, Metrics
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+from offbeat.core.streams import Purpose, stream
+from offbeat.data.dataset import FederatedData
+from offbeat.local.batches import batches
+from offbeat.local.training import Training
+from offbeat.local.workbench import Workbench
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+_EVALUATION_BATCH = 1000
+
+
+class TorchLearner:
+    """Clients that train a PyTorch module on their part of a dataset.
+
+    `module` is an `nn.Module`, whose weights are the initial model, or a function that makes one,
+    whose weights are then drawn from the run's seed. `loss(output, target)` is a mean over the batch.
+    To train in worker processes, module and loss must be picklable: defined at the top of a file.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module | Callable[[], nn.Module],
+        data: FederatedData,
+        training: Training = Training(),  # noqa: B008 - frozen
+        loss: Loss = functional.cross_entropy,
+    ) -> None:
+        self.data, self.training = data, training
+        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # stays as it is now
+        self._loss = loss
+        self._ready: _Ready | None = None
+        self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
+        _check_device(training.device)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """A copy in another process makes its own things ready."""
+        return {**self.__dict__, "_ready": None}
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return len(self._samples)
+
+    def samples(self, client: ClientId) -> int:
+        """n_i."""
+        return int(self._samples[client])
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """⌈n_i / batch size⌉."""
+        return -(-self.samples(client) // self.training.batch_size)
+
+    def initial(self, seed: int) -> Model:
+        """The module's weights, or those the seed gives its maker."""
+        if isinstance(self._module, nn.Module):
+            return Model.of(self._module)
+        with torch.random.fork_rng():
+            torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
+            return Model.of(self._module())
+
+    def train(self, base: Model, task: LocalTask, objective: Objective) -> LocalResult:
+        """`task.steps` steps of the optimizer from `base` on the client's own data."""
+        ready, training = self._prepare(), self.training
+        bench = ready.bench
+        anchor = bench.load(base)
+        bench.module.train()
+        optimizer = training.build(bench.parameters, task.base)
+        own = self.data.client_indices(task.client)
+        generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
+        layers = stream(task.seed, Purpose.LAYERS, task.client, task.task)
+        torch.manual_seed(int(layers.integers(2**63)))
+        total = torch.zeros((), device=training.device)
+        for batch in batches(generator, len(own), training.batch_size, task.steps):
+            indices = own[batch].to(training.device)
+            optimizer.zero_grad()
+            loss = self._loss(bench.module(bench.laid_out(ready.x[indices])), ready.y[indices])
+            loss.backward()  # type: ignore[no-untyped-call]
+            objective.adjust(bench.parameters, anchor)
+            optimizer.step()
+            total += loss.detach()
+        delta, integers = bench.delta(base)
+        return LocalResult(delta, integers, {"loss": float(total) / task.steps})
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Mean loss over the test set, and accuracy where the output is one score per class."""
+        bench, test = self._prepare().bench, self.data.test
+        bench.load(model)
+        bench.module.eval()
+        loss, correct, classifies = 0.0, 0, False
+        with torch.inference_mode():
+            for start in range(0, len(test.y), _EVALUATION_BATCH):
+                x = test.x[start : start + _EVALUATION_BATCH].to(self.training.device)
+                y = test.y[start : start + _EVALUATION_BATCH].to(self.training.device)
+                output = bench.module(bench.laid_out(x))
+                loss += float(self._loss(output, y)) * len(y)
+                classifies = output.ndim == 2 and not y.is_floating_point()
+                if classifies:
+                    correct += int((output.argmax(1) == y).sum())
+        mean = {"loss": loss / len(test.y)}
+        return {**mean, "accuracy": correct / len(test.y)} if classifies else mean
+
+    def _prepare(self) -> "_Ready":
+        """The workbench and the data on their device, made at first use in each process."""
+        if self._ready is None:
+            if isinstance(self._module, nn.Module):
+                module = deepcopy(self._module)
+            else:
+                with torch.random.fork_rng():
+                    module = self._module()
+            device, train = self.training.device, self.data.train
+            bench = Workbench(module, device, self.training.channels_last)
+            self._ready = _Ready(bench, train.x.to(device), train.y.to(device))
+        return self._ready
+
+
+@dataclass(frozen=True)
+class _Ready:
+    bench: Workbench
+    x: Tensor
+    y: Tensor
+
+
+def _check_device(device: str) -> None:
+    kind = device.split(":")[0]
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind not in available:
+        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
+    if not available[kind]:
+        raise UsageError(f"device = {device!r} is not on this machine: choose cpu")

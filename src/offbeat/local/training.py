@@ -1,0 +1,82 @@
+"""How a client trains: optimizer, learning rate, batch size. Fresh for every task."""
+
+from collections.abc import Iterable
+from math import cos, pi
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class ExponentialDecay:
+    """rate · gamma^⌊version / every⌋."""
+
+    gamma: Annotated[float, Field(gt=0, le=1)]
+    every: Annotated[int, Field(ge=1)] = 1
+    kind: Literal["exponential"] = "exponential"
+
+    def factor(self, version: int) -> float:
+        """What the rate is multiplied by for a task that starts from `version`."""
+        return float(self.gamma ** (version // self.every))
+
+
+@dataclass(frozen=True)
+class InverseDecay:
+    """rate · kappa / (kappa + version): diminishing as the wireless paper's β / (t + κ)."""
+
+    kappa: Positive
+    kind: Literal["inverse"] = "inverse"
+
+    def factor(self, version: int) -> float:
+        """What the rate is multiplied by for a task that starts from `version`."""
+        return self.kappa / (self.kappa + version)
+
+
+@dataclass(frozen=True)
+class CosineDecay:
+    """rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2)."""
+
+    versions: Annotated[int, Field(ge=1)]
+    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    kind: Literal["cosine"] = "cosine"
+
+    def factor(self, version: int) -> float:
+        """What the rate is multiplied by for a task that starts from `version`."""
+        wave = (1 + cos(pi * min(1.0, version / self.versions))) / 2
+        return self.floor + (1 - self.floor) * wave
+
+
+Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local SGD, Adam or AdamW on batches drawn by reshuffled passes over the client's data.
+
+    `decay` lowers the learning rate with the version of the global model a task starts from.
+    `channels_last` is the memory layout of convolutions (none: where the module has any and the
+    device is a CPU or a CUDA GPU, which is faster there). `device` is a PyTorch device name.
+    """
+
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    lr: Positive = 0.1
+    batch_size: Annotated[int, Field(ge=1)] = 32
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    decay: Decay | None = None
+    channels_last: bool | None = None
+    device: str = "cpu"
+
+    def build(self, parameters: Iterable[Tensor], version: int) -> torch.optim.Optimizer:
+        """A fresh optimizer for a task that starts from `version`."""
+        lr = self.lr * (self.decay.factor(version) if self.decay else 1.0)
+        parameters = list(parameters)
+        if self.optimizer == "sgd":
+            return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
+        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
+        return kind(parameters, lr, weight_decay=self.weight_decay, fused=self.device != "mps")

@@ -1,0 +1,64 @@
+"""A module that models are loaded into, trained in and read back from, over and over."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.core.model import Entry, Layout, Model
+
+
+class Workbench:
+    """Keeps one module on its device, with its tensors in the order of the flat vectors."""
+
+    def __init__(self, module: nn.Module, device: str, channels_last: bool | None) -> None:
+        convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
+        supported = torch.device(device).type in ("cpu", "cuda")
+        self.channels_last = (convolutional and supported) if channels_last is None else channels_last
+        self.module = module.to(device)
+        if self.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.layout = Layout.of(self.module)
+        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
+        self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
+        self._integers = [tensors[e.name] for e in self.layout.section("integer")]
+        self._device = device
+
+    def load(self, model: Model) -> list[Tensor]:
+        """Write a model into the module; returns its parameters, shaped, as they were loaded (w_o)."""
+        values = model.values.to(self._device)
+        views = self._views(values, self.layout.section("parameter", "buffer"))
+        with torch.no_grad():
+            torch._foreach_copy_(self._floats, views)
+            integers = model.integers.to(self._device)
+            for tensor, view in zip(
+                self._integers, self._views(integers, self.layout.section("integer")), strict=True
+            ):
+                tensor.copy_(view)
+        return views[: len(self.parameters)]
+
+    def delta(self, base: Model) -> tuple[Tensor, Tensor]:
+        """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
+        with torch.no_grad():
+            values = torch.cat([t.reshape(-1) for t in self._floats]) if self._floats else torch.zeros(0)
+            integers = (
+                torch.cat([t.reshape(-1).to(torch.int64) for t in self._integers])
+                if self._integers
+                else torch.zeros(0, dtype=torch.int64)
+            )
+            return values.to("cpu", torch.float32).sub_(base.values), integers.cpu()
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        """A batch in the memory layout the module works fastest with."""
+        if self.channels_last and x.ndim == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x
+
+    @staticmethod
+    def _views(flat: Tensor, entries: Sequence[Entry]) -> list[Tensor]:
+        views, at = [], 0
+        for entry in entries:
+            views.append(flat[at : at + entry.size].view(entry.shape))
+            at += entry.size
+        return views

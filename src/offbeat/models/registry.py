@@ -1,0 +1,90 @@
+"""Models by name: a checked specification each, and `build` to make the module."""
+
+import math
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+from torch import nn
+
+from offbeat.core.errors import UsageError
+from offbeat.models.cnn import CompassCNN, WirelessCNN
+from offbeat.models.logistic import LogisticRegression
+from offbeat.models.mlp import MLP
+
+_CLOSED = ConfigDict(extra="forbid")
+_MNIST_SHAPE = (1, 28, 28)
+
+
+@dataclass(frozen=True, config=_CLOSED)
+class LogisticSpec:
+    """Logistic regression on samples of any shape."""
+
+    name: Literal["logistic"] = "logistic"
+
+
+@dataclass(frozen=True, config=_CLOSED)
+class MLPSpec:
+    """A multilayer perceptron with ReLU on samples of any shape."""
+
+    name: Literal["mlp"] = "mlp"
+    hidden: Annotated[
+        tuple[Annotated[int, Field(ge=1)], ...],
+        Field(min_length=1, description="widths of the hidden layers, first to last"),
+    ] = (64,)
+
+
+@dataclass(frozen=True, config=_CLOSED)
+class WirelessCNNSpec:
+    """The wireless paper's CNN: 1x28x28 images, 21,840 parameters with ten classes."""
+
+    name: Literal["cnn_21840"] = "cnn_21840"
+
+
+@dataclass(frozen=True, config=_CLOSED)
+class CompassCNNSpec:
+    """FedCompass's CNN for MNIST (Table 8): 1x28x28 images, 582,026 parameters with ten classes."""
+
+    name: Literal["cnn_582026"] = "cnn_582026"
+
+
+ModelSpec = Annotated[LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec, Field(discriminator="name")]
+"""Any model's specification, told apart by `name`."""
+
+
+def build(
+    spec: LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec, sample_shape: Sequence[int], classes: int
+) -> nn.Module:
+    """A freshly initialised module for samples of `sample_shape` (without N), giving logits [N, classes].
+
+    The initial weights come from torch's global generator: seed it before. Raises `UsageError` when the
+    model does not take samples of that shape, or for fewer than one class.
+    """
+    shape = tuple(int(side) for side in sample_shape)
+    if classes < 1:
+        raise UsageError(f"classes {classes}: must be at least 1; pass the number of classes of the dataset")
+    match spec:
+        case LogisticSpec():
+            return LogisticRegression(math.prod(shape), classes)
+        case MLPSpec():
+            return MLP(math.prod(shape), classes, spec.hidden)
+        case WirelessCNNSpec():
+            _check_shape(spec.name, shape)
+            return WirelessCNN(classes)
+        case CompassCNNSpec():
+            _check_shape(spec.name, shape)
+            return CompassCNN(classes)
+
+
+def _check_shape(name: str, shape: tuple[int, ...]) -> None:
+    if shape != _MNIST_SHAPE:
+        raise UsageError(
+            f"model {name!r} with samples of shape {shape}: it takes (1, 28, 28), as of mnist or "
+            "fashion_mnist; use one of those datasets, or the model 'logistic' or 'mlp'"
+        )
+
+
+def parameter_count(model: nn.Module) -> int:
+    """Number of trainable numbers in `model`; buffers do not count."""
+    return sum(parameter.numel() for parameter in model.parameters())

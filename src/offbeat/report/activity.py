@@ -1,0 +1,64 @@
+"""The numbers of one run that come from its journal: tasks, staleness, versions, idleness."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from offbeat.report.records import RunLike
+from offbeat.report.spans import Tracker, Training
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """Totals of one run.
+
+    `tasks` maps a client to its arrived updates; `staleness` maps a staleness (versions) to the number
+    of updates that arrived with it; `versions` is the last published version; `busy` and `present` are
+    client-seconds of virtual time spent training, and spent in the fleet.
+    """
+
+    tasks: Mapping[int, int]
+    staleness: Mapping[int, int]
+    versions: int
+    busy: float
+    present: float
+
+    @property
+    def arrived(self) -> int:
+        """Updates that arrived, over all clients."""
+        return sum(self.tasks.values())
+
+    @property
+    def mean_staleness(self) -> float | None:
+        """Mean staleness of the arrived updates, in versions; None when none arrived."""
+        total = sum(self.staleness.values())
+        return sum(s * n for s, n in self.staleness.items()) / total if total else None
+
+    @property
+    def idle_share(self) -> float | None:
+        """Share of the present client-seconds not spent training; None when nobody was ever present."""
+        return max(0.0, 1.0 - self.busy / self.present) if self.present > 0 else None
+
+
+def read_activity(record: RunLike) -> Activity:
+    """Read the whole journal of a run once and add it up."""
+    tracker = Tracker()
+    tasks: Counter[int] = Counter()
+    staleness: Counter[int] = Counter()
+    versions, busy, present, end = 0, 0.0, 0.0, float(record.duration)
+    for row in record.journal():
+        end = max(end, float(row["t"]))
+        if row["name"] == "arrived":
+            tasks[row["client"]] += 1
+            if row["staleness"] is not None:
+                staleness[int(row["staleness"])] += 1
+        elif row["name"] == "aggregate" and row["version"] is not None:
+            versions = max(versions, int(row["version"]))
+        span = tracker.feed(row)
+        if span is not None:
+            present += span.seconds
+            busy += span.seconds if isinstance(span, Training) else 0.0
+    for span in tracker.finish(end):
+        present += span.seconds
+        busy += span.seconds if isinstance(span, Training) else 0.0
+    return Activity(dict(tasks), dict(staleness), versions, busy, present)

@@ -1,0 +1,97 @@
+"""Accuracy and loss against virtual time, versions or traffic: mean and deviation over seeds.
+
+Between two evaluations a run keeps the value of the earlier one. The seeds of a label are put on a
+common grid, from where all of them have a value to where the first of them ends.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.report.records import RunLike, group_runs
+from offbeat.report.units import Unit, byte_unit, time_unit
+
+Axis = Literal["time", "versions", "bytes"]
+Measure = Literal["accuracy", "loss"]
+Floats = NDArray[np.float64]
+
+AXES: tuple[Axis, ...] = ("time", "versions", "bytes")
+MEASURES: tuple[Measure, ...] = ("accuracy", "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One label's course over its seeds: arrays of one length.
+
+    `x` is in virtual seconds, versions, or bytes (up plus down); `mean` and `std` (ddof = 1; 0 for a
+    single seed) are over the `seeds` runs. A value that was not finite is NaN: a gap in the line.
+    """
+
+    label: str
+    axis: Axis
+    measure: Measure
+    x: Floats
+    mean: Floats
+    std: Floats
+    seeds: int
+
+
+def make_curves(records: Sequence[RunLike], axis: Axis, measure: Measure, points: int = 400) -> list[Curve]:
+    """Return the curve of each label that has the measure, thinned to about `points` grid points.
+
+    Labels without a single evaluation of the measure are left out. Raises UsageError like group_runs.
+    """
+    found = (
+        _curve(label, [run.metrics() for run in runs], axis, measure, points)
+        for label, runs in group_runs(records).items()
+    )
+    return [curve for curve in found if curve is not None]
+
+
+def axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
+    """Choose the unit of a curve's x axis, and its title."""
+    if axis == "time":
+        unit = time_unit(most)
+        return unit, f"virtual time ({unit.name})"
+    if axis == "bytes":
+        unit = byte_unit(most)
+        return unit, f"traffic, up and down ({unit.name})"
+    return Unit("", 1.0), "versions of the global model"
+
+
+def _curve(
+    label: str, seeds: list[list[dict[str, Any]]], axis: Axis, measure: Measure, points: int
+) -> Curve | None:
+    series = [xy for xy in (_series(rows, axis, measure) for rows in seeds) if xy is not None]
+    if not series:
+        return None
+    first = max(float(x[0]) for x, _ in series)
+    last = max(first, min(float(x[-1]) for x, _ in series))
+    grid = np.unique(np.concatenate([x for x, _ in series]))
+    grid = grid[(grid >= first) & (grid <= last)]
+    if grid.size > points:
+        grid = np.linspace(first, last, points)
+    values = np.stack([y[np.searchsorted(x, grid, side="right") - 1] for x, y in series])
+    std = values.std(axis=0, ddof=1) if len(series) > 1 else np.zeros_like(grid)
+    return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series))
+
+
+def _series(rows: list[dict[str, Any]], axis: Axis, measure: Measure) -> tuple[Floats, Floats] | None:
+    rows = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
+    y = np.array([np.nan if row[measure] is None else row[measure] for row in rows], dtype=np.float64)
+    y[~np.isfinite(y)] = np.nan
+    if np.isnan(y).all():
+        return None
+    x = np.array([_position(row, axis) for row in rows], dtype=np.float64)
+    return x, y
+
+
+def _position(row: dict[str, Any], axis: Axis) -> float:
+    if axis == "time":
+        return float(row["t"])
+    if axis == "versions":
+        return float(row["version"])
+    return float((row["bytes_up"] or 0) + (row["bytes_down"] or 0))

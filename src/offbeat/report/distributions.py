@@ -1,0 +1,93 @@
+"""How stale the updates of each label were, and how often each client took part."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from offbeat.report.activity import Activity
+from offbeat.report.records import RunLike
+
+MAX_BINS = 40
+MAX_CLIENTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Staleness:
+    """Histogram of one label's arrived updates over all its seeds.
+
+    Bin k holds staleness k·width .. (k+1)·width − 1 (versions); `shares` add up to 1 unless `updates`,
+    the number of updates counted, is 0. `mean` is over the updates.
+    """
+
+    label: str
+    width: int
+    shares: tuple[float, ...]
+    updates: int
+    mean: float | None
+
+
+def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[Staleness]:
+    """Return each label's histogram, on bins common to all labels (at most 40 of them)."""
+    counts: dict[str, Counter[int]] = {}
+    for label, group in activities.items():
+        counts[label] = Counter()
+        for activity in group:
+            counts[label].update(activity.staleness)
+    worst = max((s for count in counts.values() for s in count), default=0)
+    width = -(-(worst + 1) // MAX_BINS)
+    bins = worst // width + 1
+    histograms = []
+    for label, count in counts.items():
+        total = sum(count.values())
+        shares = [0.0] * bins
+        for staleness, n in count.items():
+            shares[staleness // width] += n / total
+        mean = sum(s * n for s, n in count.items()) / total if total else None
+        histograms.append(Staleness(label, width, tuple(shares), total, mean))
+    return histograms
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """How often each client of one run took part; the tuples have one entry a shown client.
+
+    `tasks` are arrived updates, `task_shares` and `sample_shares` shares of the whole run's updates and
+    samples (0 where there are none). `total_clients` may be more than are shown.
+    """
+
+    label: str
+    seed: int
+    clients: tuple[int, ...]
+    tasks: tuple[int, ...]
+    task_shares: tuple[float, ...]
+    sample_shares: tuple[float, ...]
+    total_clients: int
+
+    @property
+    def note(self) -> str:
+        """What was left out of the picture; empty when nothing was."""
+        shown = len(self.clients)
+        if shown == self.total_clients:
+            return ""
+        return f"{shown} of {self.total_clients} clients, evenly spaced by number"
+
+
+def participation(record: RunLike, activity: Activity, max_clients: int = MAX_CLIENTS) -> Participation:
+    """Return how often each client of a run took part, at most `max_clients` evenly chosen ones."""
+    samples = record.client_samples()
+    clients = sorted(set(samples) | set(activity.tasks))
+    total = len(clients)
+    if total > max_clients:
+        clients = [clients[i * total // max_clients] for i in range(max_clients)]
+    all_tasks = activity.arrived or 1
+    all_samples = sum(samples.values()) or 1
+    tasks = tuple(activity.tasks.get(client, 0) for client in clients)
+    return Participation(
+        label=record.label,
+        seed=record.seed,
+        clients=tuple(clients),
+        tasks=tasks,
+        task_shares=tuple(n / all_tasks for n in tasks),
+        sample_shares=tuple(samples.get(client, 0) / all_samples for client in clients),
+        total_clients=total,
+    )

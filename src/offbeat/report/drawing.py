@@ -1,0 +1,49 @@
+"""Small helpers for static figures: a figure with axes, plain texts, saving."""
+
+import re
+from pathlib import Path
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from offbeat.report.palette import GRID, INK, Dash
+
+DPI = 150
+LINE_STYLES: dict[Dash, str] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+
+
+def new_figure(width: float, height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Make a figure of that size in inches with `rows` axes on a common x axis, first on top."""
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    axes = list(figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
+    for ax in axes:
+        ax.grid(visible=True, color=GRID, linewidth=0.8)
+        ax.set_axisbelow(True)
+        ax.spines[["top", "right"]].set_visible(False)
+        ax.spines[["left", "bottom"]].set_color("#b7c0ca")
+        ax.tick_params(color="#b7c0ca", labelcolor=INK, labelsize=9)
+    return figure, axes
+
+
+def save(figure: Figure, path: Path) -> Path:
+    """Write the figure as PNG and return its path."""
+    figure.savefig(path, dpi=DPI, format="png")
+    return path
+
+
+def plain(text: str) -> str:
+    """Escape a text from the data, so that matplotlib neither typesets nor hides it."""
+    escaped = " ".join(text.split()).replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def file_name(label: str, taken: set[str]) -> str:
+    """Make a label safe as part of a file's name, unlike those `taken`, and add it to them."""
+    base = re.sub(r"[^A-Za-z0-9.+-]+", "_", label).strip("._")[:80] or "run"
+    name, k = base, 2
+    while name.lower() in taken:
+        name, k = f"{base}_{k}", k + 1
+    taken.add(name.lower())
+    return name

@@ -1,0 +1,131 @@
+"""The comparison table as text, Markdown and CSV."""
+
+import csv
+import html
+import io
+from dataclasses import dataclass
+
+import rich.table
+from rich.console import Console
+from rich.text import Text
+
+from offbeat.report.table import Row, Stat, Table
+from offbeat.report.units import Unit, percent, time_unit
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """A table as words: the column heads, and one tuple of equal length per row."""
+
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def to_cells(table: Table) -> Cells:
+    """Write every number of the table as a reader wants it; "-" where there is none."""
+    unit = time_unit(max((row.time.mean for row in table.rows if row.time), default=0.0))
+    time = "time to target" if table.target is None else f"time to {percent(table.target)} ({unit.name})"
+    heads = (
+        "label",
+        "seeds",
+        "best accuracy (%)",
+        time,
+        "relative time",
+        "reached",
+        "versions",
+        "client tasks",
+        "mean staleness",
+        "idle (%)",
+    )
+    return Cells(heads, tuple(_cells(row, table.target, unit) for row in table.rows))
+
+
+def relative_text(relative: float | None) -> str:
+    """Write a relative time as FedCompass's Table 1 does: "1.00x", or "-"."""
+    return "-" if relative is None else f"{relative:.2f}x"
+
+
+def to_rich(table: Table) -> rich.table.Table:
+    """Return the table for a rich console, its notes as the caption."""
+    cells = to_cells(table)
+    caption = Text("\n".join(table.notes), justify="left") if table.notes else None
+    out = rich.table.Table(caption=caption, header_style="bold")
+    for k, head in enumerate(cells.heads):
+        out.add_column(head, justify="left" if k == 0 else "right", overflow="fold")
+    for row in cells.rows:
+        out.add_row(*map(Text, row))
+    return out
+
+
+def to_text(table: Table, width: int = 160) -> str:
+    """Return the table and its notes as plain text, at most `width` characters wide."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=False).print(to_rich(table))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def to_markdown(table: Table) -> str:
+    """Return the table as a Markdown table, followed by its notes as a list."""
+    cells = to_cells(table)
+    lines = [
+        _markdown_line(cells.heads),
+        "|" + "|".join([" :-- "] + [" --: "] * (len(cells.heads) - 1)) + "|",
+        *map(_markdown_line, cells.rows),
+        "",
+        *(f"- {_markdown_text(note)}" for note in table.notes),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """Return the numbers unrounded: times in virtual seconds, accuracies and idleness as shares."""
+    stats = ("accuracy", "time", "versions", "tasks", "staleness", "idle")
+    heads = [f"{name}_{part}" for name in stats for part in ("mean", "std", "n")]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["label", "seeds", "target", "reached", "baseline", "relative", *heads])
+    for row in table.rows:
+        values: list[float | int | str] = []
+        for stat in (row.accuracy, row.time, row.versions, row.tasks, row.staleness, row.idle):
+            values += ["", "", 0] if stat is None else [stat.mean, stat.std, stat.n]
+        target = "" if table.target is None else table.target
+        relative = "" if row.relative is None else row.relative
+        writer.writerow([row.label, row.seeds, target, row.reached, table.baseline, relative, *values])
+    return out.getvalue()
+
+
+def _cells(row: Row, target: float | None, unit: Unit) -> tuple[str, ...]:
+    return (
+        row.label,
+        str(row.seeds),
+        _stat_text(row.accuracy, 100.0),
+        _stat_text(row.time, 1 / unit.size),
+        relative_text(row.relative),
+        "-" if target is None else f"{row.reached}/{row.seeds}",
+        _count_text(row.versions),
+        _count_text(row.tasks),
+        _stat_text(row.staleness, 1.0),
+        "-" if row.idle is None else f"{100 * row.idle.mean:.1f}",
+    )
+
+
+def _stat_text(stat: Stat | None, scale: float) -> str:
+    if stat is None:
+        return "-"
+    mean, std = stat.mean * scale, stat.std * scale
+    return f"{mean:.2f}" if stat.n == 1 else f"{mean:.2f} ± {std:.2f}"
+
+
+def _count_text(stat: Stat | None) -> str:
+    if stat is None:
+        return "-"
+    return f"{stat.mean:.0f}" if stat.mean >= 100 or stat.mean.is_integer() else f"{stat.mean:.1f}"
+
+
+def _markdown_line(cells: tuple[str, ...]) -> str:
+    return "| " + " | ".join(map(_markdown_text, cells)) + " |"
+
+
+def _markdown_text(text: str) -> str:
+    plain = " ".join(text.split())
+    return html.escape(plain.replace("\\", "\\\\").replace("|", "\\|"), quote=False)

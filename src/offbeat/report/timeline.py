@@ -1,0 +1,124 @@
+"""What each client of one run did when, as in Figure 1 of the FedCompass paper.
+
+FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
+"""
+
+from dataclasses import dataclass
+
+from offbeat.report.records import RunLike
+from offbeat.report.spans import Span, Tracker, Training, Waiting
+from offbeat.report.units import duration_text
+
+MAX_CLIENTS = 40
+MAX_TASKS = 150
+MAX_AGGREGATIONS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregation:
+    """A new global version, published at `t` virtual seconds, of the arrival group if it was one."""
+
+    t: float
+    version: int | None
+    group: int | None
+    clients: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """The part [0, until] (virtual seconds) of one run, for the `clients` shown (ascending).
+
+    Work that goes on after `until` is cut there and has the outcome "running". `cut` says in words
+    what of the run is not shown, and is empty when everything is.
+    """
+
+    label: str
+    seed: int
+    clients: tuple[int, ...]
+    training: tuple[Training, ...]
+    waiting: tuple[Waiting, ...]
+    aggregations: tuple[Aggregation, ...]
+    until: float
+    cut: str
+
+    @property
+    def grouped(self) -> bool:
+        """Whether any task was dispatched into an arrival group."""
+        return any(task.group is not None for task in self.training)
+
+    @property
+    def line_opacity(self) -> float:
+        """How strongly to draw the aggregations, so that many of them do not hide the bars."""
+        return 0.7 if len(self.aggregations) <= 60 else 0.35
+
+    @property
+    def caption(self) -> str:
+        """One line: whose timeline this is, and what of it is not shown."""
+        return f"{self.label}, seed {self.seed}: {self.cut or 'the whole run, all clients.'}"
+
+
+def make_timeline(
+    record: RunLike,
+    *,
+    until: float | None = None,
+    max_clients: int = MAX_CLIENTS,
+    max_tasks: int = MAX_TASKS,
+) -> Timeline:
+    """Read the beginning of a run's journal, only as far as it is shown.
+
+    `until` (virtual seconds) sets the window; without it the window ends when the shown clients have
+    ended `max_tasks` tasks. The clients shown are the first `max_clients` that train; of more than 200
+    aggregations every second, third, ... is kept.
+    """
+    tracker, spans = Tracker(), list[Span]()
+    shown, hidden = set[int](), set[int]()
+    aggregations: list[Aggregation] = []
+    stop, ended, last, complete = until, 0, 0.0, True
+    for row in record.journal():
+        if stop is not None and row["t"] > stop:
+            complete = False
+            break
+        last = max(last, float(row["t"]))
+        client = row["client"]
+        if row["name"] == "train" and client not in shown:
+            (shown if len(shown) < max_clients else hidden).add(client)
+        elif row["name"] == "aggregate":
+            members = tuple(row.get("clients") or ())
+            aggregations.append(Aggregation(float(row["t"]), row["version"], row.get("group"), members))
+        span = tracker.feed(row)
+        if span is None or span.client in hidden:
+            continue
+        spans.append(span)
+        ended += isinstance(span, Training)
+        if stop is None and ended >= max_tasks:
+            stop = float(row["t"])
+    end = max(float(record.duration), last)
+    if stop is not None and (not complete or stop < end):
+        end = stop
+    spans += [span for span in tracker.finish(end) if span.client not in hidden]
+    for client in sorted({span.client for span in spans}):  # present, but without work in the window
+        if len(shown) < max_clients:
+            shown.add(client)
+    every = -(-len(aggregations) // MAX_AGGREGATIONS) or 1
+    return Timeline(
+        label=record.label,
+        seed=record.seed,
+        clients=tuple(sorted(shown)),
+        training=tuple(s for s in spans if isinstance(s, Training) and s.client in shown),
+        waiting=tuple(s for s in spans if isinstance(s, Waiting) and s.client in shown),
+        aggregations=tuple(aggregations[::every]),
+        until=end,
+        cut=_cut(record, end, len(shown), len(shown | hidden | {s.client for s in spans}), every),
+    )
+
+
+def _cut(record: RunLike, end: float, shown: int, seen: int, every: int) -> str:
+    parts = []
+    if end < record.duration:
+        parts.append(f"the first {duration_text(end)} of {duration_text(record.duration)}")
+    total = max(record.clients, seen)
+    if shown < total:
+        parts.append(f"{shown} of {total} clients (the first to train)")
+    if every > 1:
+        parts.append(f"one in {every} aggregations")
+    return f"shown: {'; '.join(parts)}." if parts else ""

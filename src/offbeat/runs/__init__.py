@@ -1,0 +1,1 @@
+"""A run's directory: its database, its checkpoints and its final model."""

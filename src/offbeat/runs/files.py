@@ -1,0 +1,31 @@
+"""Tensor files that are either whole or not there: written aside, fsynced, renamed."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write a safetensors file that survives a power cut once this returns (with `sync_directory`)."""
+    part = path.with_suffix(".part")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+    with part.open("rb") as file:
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file into memory."""
+    return dict(load_file(path))
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names of the files in a directory durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

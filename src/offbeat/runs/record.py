@@ -1,0 +1,138 @@
+"""Reading a run's directory, while it is written or after."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from offbeat.core.errors import UsageError
+from offbeat.core.journal import Row
+from offbeat.runs.schema import DATABASE, FORMAT, Metric
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A recorded run; `duration` is in seconds of the run's clock."""
+
+    path: Path
+    meta: dict[str, Any]
+
+    @property
+    def label(self) -> str:
+        """What the run is called in tables and pictures."""
+        return str(self.meta["label"])
+
+    @property
+    def algorithm(self) -> str:
+        """The algorithm's name."""
+        return str(self.meta["algorithm"]["name"])
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return int(self.meta["seed"])
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return int(self.meta["clients"])
+
+    @property
+    def status(self) -> str:
+        """ "running", "interrupted", "failed" or "finished"."""
+        return str(self.meta["status"])
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ended."""
+        reason = self.meta["stop_reason"]
+        return None if reason is None else str(reason)
+
+    @property
+    def duration(self) -> float:
+        """Seconds of the run's clock until its end, or its last checkpoint."""
+        return float(self.meta["duration"])
+
+    @property
+    def recipe(self) -> dict[str, Any] | None:
+        """The recipe it was run from, if any."""
+        recipe: dict[str, Any] | None = self.meta.get("recipe")
+        return recipe
+
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows in order; `kind` is "event" or "command"."""
+        where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
+        for *columns, data in self._select(f"SELECT * FROM journal {where} ORDER BY seq", values):
+            yield Row(*columns, data=json.loads(data) if data else None)
+
+    def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
+        """Journal rows as flat mappings."""
+        return (row.flat() for row in self.rows(kind))
+
+    def evaluations(self) -> list[Metric]:
+        """The evaluations in order."""
+        found = self._select("SELECT * FROM metrics ORDER BY seq")
+        return [Metric(*columns, data=json.loads(data) if data else None) for *columns, data in found]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations as mappings: t, version, tasks, bytes_up, bytes_down, loss, accuracy, …"""
+        return [flat(m) for m in self.evaluations()]
+
+    def client_samples(self) -> dict[int, int]:
+        """Number of training samples by client."""
+        return dict(self._select("SELECT client, samples FROM clients ORDER BY client"))
+
+    def checkpoint(self) -> tuple[int, int, int, dict[str, Any]] | None:
+        """The last checkpoint: journal rows, evaluations, version, and what its files hold."""
+        found = list(self._select("SELECT journal, metrics, version, data FROM checkpoints"))
+        if not found:
+            return None
+        journal, metrics, version, data = found[0]
+        return journal, metrics, version, json.loads(data)
+
+    def _select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        database = _open(self.path)
+        try:
+            yield from database.execute(query, values)
+        except sqlite3.Error as error:
+            raise UsageError(f"{self.path / DATABASE} cannot be read: {error}") from None
+        finally:
+            database.close()
+
+
+def flat(metric: Metric) -> dict[str, Any]:
+    """An evaluation as one flat mapping."""
+    columns = metric._asdict()
+    return {**{k: v for k, v in columns.items() if k not in ("seq", "data")}, **(metric.data or {})}
+
+
+def read_run(directory: Path) -> RunRecord:
+    """Open one run's directory."""
+    if not (directory / DATABASE).is_file():
+        raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
+    database = _open(directory)
+    try:
+        meta = {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
+    except (sqlite3.Error, json.JSONDecodeError) as error:
+        raise UsageError(f"{directory / DATABASE} cannot be read: {error}") from None
+    finally:
+        database.close()
+    if meta.get("format") != FORMAT:
+        raise UsageError(
+            f"{directory}: format {meta.get('format')} is not known to this version, which reads {FORMAT}"
+        )
+    return RunRecord(directory, meta)
+
+
+def find_runs(directory: Path) -> list[RunRecord]:
+    """Every run in a directory, however deep."""
+    found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
+    if not found:
+        raise UsageError(f"{directory} holds no run: no {DATABASE} in it or below it")
+    return [read_run(path) for path in found]
+
+
+def _open(directory: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"file:{(directory / DATABASE).resolve()}?mode=ro", uri=True)

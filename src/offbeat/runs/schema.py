@@ -1,0 +1,47 @@
+"""The database of a run, `run.db`: what its tables hold.
+
+Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the run's own clock.
+"""
+
+from typing import Any, NamedTuple
+
+FORMAT = 1
+DATABASE = "run.db"
+MODEL = "model.safetensors"
+
+SCHEMA = """
+CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE clients(client INTEGER PRIMARY KEY, samples INTEGER NOT NULL, labels TEXT);
+CREATE TABLE journal(
+    seq INTEGER PRIMARY KEY, t REAL NOT NULL, kind TEXT NOT NULL, name TEXT NOT NULL,
+    client INTEGER, task INTEGER, base INTEGER, version INTEGER, staleness INTEGER, steps INTEGER,
+    data TEXT
+);
+CREATE TABLE metrics(
+    seq INTEGER PRIMARY KEY, t REAL NOT NULL, version INTEGER NOT NULL, tasks INTEGER NOT NULL,
+    bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL, loss REAL, accuracy REAL, data TEXT
+);
+CREATE TABLE checkpoints(
+    id INTEGER PRIMARY KEY CHECK (id = 1), journal INTEGER NOT NULL, metrics INTEGER NOT NULL,
+    version INTEGER NOT NULL, data TEXT NOT NULL
+);
+CREATE TABLE sessions(started TEXT NOT NULL, wall_seconds REAL NOT NULL, events INTEGER NOT NULL);
+"""
+
+
+class Metric(NamedTuple):
+    """One evaluation of the global model.
+
+    `tasks` counts the updates that have arrived; `bytes_up` and `bytes_down` what clients have sent
+    and been sent; `accuracy` is in [0, 1]; `data` holds further metrics.
+    """
+
+    seq: int
+    t: float
+    version: int
+    tasks: int
+    bytes_up: int
+    bytes_down: int
+    loss: float | None
+    accuracy: float | None
+    data: dict[str, Any] | None = None

@@ -1,0 +1,194 @@
+"""Writing a run's directory: journal and metrics in SQLite, tensors in safetensors files.
+
+Everything up to a checkpoint becomes durable at once: first the tensor files are written and
+fsynced, then one SQLite transaction adds the rows and names the files, then files that nothing
+names any more are deleted. Whenever the process dies, the directory holds the last checkpoint, whole.
+"""
+
+import json
+import sqlite3
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from torch import Tensor
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row
+from offbeat.core.model import Model
+from offbeat.runs.files import sync_directory, write_tensors
+from offbeat.runs.lock import lock
+from offbeat.runs.schema import DATABASE, FORMAT, MODEL, SCHEMA, Metric
+
+
+class RunStore:
+    """The writing end of a run's directory."""
+
+    def __init__(
+        self, directory: Path, database: sqlite3.Connection, journal: int = 0, metrics: int = 0
+    ) -> None:
+        self.directory = directory
+        self._database = database
+        self._lock = lock(directory)
+        self._rows: list[Row] = []
+        self._metrics: list[Metric] = []
+        self._journal_length, self._metrics_length = journal, metrics
+        self._started = time.monotonic()
+        database.execute(
+            "INSERT INTO sessions VALUES (?, 0, 0)", (datetime.now(UTC).isoformat(timespec="seconds"),)
+        )
+        self._session = database.execute("SELECT max(rowid) FROM sessions").fetchone()[0]
+        database.commit()
+
+    @classmethod
+    def create(
+        cls, directory: Path, meta: Mapping[str, Any], clients: list[tuple[int, int, str | None]]
+    ) -> Self:
+        """Start a new run's directory; refuses one that holds a run already or cannot be written."""
+        if (directory / DATABASE).exists():
+            raise UsageError(f"{directory} holds a run already: resume it, or choose another directory")
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            database = _connect(directory / DATABASE)
+            database.executescript("PRAGMA journal_mode = WAL;" + SCHEMA)
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(f"cannot write a run to {directory}: {error}") from None
+        database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
+        store = cls(directory, database)
+        store.set_meta({"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta})
+        return store
+
+    @classmethod
+    def reopen(cls, directory: Path) -> Self:
+        """Go on writing a run that was interrupted."""
+        database = _connect(directory / DATABASE)
+        journal, metrics = database.execute(
+            "SELECT (SELECT count(*) FROM journal), (SELECT count(*) FROM metrics)"
+        ).fetchone()
+        return cls(directory, database, journal, metrics)
+
+    def row(self, row: Row) -> None:
+        """Add a journal row; durable with the next checkpoint."""
+        self._rows.append(row)
+
+    def metric(self, metric: Metric) -> None:
+        """Add an evaluation; durable with the next checkpoint."""
+        self._metrics.append(metric)
+
+    def set_meta(self, values: Mapping[str, Any]) -> None:
+        """Set entries of `meta`, at once."""
+        with self._database:
+            self._put_meta(values)
+
+    def checkpoint(self, tensors: GlobalModel, duration: float) -> None:
+        """Make everything so far durable, so that the run can go on from here."""
+        names = self._write_checkpoint(tensors)
+        bases = {task: version for task, (version, _) in tensors.bases.items()}
+        updates = {task: u.task.base for task, u in tensors.updates.items()}
+        data = {"state": names[0], "bases": bases, "updates": updates}
+        self._commit(
+            {"duration": duration},
+            "INSERT OR REPLACE INTO checkpoints VALUES (1, :journal, :metrics, :version, :data)",
+            {"version": tensors.version, "data": json.dumps(data)},
+        )
+        self._delete_except({*names, MODEL})
+
+    def finish(self, model: Model, duration: float, stop_reason: str, summary: Mapping[str, Any]) -> None:
+        """End the run: its last rows, its final model by tensor names; checkpoints are no longer needed."""
+        write_tensors(self.directory / MODEL, model.state_dict())
+        sync_directory(self.directory)
+        meta = {
+            "duration": duration,
+            "status": "finished",
+            "stop_reason": stop_reason,
+            "summary": dict(summary),
+        }
+        self._commit(meta, "DELETE FROM checkpoints", {})
+        self._delete_except({MODEL})
+
+    def abandon(self, status: str) -> None:
+        """Leave the run as its last checkpoint has it, "interrupted" or "failed"."""
+        self.set_meta({"status": status})
+        self.close()
+
+    def close(self) -> None:
+        """Let the directory go. What was not checkpointed is not kept."""
+        self._database.close()
+        self._lock.close()
+
+    def _commit(self, meta: Mapping[str, Any], statement: str, values: Mapping[str, Any]) -> None:
+        journal = self._journal_length + len(self._rows)
+        metrics = self._metrics_length + len(self._metrics)
+        wall = time.monotonic() - self._started
+        try:
+            with self._database:
+                self._database.executemany(
+                    "INSERT INTO journal VALUES (?,?,?,?,?,?,?,?,?,?,?)", map(_json, self._rows)
+                )
+                self._database.executemany(
+                    "INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics)
+                )
+                self._database.execute(statement, {"journal": journal, "metrics": metrics, **values})
+                self._put_meta(meta)
+                self._database.execute(
+                    "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
+                    (wall, len(self._rows), self._session),
+                )
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
+        self._journal_length, self._metrics_length = journal, metrics
+        self._rows.clear()
+        self._metrics.clear()
+
+    def _put_meta(self, values: Mapping[str, Any]) -> None:
+        rows = [(key, json.dumps(value)) for key, value in values.items()]
+        self._database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+
+    def _write_checkpoint(self, tensors: GlobalModel) -> list[str]:
+        """Write the files that are not there yet; the first name is the state's."""
+        state: dict[str, Tensor] = {"values": tensors.model.values, "integers": tensors.model.integers}
+        state.update({f"aggregator.{k}": v for k, v in tensors.memory.items()})
+        for i, memory in enumerate(tensors.step_memories):
+            state.update({f"step.{i}.{k}": v for k, v in memory.items()})
+        files = {f"state-{self._journal_length + len(self._rows)}.safetensors": state}
+        for version, base in tensors.versions().items():
+            files[version_file(version)] = {"values": base.values, "integers": base.integers}
+        for task, update in tensors.updates.items():
+            files[update_file(task)] = {"delta": update.delta, "integers": update.integers}
+        try:
+            for name, content in files.items():
+                if not (self.directory / name).exists():
+                    write_tensors(self.directory / name, content)
+            sync_directory(self.directory)
+        except OSError as error:
+            raise RunError(f"cannot write a checkpoint to {self.directory}: {error}") from None
+        return list(files)
+
+    def _delete_except(self, names: set[str]) -> None:
+        for path in self.directory.iterdir():
+            if path.suffix in (".safetensors", ".part") and path.name not in names:
+                path.unlink()
+
+
+def version_file(version: int) -> str:
+    """Name of the file of a base version."""
+    return f"version-{version}.safetensors"
+
+
+def update_file(task: int) -> str:
+    """Name of the file of a held update."""
+    return f"update-{task}.safetensors"
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    database = sqlite3.connect(path)
+    database.execute("PRAGMA synchronous = FULL")
+    return database
+
+
+def _json(row: Row | Metric) -> tuple[Any, ...]:
+    *columns, data = row
+    return (*columns, json.dumps(data) if data else None)

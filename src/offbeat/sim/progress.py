@@ -1,0 +1,74 @@
+"""What a simulation tells whoever watches it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from offbeat.sim.simulation import Simulation
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a run is: virtual `seconds`, counts, and real `wall` seconds since this process began it.
+
+    `done` is the share of the way to the nearest limit, in [0, 1]; None when there is no telling.
+    """
+
+    seconds: float
+    version: int
+    tasks: int
+    accuracy: float | None
+    mean_staleness: float
+    tasks_per_second: float
+    wall: float
+    done: float | None
+
+    @property
+    def left(self) -> float | None:
+        """Estimated real seconds to the end."""
+        return None if not self.done else self.wall * (1 - self.done) / self.done
+
+
+Watcher = Callable[[Progress], None]
+
+
+class Pace:
+    """Measures a simulation's progress in real time."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+        self._began = time.monotonic()
+        self._tasks = simulation.server.counts["arrived"]
+        self._done = self._share()
+
+    def progress(self) -> Progress:
+        """Where the simulation is now."""
+        s = self._simulation
+        arrived, wall = s.server.counts["arrived"], time.monotonic() - self._began
+        share = self._share()
+        resumed = (
+            None if share is None or self._done is None else (share - self._done) / max(1 - self._done, 1e-9)
+        )
+        return Progress(
+            seconds=s.now,
+            version=s.server.version,
+            tasks=arrived,
+            accuracy=s.last_metrics.get("accuracy"),
+            mean_staleness=s.staleness_sum / max(arrived, 1),
+            tasks_per_second=(arrived - self._tasks) / max(wall, 1e-9),
+            wall=wall,
+            done=resumed,
+        )
+
+    def _share(self) -> float | None:
+        s, until = self._simulation, self._simulation.until
+        shares = [
+            now / limit
+            for now, limit in (
+                (s.now, until.seconds),
+                (s.server.version, until.versions),
+                (s.server.counts["arrived"], until.tasks),
+            )
+            if limit is not None
+        ]
+        return min(1.0, max(shares)) if shares else None

@@ -1,0 +1,38 @@
+"""Models in memory that processes share: a block holds one model's flat vectors."""
+
+from multiprocessing.shared_memory import SharedMemory
+
+import torch
+from torch import Tensor
+
+from offbeat.core.model import Layout
+
+
+class Block:
+    """A shared block of the size of a layout; `values` and `integers` are tensors in it."""
+
+    def __init__(self, layout: Layout, name: str | None = None) -> None:
+        self._memory = SharedMemory(name, create=name is None, size=max(1, layout.nbytes))
+        self._owner = name is None
+        self.name = self._memory.name
+        # integers first: eight-byte numbers must start at a multiple of eight
+        self.integers = _tensor(self._memory, torch.int64, layout.integers, 0)
+        self.values = _tensor(self._memory, torch.float32, layout.values, 8 * layout.integers)
+
+    def write(self, values: Tensor, integers: Tensor) -> None:
+        """Copy a model's vectors in."""
+        self.values.copy_(values)
+        self.integers.copy_(integers)
+
+    def close(self) -> None:
+        """Let the block go; its maker also deletes it."""
+        del self.values, self.integers
+        self._memory.close()
+        if self._owner:
+            self._memory.unlink()
+
+
+def _tensor(memory: SharedMemory, dtype: torch.dtype, count: int, offset: int) -> Tensor:
+    if count == 0:
+        return torch.zeros(0, dtype=dtype)
+    return torch.frombuffer(memory.buf, dtype=dtype, count=count, offset=offset)

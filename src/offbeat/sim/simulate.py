@@ -1,0 +1,334 @@
+"""Running a simulation, from its start or from where it was interrupted."""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import offbeat.runs.store as files
+from offbeat.core.algorithm import Algorithm, Update
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row
+from offbeat.core.learner import Learner, LocalTask, NoTraining
+from offbeat.core.model import Layout, Model
+from offbeat.core.streams import check_seed
+from offbeat.runs.files import read_tensors
+from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.schema import MODEL, Metric
+from offbeat.runs.store import RunStore
+from offbeat.sim.executor import Executor, InProcess
+from offbeat.sim.interrupt import deferred_interrupts
+from offbeat.sim.progress import Pace, Watcher
+from offbeat.sim.run import MemoryRecorder, Run, Summary
+from offbeat.sim.simulation import Simulation
+from offbeat.sim.until import Every, Until
+from offbeat.sim.work import Live, Recorded
+from offbeat.sim.workers import Workers
+from offbeat.version import VERSION
+from offbeat.world.population import Population
+from offbeat.world.world import World
+
+CHECKPOINT_SECONDS = 10.0
+WATCH_SECONDS = 0.1
+
+
+def simulate(
+    algorithm: Algorithm,
+    world: World = World(),  # noqa: B008 - frozen
+    learner: Learner | None = None,
+    *,
+    seed: int = 0,
+    until: Until = Until(versions=100),  # noqa: B008
+    evaluate: Every | None = Every(versions=1),  # noqa: B008
+    workers: int = 0,
+    out: str | Path | None = None,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    watch: Watcher | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Run:
+    """Run an algorithm in virtual time and return the finished run.
+
+    Without a `learner` nothing is trained: the run shows what the schedule does. `workers` > 0 trains
+    on that many single-threaded processes; the results do not depend on it. With `out` the run is
+    written to that directory and can be resumed from its last checkpoint, one at least every
+    `checkpoint_seconds` of real time. `watch` is called about ten times a second.
+
+    Raises `UsageError` for what cannot be run as asked, `RunError` for a run that fails.
+    """
+    check_seed(seed)
+    learner, population = _people(algorithm, world, learner, seed, until)
+    initial = learner.initial(seed)
+    recorder = MemoryRecorder()
+    store: RunStore | None = None
+    if out is not None:
+        meta = _meta(algorithm, learner, seed, label, recipe)
+        store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
+    with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+        work = Live(GlobalModel(algorithm, initial), executor, seed)
+        simulation = Simulation(
+            algorithm.schedule, population, learner, initial.layout.nbytes,
+            seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
+        )  # fmt: skip
+        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=True)
+    return _result(simulation, work.tensors.model, recorder, store)
+
+
+def resume(
+    directory: str | Path,
+    algorithm: Algorithm,
+    world: World = World(),  # noqa: B008
+    learner: Learner | None = None,
+    *,
+    until: Until = Until(versions=100),  # noqa: B008
+    evaluate: Every | None = Every(versions=1),  # noqa: B008
+    workers: int = 0,
+    watch: Watcher | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> Run:
+    """Go on with a run that was interrupted, from its last checkpoint, given what it was started with.
+
+    It ends bit-identical to a run that was never interrupted. A run that has finished is returned as
+    it is. Raises `RunError` if what is given does not repeat the run's journal.
+    """
+    record = read_run(Path(directory))
+    seed = record.seed
+    learner, population = _people(algorithm, world, learner, seed, until)
+    initial = learner.initial(seed)
+    if record.status == "finished":
+        return _finished(record, initial.layout)
+    checkpoint = record.checkpoint()
+    journal, evaluations, _, data = checkpoint if checkpoint else (0, 0, 0, {})
+    seen = {m.version: _metrics(m) for m in record.evaluations()}
+    past = Recorded(record.rows(), seen)
+    simulation = Simulation(
+        algorithm.schedule, population, learner, initial.layout.nbytes,
+        seed=seed, until=until, every=evaluate or Every(), work=past, recorder=_Check(past),
+    )  # fmt: skip
+    if checkpoint:
+        simulation.start()
+        while simulation.rows < journal:
+            simulation.step()
+        if (simulation.rows, simulation.evaluations) != (journal, evaluations):
+            raise RunError(
+                f"{directory}: the run cannot be brought back: its checkpoint does not fit its journal"
+            )
+    store = RunStore.reopen(Path(directory))
+    store.set_meta({"status": "running"})
+    with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+        work = Live(GlobalModel(algorithm, initial), executor, seed)
+        if checkpoint:
+            _restore(work, simulation, Path(directory), data, seed)
+        simulation.work, simulation.recorder = work, store
+        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=not checkpoint)
+    return _result(simulation, work.tensors.model, MemoryRecorder(), store)
+
+
+# ---- before ----
+
+
+def _people(
+    algorithm: Algorithm, world: World, learner: Learner | None, seed: int, until: Until
+) -> tuple[Learner, Population]:
+    """The learner and the population, where all agree on who there is."""
+    clients = world.population(learner.clients if learner else None)
+    concurrency = algorithm.schedule.concurrency
+    if concurrency is not None and concurrency > clients:
+        raise UsageError(
+            f"{algorithm.name}: {concurrency} clients cannot train at the same time, there are {clients}; "
+            f"choose at most {clients}"
+        )
+    if until.never:
+        raise UsageError("the run would never end: give until seconds, versions, tasks or accuracy")
+    return learner or NoTraining(clients), Population(world, seed)
+
+
+def _meta(
+    algorithm: Algorithm, learner: Learner, seed: int, label: str | None, recipe: Mapping[str, Any] | None
+) -> dict[str, Any]:
+    return {
+        "offbeat": VERSION,
+        "label": label or algorithm.name,
+        "algorithm": {"name": algorithm.name, **algorithm.hyperparameters},
+        "seed": seed,
+        "clients": learner.clients,
+        "recipe": recipe,
+    }
+
+
+def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
+    for client in range(learner.clients):
+        yield client, learner.samples(client), None
+
+
+@contextmanager
+def _executor(learner: Learner, algorithm: Algorithm, workers: int) -> Iterator[Executor]:
+    if workers < 0:
+        raise UsageError(
+            f"workers = {workers} is not allowed: 0 trains in this process, more in so many others"
+        )
+    executor: Executor = (
+        Workers(learner, algorithm.objective, workers) if workers else InProcess(learner, algorithm.objective)
+    )
+    try:
+        yield executor
+    finally:
+        executor.close()
+
+
+@contextmanager
+def _single_threaded() -> Iterator[None]:
+    """One thread, as in the workers: the number of threads changes the last bits of a convolution.
+
+    The global random state, which dropout layers draw from, is put back afterwards.
+    """
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+        torch.set_rng_state(state)
+
+
+# ---- during ----
+
+
+def _to_the_end(
+    simulation: Simulation,
+    work: Live,
+    store: RunStore | None,
+    watch: Watcher | None,
+    checkpoint_seconds: float,
+    *,
+    fresh: bool,
+) -> None:
+    """Step until the run stops, with checkpoints; an interruption leaves one behind."""
+    pace = Pace(simulation)
+    watched = saved = time.monotonic()
+    pause = checkpoint_seconds
+    try:
+        with deferred_interrupts() if store else nullcontext(lambda: False) as interrupted:
+            if fresh:
+                simulation.start()
+            while simulation.stop_reason is None:
+                simulation.step()
+                now = time.monotonic()
+                if watch and now - watched > WATCH_SECONDS:
+                    watch(pace.progress())
+                    watched = now
+                if store and (now - saved > pause or interrupted()):
+                    store.checkpoint(work.tensors, simulation.now)
+                    saved = time.monotonic()
+                    pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
+                if interrupted():
+                    raise KeyboardInterrupt
+    except BaseException as error:
+        if store:
+            store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
+    if watch:
+        watch(pace.progress())
+
+
+class _Check:
+    """Writes nothing: holds what happens against the record."""
+
+    def __init__(self, past: Recorded) -> None:
+        self._past = past
+
+    def row(self, row: Row) -> None:
+        """The row must be the recorded one."""
+        self._past.check(row)
+
+    def metric(self, metric: Metric) -> None:
+        """Came from the record."""
+
+
+def _metrics(metric: Metric) -> dict[str, Any]:
+    named = {"loss": metric.loss, "accuracy": metric.accuracy}
+    return {k: v for k, v in named.items() if v is not None} | (metric.data or {})
+
+
+def _restore(work: Live, simulation: Simulation, directory: Path, data: Mapping[str, Any], seed: int) -> None:
+    """Put the checkpoint's tensors back and submit the tasks in training again."""
+    server, tensors = simulation.server, work.tensors
+    layout = tensors.model.layout
+    state = read_tensors(directory / data["state"])
+    tensors.model = Model(layout, state["values"], state["integers"])
+    tensors.version = server.version
+    tensors.memory.update(_named(state, "aggregator."))
+    for i, memory in enumerate(tensors.step_memories):
+        memory.update(_named(state, f"step.{i}."))
+    versions = {server.version: tensors.model}
+
+    def base(version: int) -> Model:
+        if version not in versions:
+            saved = read_tensors(directory / files.version_file(version))
+            versions[version] = Model(layout, saved["values"], saved["integers"])
+        return versions[version]
+
+    tensors.bases = {int(task): (version, base(version)) for task, version in data["bases"].items()}
+    for task, version in data["updates"].items():
+        saved = read_tensors(directory / files.update_file(int(task)))
+        held = server.held[int(task)]
+        tensors.updates[int(task)] = Update(held, base(version), saved["delta"], saved["integers"])
+    running = {t.id: t for t in server.tasks.values() if t.id in simulation.dues}
+    work.restore(
+        {
+            i: (LocalTask(i, t.client, t.base, t.steps, seed), tensors.bases[i][1], simulation.dues[i])
+            for i, t in running.items()
+        }
+    )
+
+
+def _named(state: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
+
+
+# ---- after ----
+
+
+def _result(simulation: Simulation, model: Model, recorder: MemoryRecorder, store: RunStore | None) -> Run:
+    reason, summary = simulation.stop_reason or "", summarise(simulation)
+    if store is None:
+        return Run(model, summary, reason, recorder)
+    store.finish(model, simulation.now, reason, asdict(summary))
+    store.close()
+    return Run(model, summary, reason, read_run(store.directory), store.directory)
+
+
+def _finished(record: RunRecord, layout: Layout) -> Run:
+    state = read_tensors(record.path / MODEL)
+    model = Model.empty(layout)
+    for entry, view in layout.views(model.values, model.integers):
+        view.copy_(state[entry.name])
+    return Run(model, Summary(**record.meta["summary"]), record.stop_reason or "", record, record.path)
+
+
+def summarise(simulation: Simulation) -> Summary:
+    """A run in numbers."""
+    server, metrics = simulation.server, simulation.last_metrics
+    arrived = server.counts["arrived"]
+    return Summary(
+        seconds=simulation.now,
+        versions=server.version,
+        tasks=arrived,
+        dispatched=server.dispatched,
+        aggregated=server.counts["aggregated"],
+        dropped=server.counts["dropped"],
+        lost=server.counts["lost"],
+        held=len(server.held),
+        running=server.running,
+        mean_staleness=simulation.staleness_sum / arrived if arrived else 0.0,
+        bytes_up=simulation.bytes_up,
+        bytes_down=simulation.bytes_down,
+        accuracy=metrics.get("accuracy"),
+        best_accuracy=simulation.best_accuracy,
+        loss=metrics.get("loss"),
+    )

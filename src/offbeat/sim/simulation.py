@@ -1,0 +1,249 @@
+"""One simulated run: the virtual clock, the queue, and the state machine between them.
+
+The loop takes the next event, lets the executor finish the training it needs (if it is an arrival),
+feeds the server, writes the journal, and carries the commands out. Nothing waits for real time.
+
+All that a simulation does follows from (algorithm, world, learner, seed). So a run is brought back
+after an interruption by letting it happen again from its journal, without training, up to the last
+checkpoint: see `work.Recorded`.
+"""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from offbeat.core.algorithm import Schedule
+from offbeat.core.commands import Aggregate, Command, Drop, SetTimer, Train
+from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, Metrics, Timer
+from offbeat.core.journal import Row, command_row, event_row
+from offbeat.core.learner import Learner
+from offbeat.core.server import Server
+from offbeat.runs.schema import Metric
+from offbeat.sim.queue import EventQueue
+from offbeat.sim.until import Every, Until
+from offbeat.sim.work import Work
+from offbeat.world.population import Population
+
+_NEVER = float("inf")
+
+
+class Recorder(Protocol):
+    """Where a simulation writes what happens."""
+
+    def row(self, row: Row) -> None:
+        """A journal row."""
+
+    def metric(self, metric: Metric) -> None:
+        """An evaluation."""
+
+
+class Simulation:
+    """A run in virtual time; call `step` until `stop_reason` is set."""
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        population: Population,
+        learner: Learner,
+        model_bytes: int,
+        *,
+        seed: int,
+        until: Until,
+        every: Every,
+        work: Work,
+        recorder: Recorder,
+    ) -> None:
+        self.server = Server(schedule, seed)
+        self.work, self.recorder = work, recorder
+        self.until, self.every = until, every
+        self.now = 0.0
+        self.rows = self.evaluations = 0
+        self.stop_reason: str | None = None
+        self.last_metrics: Metrics = {}
+        self.best_accuracy: float | None = None
+        self.staleness_sum = 0
+        self.dues: dict[int, float] = {}  # when the tasks in training end, by task
+        self._population, self._learner = population, learner
+        self._model_bytes = model_bytes
+        self._queue = EventQueue()
+        self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
+        self._next_evaluation = 0.0 if every.seconds is not None else _NEVER
+        self._last_evaluation: tuple[float, int] | None = None
+
+    def start(self) -> None:
+        """Let the clients in that are there at the start, and begin."""
+        if self._population.always_there:
+            for client in range(self._learner.clients):
+                self._happen(0.0, self._joined(client))
+        else:
+            for client in range(self._learner.clients):
+                self._presence[client] = self._population.presence(client)
+                self._queue_presence(client)
+            while self._queue and self._queue.time == 0.0:
+                self._happen(*self._queue.pop())
+        if not self.every.never and self.every.seconds is None:
+            self._evaluate(0.0)
+        self._happen(0.0, Begin())
+
+    def step(self) -> None:
+        """Let the next event happen, or stop."""
+        time, event = self._next()
+        if event is not None:
+            self._evaluate_before(min(time, self.until.seconds or _NEVER))
+            if self.stop_reason is not None:
+                return
+        if event is None:
+            self._end("nothing is left to happen: no client trains, no timer is set")
+        elif self.until.seconds is not None and time > self.until.seconds:
+            self.now = self.until.seconds
+            self._end(f"reached {self.until.seconds:g} seconds")
+        else:
+            self._happen(time, event)
+            self._check_limits()
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes sent to clients: one model a task."""
+        return self.server.dispatched * self._model_bytes
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes sent by clients: one update a task that arrived."""
+        return self.server.counts["arrived"] * self._model_bytes
+
+    # ---- events ----
+
+    def _next(self) -> tuple[float, Event | None]:
+        """The next event that is still true."""
+        while self._queue:
+            time, event = self._queue.pop()
+            match event:
+                case Arrived() | Lost():
+                    running = self.server.tasks.get(event.client)
+                    if running is not None and running.id == event.task:
+                        return time, event
+                case Timer():
+                    if self.server.timers.get(event.timer) == time:
+                        return time, event
+                case _:
+                    return time, event
+        return _NEVER, None
+
+    def _happen(self, time: float, event: Event) -> None:
+        """Feed one event, write it down, and carry out what the server commands."""
+        self.now = time
+        work, server = self.work, self.server
+        match event:
+            case Arrived():
+                event = Arrived(event.client, event.task, event.steps, work.finish(event.task))
+            case Lost():
+                work.lose(event.task)
+            case Left():
+                running = server.tasks.get(event.client)
+                if running is not None:
+                    work.lose(running.id)
+        version = server.version
+        commands = server.feed(time, event)
+        subject = server.subject
+        self._write(event_row(self.rows, time, event, version, subject))
+        if isinstance(event, Arrived):
+            assert subject is not None
+            self.staleness_sum += subject.staleness
+            work.hold(subject)
+        if subject is not None and not isinstance(event, Joined):
+            self.dues.pop(subject.id, None)
+        if isinstance(event, Left):
+            self._queue_presence(event.client)
+        for command in commands:
+            version = command.version if isinstance(command, Aggregate) else version
+            self._write(command_row(self.rows, time, command, version))
+            self._carry_out(time, command)
+
+    def _carry_out(self, time: float, command: Command) -> None:
+        match command:
+            case Train():
+                outcome = self._population.task(command.client, command.steps, 8 * self._model_bytes)
+                due = time + outcome.seconds
+                if outcome.lost:
+                    self._queue.push(due, Lost(command.client, command.task))
+                else:
+                    self._queue.push(due, Arrived(command.client, command.task, command.steps))
+                    self.dues[command.task] = due
+                self.work.dispatch(command, due, outcome.lost)
+            case Aggregate():
+                self.work.aggregate(command)
+                if self.every.versions is not None and command.version % self.every.versions == 0:
+                    self._evaluate(time)
+            case Drop():
+                self.work.drop(command.task)
+            case SetTimer():
+                self._queue.push(command.at, Timer(command.timer))
+            case _:
+                pass
+
+    def _joined(self, client: ClientId) -> Joined:
+        return Joined(client, self._learner.samples(client), self._learner.steps_per_epoch(client))
+
+    def _queue_presence(self, client: ClientId) -> None:
+        """Queue the next time a client comes, and when it goes again."""
+        interval = next(self._presence[client], None)
+        if interval is not None:
+            self._queue.push(interval[0], self._joined(client))
+            if interval[1] < _NEVER:
+                self._queue.push(interval[1], Left(client))
+
+    def _write(self, row: Row) -> None:
+        self.recorder.row(row)
+        self.rows += 1
+
+    # ---- evaluation and limits ----
+
+    def _evaluate_before(self, time: float) -> None:
+        """The evaluations due before `time`; at equal times events come first."""
+        if self.every.seconds is None:
+            return
+        while self._next_evaluation < time and self.stop_reason is None:
+            self._evaluate(self._next_evaluation)
+            self._next_evaluation = self.every.seconds * round(self._next_evaluation / self.every.seconds + 1)
+
+    def _evaluate(self, time: float) -> None:
+        server = self.server
+        metrics = dict(self.work.evaluate(server.version))
+        self.last_metrics = dict(metrics)
+        loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
+        if accuracy is not None:
+            self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
+        arrived = server.counts["arrived"]
+        self.recorder.metric(
+            Metric(
+                self.evaluations,
+                time,
+                server.version,
+                arrived,
+                self.bytes_up,
+                self.bytes_down,
+                loss,
+                accuracy,
+                metrics or None,
+            )  # fmt: skip
+        )
+        self.evaluations += 1
+        self._last_evaluation = (time, server.version)
+        if self.until.accuracy is not None and accuracy is not None and accuracy >= self.until.accuracy:
+            self.now = max(self.now, time)
+            self.stop_reason = f"reached accuracy {self.until.accuracy:g}"
+
+    def _check_limits(self) -> None:
+        until, server = self.until, self.server
+        if self.stop_reason is not None:
+            return
+        if server.stopped is not None:
+            self._end(server.stopped)
+        elif until.versions is not None and server.version >= until.versions:
+            self._end(f"reached {until.versions} versions")
+        elif until.tasks is not None and server.counts["arrived"] >= until.tasks:
+            self._end(f"reached {until.tasks} client tasks")
+
+    def _end(self, reason: str) -> None:
+        if not self.every.never and self._last_evaluation != (self.now, self.server.version):
+            self._evaluate(self.now)
+        self.stop_reason = reason

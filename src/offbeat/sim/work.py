@@ -1,0 +1,143 @@
+"""What the simulator does with tensors: train, hold, aggregate. And what it does without them.
+
+`Live` does the work. `Recorded` stands in for it while a run is brought back from its journal: the
+same events happen in the same order, while metrics come from the record and no tensor is touched.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from offbeat.core.algorithm import Algorithm, Task
+from offbeat.core.commands import Aggregate, Train
+from offbeat.core.errors import RunError
+from offbeat.core.events import Metrics, TaskId
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.model import Model
+from offbeat.sim.executor import Executor
+
+
+class Work(Protocol):
+    """The tensor side of a simulation."""
+
+    def dispatch(self, command: Train, due: float, lost: bool) -> None:
+        """A task starts; its end is at `due` (seconds), where it is lost or its update arrives."""
+
+    def finish(self, task: TaskId) -> Metrics:
+        """The task's update is due: its metrics. Waits for the training."""
+
+    def hold(self, task: Task) -> None:
+        """The server has taken the finished task's update in."""
+
+    def lose(self, task: TaskId) -> None:
+        """A task came to nothing."""
+
+    def drop(self, task: TaskId) -> None:
+        """A held update is not used."""
+
+    def aggregate(self, command: Aggregate) -> None:
+        """Make the next version."""
+
+    def evaluate(self, version: int) -> Metrics:
+        """Measure the current version."""
+
+
+class Live:
+    """Trains on an executor and aggregates into a global model."""
+
+    def __init__(self, tensors: GlobalModel, executor: Executor, seed: int) -> None:
+        self.tensors = tensors
+        self._executor, self._seed = executor, seed
+        self._finished: LocalResult | None = None
+        self._evaluated: tuple[int, Metrics] | None = None
+
+    def dispatch(self, command: Train, due: float, lost: bool) -> None:
+        """Submit the task, unless the world already knows that it comes to nothing."""
+        base = self.tensors.dispatch(command.task)
+        if not lost:
+            task = LocalTask(command.task, command.client, command.base, command.steps, self._seed)
+            self._executor.submit(task, base, due)
+
+    def finish(self, task: TaskId) -> Metrics:
+        """Wait for the executor."""
+        self._finished = self._executor.result(task)
+        return self._finished.metrics
+
+    def hold(self, task: Task) -> None:
+        """Give the update to the global model."""
+        assert self._finished is not None
+        self.tensors.arrive(task, self._finished)
+        self._finished = None
+
+    def lose(self, task: TaskId) -> None:
+        """Free what the task held."""
+        self.tensors.lose(task)
+        self._executor.cancel(task)
+
+    def drop(self, task: TaskId) -> None:
+        """Free the update."""
+        self.tensors.drop(task)
+
+    def aggregate(self, command: Aggregate) -> None:
+        """Apply the updates."""
+        self.tensors.aggregate(command)
+
+    def evaluate(self, version: int) -> Metrics:
+        """Evaluate, once a version."""
+        if self._evaluated is None or self._evaluated[0] != version:
+            self._evaluated = (version, self._executor.evaluate(self.tensors.model))
+        return self._evaluated[1]
+
+    def restore(self, tasks: Mapping[TaskId, tuple[LocalTask, Model, float]]) -> None:
+        """Submit the tasks that were in training when a run was saved: (task, base, due)."""
+        for task, base, due in sorted(tasks.values(), key=lambda t: (t[2], t[0].task)):
+            self._executor.submit(task, base, due)
+
+
+class Recorded:
+    """Answers from a journal, row by row, and checks that history repeats itself."""
+
+    def __init__(self, rows: Iterator[Row], evaluations: Mapping[int, Metrics]) -> None:
+        self._rows, self._evaluations = rows, evaluations
+        self._next: Row | None = None
+
+    def _peek(self) -> Row | None:
+        if self._next is None:
+            self._next = next(self._rows, None)
+        return self._next
+
+    def check(self, row: Row) -> None:
+        """The simulation wrote `row`: it must be the next one recorded."""
+        recorded, self._next = self._peek(), None
+        if recorded != row:
+            raise RunError(
+                f"the run cannot be brought back: it now gives {row}, the journal has {recorded}. "
+                "Use the version of Offbeat and the configuration it was started with"
+            )
+
+    def dispatch(self, command: Train, due: float, lost: bool) -> None:
+        """Nothing to do."""
+
+    def finish(self, task: TaskId) -> Metrics:
+        """The recorded metrics."""
+        row = self._peek()
+        if row is None or row.name != "arrived" or row.task != task:
+            raise RunError(f"the run cannot be brought back: task {task} arrives now, the journal has {row}")
+        return {k: v for k, v in (row.data or {}).items() if k != "seconds"}
+
+    def hold(self, task: Task) -> None:
+        """Nothing to do."""
+
+    def lose(self, task: TaskId) -> None:
+        """Nothing to do."""
+
+    def drop(self, task: TaskId) -> None:
+        """Nothing to do."""
+
+    def aggregate(self, command: Aggregate) -> None:
+        """Nothing to do."""
+
+    def evaluate(self, version: int) -> Metrics:
+        """The recorded evaluation."""
+        return self._evaluations[version]

@@ -1,0 +1,241 @@
+"""Worker processes: tasks run ahead on several single-threaded processes.
+
+The virtual clock waits only when it reaches an arrival whose training is not done yet. Until then
+tasks are handed out in the order in which their results will be needed. Models travel in shared
+memory, each version written once however many tasks start from it; a task itself is a few hundred
+bytes. A worker that dies is replaced and its tasks run again: a task's result is determined by its
+base model and its `LocalTask`, so nothing changes but time.
+"""
+
+import signal
+import traceback
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.multiprocessing as multiprocessing
+
+from offbeat.core.errors import RunError
+from offbeat.core.events import Metrics, TaskId
+from offbeat.core.learner import Learner, LocalResult, LocalTask
+from offbeat.core.model import Layout, Model
+from offbeat.core.objective import Objective
+from offbeat.sim.shared import Block
+
+AHEAD = 2  # jobs a worker holds: one it trains, one it goes on with
+MOST_DEATHS = 3
+_EVALUATION = -1
+
+
+@dataclass
+class _Job:
+    """A task (or, without one, an evaluation) and the model it starts from."""
+
+    id: int
+    task: LocalTask | None
+    base: Model
+    wanted: bool = True
+    deaths: int = 0
+    result: Block | None = None
+
+
+@dataclass
+class _Worker:
+    process: Any
+    connection: Connection
+    jobs: deque[_Job] = field(default_factory=deque)
+
+
+class Workers:
+    """An executor of `count` worker processes."""
+
+    def __init__(self, learner: Learner, objective: Objective, count: int) -> None:
+        self._learner, self._objective = learner, objective
+        self._context = multiprocessing.get_context("spawn")
+        self._waiting: list[tuple[float, TaskId, _Job]] = []
+        self._jobs: dict[TaskId, _Job] = {}
+        self._results: dict[TaskId, LocalResult] = {}
+        self._evaluation: Metrics | None = None
+        self._free: list[Block] = []
+        self._bases: dict[int, tuple[Block, Model, int]] = {}  # by the model's identity, with a use count
+        self._layout: Layout | None = None
+        self._workers = [self._hire() for _ in range(count)]
+
+    # ---- the executor's interface ----
+
+    def submit(self, task: LocalTask, base: Model, due: float) -> None:
+        """Queue the task and keep the workers busy."""
+        job = _Job(task.task, task, base)
+        self._jobs[job.id] = job
+        self._enter(job, due)
+
+    def result(self, task: TaskId) -> LocalResult:
+        """Wait until the task is done."""
+        while task not in self._results:
+            self._collect(block=True)
+        self._jobs.pop(task)
+        return self._results.pop(task)
+
+    def cancel(self, task: TaskId) -> None:
+        """Do not train the task, or throw its result away."""
+        job = self._jobs.pop(task, None)
+        if job is not None:
+            job.wanted = False
+        self._results.pop(task, None)
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Wait for a worker to evaluate, before anything else that is queued."""
+        self._evaluation = None
+        self._enter(_Job(_EVALUATION, None, model), due=-1.0)
+        while self._evaluation is None:
+            self._collect(block=True)
+        return self._evaluation
+
+    def close(self) -> None:
+        """End the workers and free the shared memory."""
+        for worker in self._workers:
+            worker.process.terminate()
+        for worker in self._workers:
+            worker.process.join()
+            worker.connection.close()
+            for job in worker.jobs:
+                if job.result is not None:
+                    job.result.close()
+        for block in (*self._free, *(block for block, _, _ in self._bases.values())):
+            block.close()
+        self._workers, self._free, self._bases = [], [], {}
+
+    # ---- handing out and collecting ----
+
+    def _enter(self, job: _Job, due: float) -> None:
+        self._layout = job.base.layout
+        heappush(self._waiting, (due, job.id, job))
+        self._collect(block=False)
+
+    def _collect(self, *, block: bool) -> None:
+        """Take in what workers have done and give them more."""
+        self._hand_out()
+        connections = {w.connection: w for w in self._workers if w.jobs}
+        for connection in wait(list(connections), None if block else 0):
+            worker = connections[connection]  # type: ignore[index]
+            try:
+                reply = worker.connection.recv()
+            except (EOFError, ConnectionError):
+                self._replace(worker)
+            else:
+                self._take_in(worker.jobs.popleft(), reply)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        """Fill the workers, the emptiest first."""
+        while self._waiting:
+            worker = min(self._workers, key=lambda w: len(w.jobs))
+            if len(worker.jobs) >= AHEAD:
+                return
+            job = heappop(self._waiting)[2]
+            if job.wanted:
+                self._assign(worker, job)
+
+    def _assign(self, worker: _Worker, job: _Job) -> None:
+        assert self._layout is not None
+        job.result = self._free.pop() if self._free else Block(self._layout)
+        message = (job.task, self._share(job.base), job.result.name, self._layout)
+        worker.jobs.append(job)
+        try:
+            worker.connection.send(message)
+        except ConnectionError:
+            self._replace(worker)
+
+    def _take_in(self, job: _Job, reply: Mapping[str, Any]) -> None:
+        assert job.result is not None
+        if "error" in reply:
+            what = f"task {job.task}" if job.task else "evaluation"
+            raise RunError(f"{what} failed in a worker process:\n{reply['error']}")
+        if job.task is None:
+            self._evaluation = reply["metrics"]
+        elif job.wanted:
+            delta, integers = job.result.values.clone(), job.result.integers.clone()
+            self._results[job.id] = LocalResult(delta, integers, reply["metrics"])
+        self._release(job)
+
+    def _share(self, model: Model) -> str:
+        """The block that holds a model; a new one is written at its first use."""
+        block, _, uses = self._bases.get(id(model), (None, model, 0))
+        if block is None:
+            block = self._free.pop() if self._free else Block(model.layout)
+            block.write(model.values, model.integers)
+        self._bases[id(model)] = (block, model, uses + 1)
+        return block.name
+
+    def _release(self, job: _Job) -> None:
+        """The job's blocks can serve again."""
+        assert job.result is not None
+        self._free.append(job.result)
+        job.result = None
+        block, model, uses = self._bases[id(job.base)]
+        if uses > 1:
+            self._bases[id(model)] = (block, model, uses - 1)
+        else:
+            del self._bases[id(model)]
+            self._free.append(block)
+
+    # ---- processes ----
+
+    def _hire(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        arguments = (theirs, self._learner, self._objective)
+        process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
+        process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def _replace(self, dead: _Worker) -> None:
+        """A worker died: hire another and run its jobs again."""
+        dead.process.join()
+        dead.connection.close()
+        jobs = list(dead.jobs)
+        self._workers[self._workers.index(dead)] = self._hire()
+        for position, job in enumerate(jobs):
+            self._release(job)
+            job.deaths += position == 0
+            if job.deaths >= MOST_DEATHS:
+                code = dead.process.exitcode
+                raise RunError(
+                    f"{job.task or 'evaluation'}: {job.deaths} workers died of it, the last with exit code {code}; "
+                    "a script that simulates with workers must do so under `if __name__ == '__main__':`"
+                )
+            heappush(self._waiting, (-1.0, job.id, job))
+
+
+def _work(connection: Connection, learner: Learner, objective: Objective) -> None:
+    """What a worker process does until its connection closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
+    torch.set_num_threads(1)
+    blocks: dict[str, Block] = {}
+    while True:
+        try:
+            task, base_name, result_name, layout = connection.recv()
+        except (EOFError, ConnectionError):
+            return
+        for name in (base_name, result_name):
+            if name not in blocks:
+                blocks[name] = Block(layout, name)
+        base = Model(layout, blocks[base_name].values, blocks[base_name].integers)
+        connection.send(_answer(learner, objective, task, base, blocks[result_name]))
+
+
+def _answer(
+    learner: Learner, objective: Objective, task: LocalTask | None, base: Model, out: Block
+) -> dict[str, Any]:
+    try:
+        if task is None:
+            return {"metrics": dict(learner.evaluate(base))}
+        result = learner.train(base, task, objective)
+        out.write(result.delta, result.integers)
+        return {"metrics": dict(result.metrics)}
+    except Exception:
+        return {"error": traceback.format_exc()}

@@ -1,0 +1,5 @@
+"""The version of this package."""
+
+from importlib.metadata import version
+
+VERSION = version("offbeat")

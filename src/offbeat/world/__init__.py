@@ -1,0 +1,1 @@
+"""The world of the clients: speeds, networks, availability, and the partition of data over them."""

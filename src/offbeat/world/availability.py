@@ -1,0 +1,25 @@
+"""Who is there when: late joiners, leavers, periodic absence, and tasks that come to nothing."""
+
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from offbeat.world.laws import Law, NonNegative, Positive
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Who is there, and who brings a task to an end.
+
+    `dropout` is the probability that a task comes to nothing, at a moment uniform over its duration.
+    `join` and `leave` are the times (seconds) at which a client comes and goes, per client (none: it
+    is there from the start, it never goes). With `period`, a client that is there is away again and
+    again: present for the first `present` share of each period, shifted by a random phase of its own.
+    """
+
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    join: NonNegative | list[NonNegative] | Law | None = None
+    leave: Positive | list[Positive] | Law | None = None
+    period: Positive | None = None
+    present: Annotated[float, Field(gt=0, le=1)] = 1.0

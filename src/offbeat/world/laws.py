@@ -1,0 +1,146 @@
+"""Laws: distributions a client's speed, bandwidth or delay is drawn from.
+
+Each is a frozen dataclass with a `law` that names it in a recipe, and `draw(generator)`. Which laws
+the papers use is said with each; means are in the unit of the quantity (seconds, bits per second).
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from offbeat.core.errors import UsageError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+@dataclass(frozen=True)
+class Constant:
+    """Always `mean` (FedCompass's homogeneous clients)."""
+
+    mean: Positive
+    law: Literal["constant"] = "constant"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """`mean`."""
+        return self.mean
+
+
+@dataclass(frozen=True)
+class Normal:
+    """N(mean, (std · mean)²), never below 5 % of the mean (FedCompass: std = 0.3)."""
+
+    mean: Positive
+    std: NonNegative = 0.3
+    law: Literal["normal"] = "normal"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return max(0.05 * self.mean, float(generator.normal(self.mean, self.std * self.mean)))
+
+
+@dataclass(frozen=True)
+class Exponential:
+    """Exp(mean), never below `minimum` · mean (FedCompass; its minimum is 0).
+
+    The mean of 1/x is infinite without a minimum: a single client may then do most of the work.
+    """
+
+    mean: Positive
+    minimum: Annotated[float, Field(ge=0, le=1)] = 0.0
+    law: Literal["exponential"] = "exponential"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return max(self.minimum * self.mean, float(generator.exponential(self.mean)), 1e-12 * self.mean)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """U(low, high) (the wireless paper's training times)."""
+
+    low: Positive
+    high: Positive
+    law: Literal["uniform"] = "uniform"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return float(generator.uniform(self.low, self.high))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Uniform between `fastest` and `ratio` times it (FedASMU: 5, 110, 440)."""
+
+    fastest: Positive
+    ratio: Annotated[float, Field(ge=1)]
+    law: Literal["ratio"] = "ratio"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return float(generator.uniform(self.fastest, self.fastest * self.ratio))
+
+
+@dataclass(frozen=True)
+class Pareto:
+    """Long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
+
+    minimum: Positive
+    shape: Positive = 1.5
+    law: Literal["pareto"] = "pareto"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return self.minimum * float(1 + generator.pareto(self.shape))
+
+
+@dataclass(frozen=True)
+class LogNormal:
+    """Long-tailed: exp(N(ln median, sigma²))."""
+
+    median: Positive
+    sigma: NonNegative = 1.0
+    law: Literal["lognormal"] = "lognormal"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return self.median * float(np.exp(generator.normal(0.0, self.sigma)))
+
+
+@dataclass(frozen=True)
+class Zipf:
+    """Long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
+
+    unit: Positive
+    a: Annotated[float, Field(gt=1)] = 2.0
+    law: Literal["zipf"] = "zipf"
+
+    def draw(self, generator: np.random.Generator) -> float:
+        """One draw."""
+        return self.unit * float(generator.zipf(self.a))
+
+
+Law = Annotated[
+    Constant | Normal | Exponential | Uniform | Ratio | Pareto | LogNormal | Zipf, Field(discriminator="law")
+]
+
+PerClient = float | list[float] | Law
+"""One number for all clients, a list of one each, or a law drawn from once per client."""
+
+
+def of_client(quantity: PerClient, client: int, generator: np.random.Generator) -> float:
+    """The quantity of one client."""
+    if isinstance(quantity, float | int):
+        return float(quantity)
+    if isinstance(quantity, Sequence):
+        return float(quantity[client])
+    return quantity.draw(generator)
+
+
+def check_length(name: str, quantity: object, clients: int) -> None:
+    """A list must have one entry per client."""
+    if isinstance(quantity, Sequence) and len(quantity) != clients:
+        raise UsageError(f"{name} lists {len(quantity)} values for {clients} clients: give one per client")

@@ -1,0 +1,137 @@
+"""One run's clients: what a world draws for each of them, on demand and only once.
+
+Whatever is drawn for a client comes from streams keyed by that client, so it does not depend on what
+happens to others; a client that is never given work costs nothing.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from offbeat.core.errors import UsageError
+from offbeat.core.streams import Purpose, stream
+from offbeat.world.laws import PerClient, of_client
+from offbeat.world.world import World
+
+_FOREVER = float("inf")
+
+
+@dataclass(slots=True)
+class _Client:
+    """What is known of a client that has been given work: links in bits per second, 0 if free."""
+
+    tasks: int
+    speed: float
+    latency: float
+    up: float
+    down: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a task goes: it takes `seconds` from dispatch to arrival, or is lost after `seconds`."""
+
+    seconds: float
+    lost: bool = False
+
+
+class Population:
+    """The clients of a world under a seed."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self._world, self._seed = world, seed
+        self._known: dict[int, _Client] = {}
+        self._varies = bool(world.jitter or world.change or world.per_task)
+
+    def task(self, client: int, steps: int, bits: int) -> Outcome:
+        """Give a client its next task of `steps` local steps on a model of so many bits each way."""
+        known = self._known.get(client)
+        if known is None:
+            known = self._known[client] = self._meet(client)
+        number, known.tasks = known.tasks, known.tasks + 1
+        seconds = steps * self._seconds_per_step(client, number, known)
+        if not self._world.network.free:
+            seconds += self._transfer(client, number, known, bits)
+        dropout = self._world.availability.dropout
+        if dropout:
+            generator = stream(self._seed, Purpose.AVAILABILITY, client, number + 1)
+            if generator.random() < dropout:
+                return Outcome(seconds * float(1 - generator.random()), lost=True)
+        return Outcome(seconds)
+
+    def presence(self, client: int) -> Iterator[tuple[float, float]]:
+        """The intervals (seconds) in which a client is there, in order, possibly without end."""
+        availability = self._world.availability
+        generator = stream(self._seed, Purpose.AVAILABILITY, client)
+        join = 0.0 if availability.join is None else of_client(availability.join, client, generator)
+        leave = _FOREVER if availability.leave is None else of_client(availability.leave, client, generator)
+        if availability.period is None or availability.present == 1.0:
+            if join < leave:
+                yield join, leave
+            return
+        start = -float(generator.random()) * availability.period
+        while start < leave:
+            begin = max(start, join)
+            end = min(start + availability.present * availability.period, leave)
+            if begin < end:
+                yield begin, end
+            start += availability.period
+
+    @property
+    def always_there(self) -> bool:
+        """Is every client there from the start to the end?"""
+        a = self._world.availability
+        return a.join is None and a.leave is None and (a.period is None or a.present == 1.0)
+
+    def _meet(self, client: int) -> _Client:
+        network = self._world.network
+        links = stream(self._seed, Purpose.NETWORK, client)
+
+        def link(bandwidth: PerClient | None) -> float:
+            return 0.0 if bandwidth is None else of_client(bandwidth, client, links)
+
+        if network.free:
+            return _Client(0, self._draw_speed(client), 0.0, 0.0, 0.0)
+        latency = of_client(network.latency, client, links)
+        return _Client(0, self._draw_speed(client), latency, link(network.up), link(network.down))
+
+    def _draw_speed(self, client: int) -> float:
+        """A client's own seconds per step; 0 where tasks are listed or computed one by one."""
+        speed = self._world.seconds_per_step
+        if callable(speed):
+            return 0.0
+        if isinstance(speed, Sequence):
+            own = speed[client]
+            return 0.0 if isinstance(own, Sequence) else float(own)
+        return of_client(speed, client, stream(self._seed, Purpose.SPEED, client))
+
+    def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
+        speed = self._world.seconds_per_step
+        seconds = known.speed
+        if callable(speed):
+            seconds = float(speed(client, number))
+            if not 0 < seconds < _FOREVER:
+                raise UsageError(f"seconds_per_step({client}, {number}) = {seconds} must be above 0")
+        elif isinstance(speed, Sequence) and isinstance(own := speed[client], Sequence):
+            seconds = float(own[min(number, len(own) - 1)])
+        return self._vary(client, number, known, seconds) if self._varies else seconds
+
+    def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
+        """Re-draw the client's speed where the world says so, and jitter this task's."""
+        world, speed = self._world, self._world.seconds_per_step
+        generator = stream(self._seed, Purpose.JITTER, client, number)
+        if not (callable(speed) or isinstance(speed, Sequence | float)) and (
+            world.per_task or (world.change and generator.random() < world.change)
+        ):
+            seconds = known.speed = speed.draw(generator)
+        if world.jitter:
+            seconds = max(0.05 * seconds, float(generator.normal(seconds, world.jitter * seconds)))
+        return seconds
+
+    def _transfer(self, client: int, number: int, known: _Client, bits: int) -> float:
+        seconds = 2 * known.latency
+        seconds += bits / known.down if known.down else 0.0
+        seconds += bits / known.up if known.up else 0.0
+        delay = self._world.network.delay
+        if delay is not None:
+            seconds += delay.draw(stream(self._seed, Purpose.NETWORK, client, number + 1))
+        return seconds

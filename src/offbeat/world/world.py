@@ -1,0 +1,67 @@
+"""A world: how fast clients compute, how fast they communicate, and when they are there."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from offbeat.core.errors import UsageError
+from offbeat.world.availability import Availability
+from offbeat.world.laws import Constant, Law, Positive, check_length
+from offbeat.world.network import Network
+
+Speed = Law | list[Positive] | list[list[Positive]] | Callable[[int, int], float] | Positive
+
+
+@dataclass(frozen=True)
+class World:
+    """The clients' side of a simulation. Everything random in it comes from the run's seed.
+
+    `seconds_per_step` is the time of one local step, per client: a law drawn from once per client, a
+    number for all, a list of one number each, a list of lists (per client, per task; the last one
+    repeats), or a function of (client, task number), the client's first task being number 0.
+
+    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass:
+    0.05). With probability `change` a task re-draws its client's speed for good (FedCompass,
+    Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
+    `clients` may be left out where the learner or a list says how many there are.
+    """
+
+    seconds_per_step: Speed = Constant(1.0)
+    clients: Annotated[int, Field(ge=1)] | None = None
+    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    change: Annotated[float, Field(ge=0, le=1)] = 0.0
+    per_task: bool = False
+    network: Network = Network()
+    availability: Availability = Availability()
+
+    @model_validator(mode="after")
+    def _law_to_redraw(self) -> Self:
+        speed = self.seconds_per_step
+        if (self.change or self.per_task) and (callable(speed) or isinstance(speed, Sequence | float)):
+            raise ValueError("change and per_task re-draw a speed: give seconds_per_step as a law")
+        return self
+
+    def population(self, learner_clients: int | None) -> int:
+        """How many clients there are, where the learner, a list and `clients` agree."""
+        listed = len(self.seconds_per_step) if isinstance(self.seconds_per_step, list) else None
+        known = {
+            "the learner": learner_clients, "world.clients": self.clients, "world.seconds_per_step": listed
+        }  # fmt: skip
+        given = {source: n for source, n in known.items() if n is not None}
+        if not given:
+            raise UsageError("world.clients is missing: say how many clients there are")
+        if len(set(given.values())) > 1:
+            counts = ", ".join(f"{source} has {n}" for source, n in given.items())
+            raise UsageError(f"the number of clients is ambiguous: {counts}; make them equal")
+        clients = next(iter(given.values()))
+        for name, quantity in (
+            ("world.network.latency", self.network.latency),
+            ("world.network.up", self.network.up),
+            ("world.network.down", self.network.down),
+            ("world.availability.join", self.availability.join),
+            ("world.availability.leave", self.availability.leave),
+        ):
+            check_length(name, quantity, clients)
+        return clients

@@ -1,0 +1,115 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from offbeat.core.errors import UsageError
+from offbeat.data import Dataset, Source, federate
+
+
+def toy(n: int = 6, classes: int = 3) -> Dataset:
+    return Dataset(torch.arange(n * 2, dtype=torch.float32).reshape(n, 2), torch.arange(n) % classes, classes)
+
+
+def test_dataset_length_shape_and_subset():
+    data = toy()
+    assert len(data) == 6
+    assert data.sample_shape == (2,)
+    for indices in ([4, 1], np.array([4, 1]), torch.tensor([4, 1])):
+        part = data.subset(indices)
+        assert part.x.tolist() == [[8.0, 9.0], [2.0, 3.0]]
+        assert part.y.tolist() == [1, 1]
+        assert part.classes == 3
+    assert len(data.subset([])) == 0
+
+
+def test_dataset_is_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        toy().classes = 4
+
+
+def test_subset_of_read_only_numpy_does_not_warn():
+    rows = np.arange(3)
+    rows.setflags(write=False)
+    assert len(toy().subset(rows)) == 3
+
+
+@pytest.mark.parametrize("indices", [[6], [-1]])
+def test_subset_out_of_range(indices):
+    with pytest.raises(UsageError, match="must be 0 to 5"):
+        toy().subset(indices)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "classes", "message"),
+    [
+        (
+            torch.zeros(2, 1, dtype=torch.float64),
+            torch.zeros(2, dtype=torch.int64),
+            1,
+            "must be torch.float32",
+        ),
+        (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int32), 1, "torch.int64"),
+        (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), 1, "as many entries"),
+        (torch.zeros(2, 1), torch.tensor([0, 2]), 2, "0 to classes - 1"),
+    ],
+)
+def test_wrong_tensors_are_refused(x, y, classes, message):
+    with pytest.raises(UsageError, match=message):
+        Dataset(x, y, classes)
+
+
+def test_federate_keeps_who_owns_what():
+    train, test = toy(), toy(3)
+    data = federate(train, test, [np.array([0, 3]), np.array([1]), np.array([2, 4, 5])])
+    assert data.clients == 3
+    assert [data.samples(i) for i in range(3)] == [2, 1, 3]
+    assert [data.client_indices(i).tolist() for i in range(3)] == [[0, 3], [1], [2, 4, 5]]
+    assert data.label_counts(0) == [2, 0, 0]
+    assert data.label_counts(2) == [0, 1, 2]
+    assert data.test is test
+    assert data.indices.dtype == data.offsets.dtype == torch.int64
+    assert data.client_indices(2).data_ptr() == data.indices[3:].data_ptr()  # a view, not a copy
+
+
+def test_federate_takes_the_test_set_of_a_source():
+    source = Source("toy", toy(), toy(3))
+    assert federate(source, None, [np.array([0])]).test is source.test
+    other = toy(2, 2)
+    assert federate(source, other, [np.array([0])]).test is other
+    with pytest.raises(UsageError, match="a test Dataset is needed"):
+        federate(toy(), None, [np.array([0])])
+
+
+@pytest.mark.parametrize(
+    ("parts", "message"),
+    [
+        ([], "at least one client"),
+        ([np.array([0]), np.array([], dtype=np.int64)], "empty partition: client 1 of 2 got no samples"),
+        ([np.array([0, 1]), np.array([1])], "sample index 1 is used 2 times, by clients 0 and 1"),
+        ([np.array([2, 2])], "sample index 2 is used 2 times, by clients 0 and 0"),
+        ([np.array([0]), np.array([6])], "sample index 6 of client 1: must be 0 to 5"),
+        ([np.array([-1])], "sample index -1 of client 0"),
+        ([np.array([0.5])], "arrays of integers"),
+    ],
+)
+def test_federate_refuses(parts, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        federate(toy(), toy(), parts)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("client", [-1, 1])
+def test_no_such_client(client):
+    data = federate(toy(), toy(), [np.array([0])])
+    with pytest.raises(UsageError, match=f"client {client}: must be 0 to 0"):
+        data.samples(client)
+
+
+def test_a_hundred_thousand_clients_stay_small():
+    n = 100_000
+    train = Dataset(torch.zeros(n, 1), torch.zeros(n, dtype=torch.int64), 1)
+    data = federate(train, toy(), np.split(np.arange(n), n))
+    assert data.clients == n
+    assert data.indices.nbytes + data.offsets.nbytes < 2_000_000

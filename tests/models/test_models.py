@@ -1,0 +1,90 @@
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from offbeat.core.errors import UsageError
+from offbeat.models import (
+    MLP,
+    CompassCNN,
+    CompassCNNSpec,
+    LogisticRegression,
+    LogisticSpec,
+    MLPSpec,
+    ModelSpec,
+    WirelessCNN,
+    WirelessCNNSpec,
+    build,
+    parameter_count,
+)
+
+SPECS = TypeAdapter(ModelSpec)
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "classes", "count"),
+    [
+        (WirelessCNNSpec(), (1, 28, 28), 10, 21_840),
+        (CompassCNNSpec(), (1, 28, 28), 10, 582_026),
+        (LogisticSpec(), (13,), 2, 13 * 2 + 2),
+        (LogisticSpec(), (1, 28, 28), 10, 7_850),
+        (MLPSpec(), (1, 8, 8), 10, 64 * 64 + 64 + 64 * 10 + 10),
+        (MLPSpec(hidden=(5, 3)), (13,), 2, 13 * 5 + 5 + 5 * 3 + 3 + 3 * 2 + 2),
+    ],
+)
+def test_parameter_counts_and_shapes(spec, shape, classes, count):
+    model = build(spec, shape, classes)
+    assert parameter_count(model) == count
+    assert model(torch.zeros(3, *shape)).shape == (3, classes)
+
+
+def test_fedcompass_table_8_layer_by_layer():
+    sizes = {name: sum(p.numel() for p in part.parameters()) for name, part in CompassCNN().named_children()}
+    assert sizes == {"conv1": 832, "conv2": 51_264, "fc1": 524_800, "fc2": 5_130}
+
+
+@pytest.mark.parametrize(
+    "model",
+    [LogisticRegression(784, 10), MLP(784, 10), WirelessCNN(), CompassCNN()],
+    ids=lambda m: type(m).__name__,
+)
+def test_training_mode_changes_nothing_and_every_parameter_learns(model):
+    torch.manual_seed(0)
+    x = torch.randn(4, 1, 28, 28)
+    assert torch.equal(model.train()(x), model.eval()(x))  # neither dropout nor batch statistics
+    model(x).square().sum().backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
+
+
+def test_same_seed_same_weights():
+    def weights():
+        torch.manual_seed(3)
+        return build(MLPSpec(), (4,), 2).state_dict()
+
+    a, b = weights(), weights()
+    assert all(torch.equal(a[name], b[name]) for name in a)
+
+
+@pytest.mark.parametrize("spec", [WirelessCNNSpec(), CompassCNNSpec()])
+@pytest.mark.parametrize("shape", [(1, 8, 8), (3, 28, 28), (784,), (13,)])
+def test_wrong_shape_for_a_cnn(spec, shape):
+    with pytest.raises(UsageError, match=r"it takes \(1, 28, 28\)") as caught:
+        build(spec, shape, 10)
+    assert spec.name in str(caught.value)
+
+
+def test_no_classes():
+    with pytest.raises(UsageError, match="classes 0"):
+        build(LogisticSpec(), (2,), 0)
+
+
+def test_specs_from_plain_data():
+    assert SPECS.validate_python({"name": "mlp", "hidden": [8, 4]}) == MLPSpec(hidden=(8, 4))
+    assert SPECS.validate_python({"name": "cnn_582026"}) == CompassCNNSpec()
+    for wrong in (
+        {"name": "mlp", "hidden": [0]},
+        {"name": "mlp", "hidden": []},
+        {"name": "vgg"},
+        {"name": "mlp", "h": 1},
+    ):
+        with pytest.raises(ValidationError):
+            SPECS.validate_python(wrong)

@@ -1,0 +1,135 @@
+"""The interactive page: self-contained, escaped, complete."""
+
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from report_fakes import FakeRun, evaluation, figure_1, fleet
+
+from offbeat.core.errors import UsageError
+from offbeat.report import write_html
+
+HOSTILE = '<script>alert("x")</script>&<!--'
+
+
+class Page(HTMLParser):
+    """Collects what a browser would load, run and show."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.loads: list[str] = []
+        self.tags: list[str] = []
+        self.scripts: list[str] = []
+        self.shown: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+    def handle_data(self, data: str) -> None:
+        if self.tags and self.tags[-1] == "script":
+            self.scripts.append(data)
+        else:
+            self.shown.append(data)
+
+    def data(self) -> dict[str, Any]:
+        loaded: dict[str, Any] = json.loads(self.scripts[0])
+        return loaded
+
+
+def write(tmp_path: Path, runs: list[FakeRun], **options: Any) -> Page:
+    out = write_html(runs, tmp_path / "deep" / "report.html", **options)
+    assert out.stat().st_size < 8_000_000
+    return Page(out.read_text(encoding="utf-8"))
+
+
+def test_the_page_loads_nothing_and_holds_every_figure(tmp_path: Path) -> None:
+    runs = [fleet(label, seed, lossy=True) for label in ("a", "b") for seed in range(3)]
+    page = write(tmp_path, [*runs, figure_1()], target=0.5, title="Three labels")
+    assert page.loads == ["data:,"]
+    assert page.tags.count("script") == 3
+    data = page.data()
+    assert sorted(data["curves"]) == [
+        f"{measure}/{axis}" for measure in ("accuracy", "loss") for axis in ("bytes", "time", "versions")
+    ]
+    assert [(t["label"], len(t["runs"])) for t in data["timelines"]] == [
+        ("a", 3),
+        ("b", 3),
+        ("fedcompass", 1),
+    ]
+    assert data["staleness"]["data"]
+    assert len(data["participation"]["data"]) == 6
+    shown = "".join(page.shown)
+    assert "Three labels" in shown
+    assert "1.00x" in shown
+    assert "q_min: 20" in shown
+
+
+def test_the_page_forbids_loading_from_elsewhere(tmp_path: Path) -> None:
+    text = write_html([figure_1()], tmp_path / "r.html").read_text(encoding="utf-8")
+    head = text[: text.index("</head>")]
+    assert "default-src 'none'" in head
+    assert "http://" not in head.replace("http-equiv", "")
+    assert "https://" not in head
+
+
+def test_hostile_strings_are_shown_and_never_run(tmp_path: Path) -> None:
+    run = FakeRun(
+        HOSTILE,
+        rows=fleet("a", 0).rows,
+        evaluations=fleet("a", 0).evaluations,
+        duration=100.0,
+        algorithm=HOSTILE,
+        status=HOSTILE,
+        stop_reason=HOSTILE,
+        recipe={HOSTILE: [HOSTILE]},
+    )
+    page = write(tmp_path, [run], target=0.5, title=HOSTILE)
+    assert page.tags.count("script") == 3
+    assert HOSTILE in "".join(page.shown)
+    assert "<" not in page.scripts[0]
+    names = [trace.get("name") for trace in page.data()["curves"]["accuracy/time"]["data"]]
+    assert names == ['&lt;script&gt;alert("x")&lt;/script&gt;&amp;&lt;!--']
+
+
+def test_figure_1_bars_carry_groups_and_steps(tmp_path: Path) -> None:
+    figure = write(tmp_path, [figure_1()]).data()["timelines"][0]["runs"][0]["figure"]
+    bars = {trace["name"]: trace for trace in figure["data"] if trace["type"] == "bar"}
+    assert list(bars) == ["no group", "group 1", "group 2", "group 3"]
+    assert sorted(bars["group 1"]["text"]) == ["100", "28", "40"]
+    assert sorted(zip(bars["group 1"]["base"], bars["group 1"]["x"], strict=True)) == [
+        (2, 10),
+        (4, 8),
+        (5, 7),
+    ]
+    assert figure["layout"]["yaxis"]["ticktext"][0] == "client 1"
+
+
+def test_runs_with_nothing_recorded_still_make_a_page(tmp_path: Path) -> None:
+    data = write(tmp_path, [FakeRun("a", status="running")]).data()
+    assert data["curves"] == {}
+    assert data["staleness"] is None
+    assert data["participation"] is None
+    assert data["timelines"][0]["runs"][0]["figure"] is None
+
+
+def test_only_loss_opens_on_loss(tmp_path: Path) -> None:
+    run = FakeRun("a", evaluations=[evaluation(0.0, None, loss=1.0), evaluation(5.0, None, 1, loss=0.5)])
+    data = write(tmp_path, [run]).data()
+    assert data["first_measure"] == "loss"
+
+
+def test_many_runs_are_limited_and_the_page_says_so(tmp_path: Path) -> None:
+    runs = [fleet(label, seed, clients=2, tasks=5) for label in ("a", "b", "c") for seed in range(15)]
+    page = write(tmp_path, runs)
+    assert sum(len(group["runs"]) for group in page.data()["timelines"]) == 24
+    assert "Timelines of 21 more runs were left out" in "".join(page.shown)
+
+
+def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="target"):
+        write_html([figure_1()], tmp_path / "r.html", target=90.0)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,60 @@
+"""The static figures."""
+
+from pathlib import Path
+
+import pytest
+from matplotlib.image import imread
+from report_fakes import FakeRun, figure_1, fleet
+
+from offbeat.core.errors import UsageError
+from offbeat.report import write_png
+from offbeat.report.drawing import file_name, plain
+from offbeat.report.palette import LABEL_COLOURS
+
+COMMON = ["accuracy_time", "loss_time", "accuracy_versions", "accuracy_bytes", "staleness", "participation"]
+
+
+def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
+    runs = [figure_1(), *(fleet("fedasync", seed, lossy=True) for seed in (1, 0))]
+    paths = write_png(runs, tmp_path / "figures", target=0.5, baseline=None)
+    expected = [*COMMON, "timeline_fedcompass", "timeline_fedasync"]
+    assert [path.name for path in paths] == [f"{name}.png" for name in expected]
+    for path in paths:
+        image = imread(path)
+        assert min(image.shape[:2]) > 200
+        assert image[..., :3].std() > 0.02
+
+
+def test_labels_are_taken_literally_and_never_leave_the_folder(tmp_path: Path) -> None:
+    labels = ["../../$\\frac{", "_hidden", "<script>", "A b", "a/b", "..."]
+    paths = write_png([fleet(label, 0, tasks=10) for label in labels], tmp_path)
+    assert all(path.parent == tmp_path and path.exists() for path in paths)
+    assert len({path.name.lower() for path in paths}) == len(COMMON) + len(labels)
+
+
+def test_runs_with_nothing_recorded_have_no_curves(tmp_path: Path) -> None:
+    paths = write_png([FakeRun("a")], tmp_path)
+    assert [path.name for path in paths] == ["staleness.png", "participation.png", "timeline_a.png"]
+
+
+def test_more_labels_than_colours_can_be_drawn(tmp_path: Path) -> None:
+    labels = [str(k) for k in range(len(LABEL_COLOURS) + 1)]
+    paths = write_png([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
+    assert len(paths) == len(COMMON) + len(labels)
+
+
+def test_file_names_and_plain_texts() -> None:
+    taken: set[str] = set()
+    assert [file_name(label, taken) for label in ("fedcompass+M", "a/b", "A b", "///")] == [
+        "fedcompass+M",
+        "a_b",
+        "A_b_2",
+        "run",
+    ]
+    assert plain("_a\n$b$") == r" _a \$b\$"
+
+
+def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="baseline"):
+        write_png([figure_1()], tmp_path / "figures", baseline="nobody")
+    assert list(tmp_path.iterdir()) == []

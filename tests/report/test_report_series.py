@@ -1,0 +1,117 @@
+"""Curves over seeds, staleness histograms, participation, units, colours."""
+
+import math
+
+import numpy as np
+import pytest
+from report_fakes import FakeRun, evaluation, figure_1
+
+from offbeat.report import make_curves, participation, read_activity, staleness_histograms
+from offbeat.report.activity import Activity
+from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, group_colour, looks, text_on
+from offbeat.report.units import byte_unit, duration_text, percent, seed_list, time_unit
+
+
+def pair() -> list[FakeRun]:
+    first = [evaluation(0.0, 0.0), evaluation(10.0, 0.4, 1), evaluation(30.0, 0.8, 2)]
+    second = [evaluation(0.0, 0.2), evaluation(20.0, 0.6, 1), evaluation(40.0, 1.0, 2)]
+    return [FakeRun("a", 0, evaluations=first), FakeRun("a", 1, evaluations=second)]
+
+
+def test_seeds_are_step_interpolated_up_to_where_the_first_ends() -> None:
+    (curve,) = make_curves(pair(), "time", "accuracy")
+    assert curve.x.tolist() == [0.0, 10.0, 20.0, 30.0]
+    assert curve.mean == pytest.approx([0.1, 0.3, 0.5, 0.7])
+    assert curve.std == pytest.approx([0.2 / math.sqrt(2)] * 2 + [0.2 / math.sqrt(2)] * 2)
+    assert curve.seeds == 2
+
+
+def test_other_axes_are_versions_and_bytes_up_plus_down() -> None:
+    (versions,) = make_curves(pair(), "versions", "accuracy")
+    assert versions.x.tolist() == [0.0, 1.0, 2.0]
+    assert versions.mean == pytest.approx([0.1, 0.5, 0.9])
+    (traffic,) = make_curves(pair(), "bytes", "accuracy")
+    assert traffic.x.tolist() == [0.0, 150.0, 300.0]
+
+
+def test_one_seed_has_no_deviation_and_long_runs_are_thinned() -> None:
+    rows = [evaluation(float(k), k / 1000, k) for k in range(1000)]
+    (curve,) = make_curves([FakeRun("a", evaluations=rows)], "time", "accuracy", points=50)
+    assert curve.x.size == 50
+    assert (curve.x[0], curve.x[-1]) == (0.0, 999.0)
+    assert not curve.std.any()
+
+
+def test_values_that_are_not_finite_are_gaps_and_unmeasured_labels_have_no_curve() -> None:
+    rows = [evaluation(0.0, 0.1, loss=2.0), evaluation(1.0, 0.1, loss=math.inf), evaluation(2.0, 0.1)]
+    run = FakeRun("a", evaluations=rows)
+    (curve,) = make_curves([run, FakeRun("b")], "time", "loss")
+    assert curve.label == "a"
+    assert np.isnan(curve.mean).tolist() == [False, True, True]
+
+
+def test_several_evaluations_at_one_place_keep_the_last() -> None:
+    rows = [evaluation(0.0, 0.1, 0), evaluation(5.0, 0.3, 0), evaluation(9.0, 0.5, 1)]
+    (curve,) = make_curves([FakeRun("a", evaluations=rows)], "versions", "accuracy")
+    assert curve.x.tolist() == [0.0, 1.0]
+    assert curve.mean.tolist() == [0.3, 0.5]
+
+
+def activity(staleness: dict[int, int]) -> Activity:
+    return Activity({0: sum(staleness.values())}, staleness, 1, 1.0, 1.0)
+
+
+def test_staleness_is_pooled_over_seeds_on_common_bins() -> None:
+    a, b, c = staleness_histograms(
+        {"a": [activity({0: 1, 2: 1}), activity({2: 2})], "b": [activity({3: 5})], "c": [activity({})]}
+    )
+    assert a.width == 1
+    assert a.shares == (0.25, 0.0, 0.75, 0.0)
+    assert (a.mean, a.updates) == (1.5, 4)
+    assert b.shares == (0.0, 0.0, 0.0, 1.0)
+    assert (c.shares, c.mean, c.updates) == ((0.0,) * 4, None, 0)
+
+
+def test_wide_staleness_is_binned() -> None:
+    (histogram,) = staleness_histograms({"a": [activity({0: 1, 99: 3})]})
+    assert histogram.width == 3
+    assert len(histogram.shares) == 34
+    assert histogram.shares[-1] == 0.75
+
+
+def test_participation_of_figure_1() -> None:
+    run = figure_1()
+    part = participation(run, read_activity(run))
+    assert part.clients == (1, 2, 3, 4, 5)
+    assert part.tasks == (3, 3, 3, 2, 2)
+    assert part.task_shares[0] == pytest.approx(3 / 13)
+    assert part.sample_shares == (0.2,) * 5
+    assert part.note == ""
+
+
+def test_participation_of_a_large_fleet_says_what_it_shows() -> None:
+    run = FakeRun(samples=dict.fromkeys(range(1000), 1))
+    part = participation(run, read_activity(run), max_clients=10)
+    assert part.clients == tuple(range(0, 1000, 100))
+    assert part.note == "10 of 1000 clients, evenly spaced by number"
+
+
+def test_units() -> None:
+    assert [time_unit(t).name for t in (0, 179, 180, 10800, 300000)] == ["s", "s", "min", "h", "days"]
+    assert [byte_unit(b).name for b in (0, 5e3, 5e6, 5e9, 5e12)] == ["B", "kB", "MB", "GB", "TB"]
+    assert [duration_text(t) for t in (0.25, 120, 7260, 200000)] == [
+        "0.25 s",
+        "2 min 00 s",
+        "2 h 01 min",
+        "2 d 08 h",
+    ]
+    assert [percent(0.9), percent(0.625)] == ["90 %", "62.5 %"]
+    assert [seed_list([3]), seed_list([2, 0, 1]), seed_list([0, 2])] == ["seed 3", "seeds 0-2", "seeds 0, 2"]
+
+
+def test_labels_keep_their_colour_and_get_a_dash_when_colours_run_out() -> None:
+    style = looks(["a", "b", "a", *(str(k) for k in range(8))])
+    assert style["b"].colour == LABEL_COLOURS[1]
+    assert (style["6"].colour, style["6"].dash) == (LABEL_COLOURS[0], "dash")
+    assert group_colour(1) == group_colour(1 + len(GROUP_COLOURS)) != group_colour(None)
+    assert text_on("#000000") != text_on("#ffffff")
