@@ -24,7 +24,7 @@ from offbeat.runs.record import RunRecord, find_runs, read_run
 from offbeat.sim.run import Run, Summary
 from offbeat.sim.simulate import resume, simulate
 from offbeat.sim.until import Every, Until
-from offbeat.version import VERSION as __version__
+from offbeat.version import __version__
 from offbeat.world import laws
 from offbeat.world.availability import Availability
 from offbeat.world.network import Network

@@ -2,4 +2,4 @@
 
 from importlib.metadata import version
 
-VERSION = version("offbeat")
+__version__ = version("offbeat")

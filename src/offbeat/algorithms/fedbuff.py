@@ -14,7 +14,7 @@ from offbeat.local.objectives import Plain
 
 
 @algorithm(
-    paper="Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Algorithm 1"
+    paper="Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1"
 )
 def fedbuff(
     size: Annotated[int, Field(ge=1, description="buffer size K")] = 10,

@@ -196,7 +196,7 @@ class CompassSchedule:
                 Q = max(Q, _floor((T_exp - now) / S))
         if 0 <= Q < self.q_min:
             Q = self.q_min
-        elif Q < 0 or Q > self.q_max:
+        elif Q < 0 or self.q_max < Q:
             Q = self.q_max
         state.created += 1
         group = Group(state.created, T_a=now + Q * S, T_max=now + self.latest * Q * S)

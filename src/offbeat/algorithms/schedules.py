@@ -71,7 +71,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Buffered:
-    """Asynchronous: `concurrency` clients (None: all) train at any time; every `size` arrivals are aggregated.
+    """Asynchronous: `concurrency` clients (None: all) train at any time; `size` arrivals are aggregated.
 
     Each arrival frees a place, which goes at once to an idle client drawn at random. With
     `size` = 1 every update is aggregated as it comes.

@@ -42,7 +42,7 @@ class Layout:
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
         """Read the layout of a module's parameters and persistent buffers."""
-        parameters = {name: p for name, p in module.named_parameters()}
+        parameters = dict(module.named_parameters())
         persistent = module.state_dict(keep_vars=True)
         buffers = [(n, b) for n, b in module.named_buffers() if n in persistent]
         entries = [_entry(n, p, "parameter") for n, p in parameters.items()]

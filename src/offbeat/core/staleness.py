@@ -39,7 +39,7 @@ class Polynomial:
 
     def __call__(self, staleness: int) -> float:
         """The weight of an update `staleness` versions old."""
-        return self.alpha * (staleness + 1.0) ** -self.a
+        return float(self.alpha * (staleness + 1.0) ** -self.a)
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,6 @@ def batches(generator: np.random.Generator, samples: int, size: int, steps: int)
     done = 0
     while done < steps:
         order = torch.from_numpy(generator.permutation(samples))
-        for batch in order.split(size)[: steps - done]:
+        for batch in torch.split(order, size)[: steps - done]:
             yield batch
             done += 1

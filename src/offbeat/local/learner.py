@@ -36,7 +36,7 @@ class TorchLearner:
         self,
         module: nn.Module | Callable[[], nn.Module],
         data: FederatedData,
-        training: Training = Training(),  # noqa: B008 - frozen
+        training: Training = Training(),
         loss: Loss = functional.cross_entropy,
     ) -> None:
         self.data, self.training = data, training

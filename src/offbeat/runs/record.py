@@ -65,7 +65,7 @@ class RunRecord:
         """Journal rows in order; `kind` is "event" or "command"."""
         where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
         for *columns, data in self._select(f"SELECT * FROM journal {where} ORDER BY seq", values):
-            yield Row(*columns, data=json.loads(data) if data else None)
+            yield Row._make((*columns, json.loads(data) if data else None))
 
     def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Journal rows as flat mappings."""
@@ -74,7 +74,7 @@ class RunRecord:
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""
         found = self._select("SELECT * FROM metrics ORDER BY seq")
-        return [Metric(*columns, data=json.loads(data) if data else None) for *columns, data in found]
+        return [Metric._make((*columns, json.loads(data) if data else None)) for *columns, data in found]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations as mappings: t, version, tasks, bytes_up, bytes_down, loss, accuracy, …"""

@@ -15,7 +15,7 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """
     asked = False
 
-    def ask(number: int, frame: FrameType | None) -> None:
+    def ask(_number: int, _frame: FrameType | None) -> None:
         nonlocal asked
         if asked:
             raise KeyboardInterrupt

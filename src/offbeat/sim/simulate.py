@@ -29,7 +29,7 @@ from offbeat.sim.simulation import Simulation
 from offbeat.sim.until import Every, Until
 from offbeat.sim.work import Live, Recorded
 from offbeat.sim.workers import Workers
-from offbeat.version import VERSION
+from offbeat.version import __version__
 from offbeat.world.population import Population
 from offbeat.world.world import World
 
@@ -39,12 +39,12 @@ WATCH_SECONDS = 0.1
 
 def simulate(
     algorithm: Algorithm,
-    world: World = World(),  # noqa: B008 - frozen
+    world: World = World(),
     learner: Learner | None = None,
     *,
     seed: int = 0,
-    until: Until = Until(versions=100),  # noqa: B008
-    evaluate: Every | None = Every(versions=1),  # noqa: B008
+    until: Until = Until(versions=100),
+    evaluate: Every | None = Every(versions=1),
     workers: int = 0,
     out: str | Path | None = None,
     label: str | None = None,
@@ -82,11 +82,11 @@ def simulate(
 def resume(
     directory: str | Path,
     algorithm: Algorithm,
-    world: World = World(),  # noqa: B008
+    world: World = World(),
     learner: Learner | None = None,
     *,
-    until: Until = Until(versions=100),  # noqa: B008
-    evaluate: Every | None = Every(versions=1),  # noqa: B008
+    until: Until = Until(versions=100),
+    evaluate: Every | None = Every(versions=1),
     workers: int = 0,
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -152,7 +152,7 @@ def _meta(
     algorithm: Algorithm, learner: Learner, seed: int, label: str | None, recipe: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     return {
-        "offbeat": VERSION,
+        "offbeat": __version__,
         "label": label or algorithm.name,
         "algorithm": {"name": algorithm.name, **algorithm.hyperparameters},
         "seed": seed,

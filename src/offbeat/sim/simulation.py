@@ -224,7 +224,7 @@ class Simulation:
                 loss,
                 accuracy,
                 metrics or None,
-            )  # fmt: skip
+            )
         )
         self.evaluations += 1
         self._last_evaluation = (time, server.version)

@@ -7,7 +7,7 @@ same events happen in the same order, while metrics come from the record and no 
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from offbeat.core.algorithm import Algorithm, Task
+from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate, Train
 from offbeat.core.errors import RunError
 from offbeat.core.events import Metrics, TaskId

@@ -205,7 +205,7 @@ class Workers:
             if job.deaths >= MOST_DEATHS:
                 code = dead.process.exitcode
                 raise RunError(
-                    f"{job.task or 'evaluation'}: {job.deaths} workers died of it, the last with exit code {code}; "
+                    f"{job.task or 'evaluation'}: {job.deaths} workers died of it (last exit code {code}); "
                     "a script that simulates with workers must do so under `if __name__ == '__main__':`"
                 )
             heappush(self._waiting, (-1.0, job.id, job))

@@ -9,7 +9,6 @@ partition) and `groups` is int64 [N], the natural group of each sample. Every sa
 All raise `UsageError` for labels that are not one row of integers, for fewer than one client, and where no
 partition of that kind exists for that many clients and samples.
 """
-# ruff: noqa: ARG002 - all partitions take the same arguments, and not every kind needs them all
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Literal, Self
