@@ -16,6 +16,7 @@ from torch import Tensor
 from offbeat.core.algorithm import Tensors, Update
 from offbeat.core.model import Model
 from offbeat.core.staleness import Constant, Staleness
+from offbeat.core.validation import CLOSED
 
 
 def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
@@ -35,7 +36,7 @@ def toward_models(updates: Sequence[Update], coefficients: Sequence[float], mode
     return step
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class MeanOfModels:
     """w := Σ n_i w_i / Σ n_i (FedAvg, McMahan et al. 2017, Algorithm 1)."""
 
@@ -47,7 +48,7 @@ class MeanOfModels:
         return toward_models(updates, [u.task.samples / total for u in updates], model)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Mixing:
     """w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ_i), one update after the other (FedAsync)."""
 
@@ -64,7 +65,7 @@ class Mixing:
         return toward_models(updates, coefficients, model)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class SumOfDeltas:
     """w := w + scale · Σ s(τ_i) q_i Δ_i, with q_i = p_i ("share") or 1 / number of updates ("equal")."""
 
@@ -83,7 +84,7 @@ class SumOfDeltas:
         return combine([u.delta for u in updates], coefficients)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Momentum:
     """m := β m + step; w := w + m (FedAvgM, Hsu et al. 2019)."""
 

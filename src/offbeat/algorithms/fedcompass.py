@@ -29,6 +29,7 @@ from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Tra
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
 from offbeat.core.model import Model
 from offbeat.core.staleness import Polynomial, Staleness
+from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain
 
 Steps = Annotated[int, Field(ge=1)]
@@ -36,20 +37,24 @@ Steps = Annotated[int, Field(ge=1)]
 
 @dataclass
 class Group:
-    """An arrival group: CL (`expected`), ACL (`arrived`), T_a and T_max in seconds."""
+    """An arrival group: CL (`expected`), ACL (`waiting`, whose updates are `arrived`), T_a and T_max (s).
+
+    A client that leaves is no member any more, while its update stays.
+    """
 
     id: int
     T_a: float
     T_max: float
     expected: set[ClientId] = field(default_factory=set)
-    arrived: list[tuple[ClientId, TaskId]] = field(default_factory=list)
+    waiting: set[ClientId] = field(default_factory=set)
+    arrived: list[TaskId] = field(default_factory=list)
     fired: bool = False  # T_max has passed: kept only to recognise its late clients
 
     @property
     def members(self) -> Iterator[ClientId]:
         """CL and ACL."""
         yield from self.expected
-        yield from (client for client, _ in self.arrived)
+        yield from self.waiting
 
     @property
     def timer(self) -> str:
@@ -68,7 +73,7 @@ class Compass:
     created: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class CompassSchedule:
     """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
 
@@ -107,10 +112,13 @@ class CompassSchedule:
                 group = state.groups[int(event.timer.removeprefix("group "))]
                 group.fired = True
                 yield from self._group_aggregate(group, state, view)
-            case Lost() | Left():
+            case Lost():
                 yield from self._without(event.client, state, view)
-                if isinstance(event, Lost):
-                    yield from self._dispatch(event.client, state, view)
+                yield from self._dispatch(event.client, state, view)
+            case Left():
+                for group in state.groups.values():
+                    group.waiting.discard(event.client)
+                yield from self._without(event.client, state, view)
 
     def _arrived(self, event: Arrived, state: Compass, view: View) -> Iterator[Command]:
         client, task = event.client, event.task
@@ -130,7 +138,8 @@ class CompassSchedule:
             yield from self._dispatch(client, state, view)
         else:  # on time, lines 21-23
             group.expected.discard(client)
-            group.arrived.append((client, task))
+            group.waiting.add(client)
+            group.arrived.append(task)
             if not group.expected:
                 yield from self._close(group, state, view)
 
@@ -152,11 +161,11 @@ class CompassSchedule:
 
     def _group_aggregate(self, group: Group, state: Compass, view: View) -> Iterator[Command]:
         """Algorithm 3: Δ̄^g + Δ̄ at once, then new work from the fastest member to the slowest."""
-        tasks = (*(task for _, task in group.arrived), *state.late)
+        tasks = (*group.arrived, *state.late)
         if not tasks:
             return
-        waiting = {client for client, _ in group.arrived if view.fleet.is_idle(client)}  # some may have left
-        members = sorted(waiting, key=lambda c: (state.seconds_per_step[c], c))
+        members = sorted(group.waiting, key=lambda c: (state.seconds_per_step[c], c))
+        group.waiting.clear()
         group.arrived.clear()
         state.late.clear()
         yield Aggregate(tasks, {"group": group.id})
@@ -210,7 +219,7 @@ def _floor(x: float) -> int:
     return nearest if abs(x - nearest) <= 1e-9 * max(1.0, abs(x)) else floor(x)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class NormalizedSum:
     """+N: w := w + (Σ p_i Q_i / Σ p_i) · Σ s(τ_i) p_i Δ_i / Q_i (FedNova's averaging, Section 5.1)."""
 

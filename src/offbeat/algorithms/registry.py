@@ -41,6 +41,11 @@ class Factory(Generic[P]):
     make: Callable[P, Algorithm]
     signature: inspect.Signature
 
+    @property
+    def description(self) -> str:
+        """What the factory's docstring says after its first line."""
+        return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
         """Compose the algorithm; a value that is not allowed raises `UsageError`."""
         return self.make(*args, **kwargs)
@@ -111,7 +116,7 @@ def _describe(parameter: inspect.Parameter) -> HyperParameter:
     return HyperParameter(
         parameter.name,
         "required" if required else _show(parameter.default),
-        " and ".join([kind, ", ".join(bounds)] if bounds else [kind]),
+        ", ".join([kind, *bounds]),
         info.description or "",
     )
 

@@ -11,6 +11,7 @@ from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId
 from offbeat.core.programme import Programme
+from offbeat.core.validation import CLOSED
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -28,7 +29,7 @@ class Round:
     arrived: list[TaskId] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Rounds:
     """Synchronous: sample `concurrency` clients (None: all), wait for all of them, aggregate, repeat.
 
@@ -69,7 +70,7 @@ class Rounds:
             yield train(client, self.programme, view)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Buffered:
     """Asynchronous: `concurrency` clients (None: all) train at any time; `size` arrivals are aggregated.
 

@@ -55,11 +55,11 @@ class GlobalModel:
         """Make the next version: w := w + step."""
         updates = [self.updates.pop(task) for task in command.tasks]
         step = self._algorithm.aggregator.step(updates, self.model, self.memory)
-        if self._algorithm.buffers == "mean":
-            step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
         if command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
+        if self._algorithm.buffers == "mean":  # after momentum and the like: a mean, not a step towards it
+            step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
         self.model = Model(self.model.layout, step.add_(self.model.values), updates[-1].integers)
         self.version = command.version
 

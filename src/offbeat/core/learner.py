@@ -44,6 +44,9 @@ class Learner(Protocol):
     def steps_per_epoch(self, client: ClientId) -> int:
         """⌈n_i / batch size⌉."""
 
+    def label_counts(self, client: ClientId) -> list[int] | None:
+        """Number of the client's samples of each class, where there are classes."""
+
     def initial(self, seed: int) -> Model:
         """The first global model."""
 
@@ -73,6 +76,10 @@ class NoTraining:
     def steps_per_epoch(self, client: ClientId) -> int:
         """The same number for every client."""
         return self.batches
+
+    def label_counts(self, client: ClientId) -> list[int] | None:
+        """There are no classes."""
+        return None
 
     def initial(self, seed: int) -> Model:
         """Zeros."""

@@ -9,10 +9,12 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.validation import CLOSED
+
 Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Programme:
     """Q local steps, or E passes over the client's data: exactly one of the two."""
 

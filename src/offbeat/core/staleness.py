@@ -14,10 +14,12 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.validation import CLOSED
+
 _Weight = Annotated[float, Field(gt=0, le=1)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Constant:
     """s(τ) = value (FedAsync, Xie et al. 2019)."""
 
@@ -29,7 +31,7 @@ class Constant:
         return self.value
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Polynomial:
     """s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass uses α = 0.9, a = 0.5)."""
 
@@ -42,7 +44,7 @@ class Polynomial:
         return float(self.alpha * (staleness + 1.0) ** -self.a)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Hinge:
     """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
 

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from pydantic import ValidationError
+from pydantic import ConfigDict, ValidationError
+
+CLOSED = ConfigDict(extra="forbid")
+"""Configuration of every checked dataclass: an unknown key is an error."""
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -16,7 +19,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a validation error as one line; `known` names the options there are."""
     problem = error.errors(include_url=False, include_context=False)[0]
-    path = ".".join(str(part) for part in problem["loc"]) or "value"
+    path = ".".join(str(part) for part in problem["loc"] if _is_name(part)) or "value"
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {path}{did_you_mean(str(problem['loc'][-1]), known)}"
@@ -28,3 +31,8 @@ def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
     value = repr(problem["input"])
     shown = value if len(value) <= 60 else value[:57] + "..."
     return f"{path} = {shown} is not allowed: {message}{rest}"
+
+
+def _is_name(part: int | str) -> bool:
+    """Is this part of a location a key or an index, not a member of a union?"""
+    return isinstance(part, int) or part.isidentifier()

@@ -63,6 +63,10 @@ class TorchLearner:
         """⌈n_i / batch size⌉."""
         return -(-self.samples(client) // self.training.batch_size)
 
+    def label_counts(self, client: ClientId) -> list[int] | None:
+        """Number of the client's samples of each class."""
+        return self.data.label_counts(client)
+
     def initial(self, seed: int) -> Model:
         """The module's weights, or those the seed gives its maker."""
         if isinstance(self._module, nn.Module):

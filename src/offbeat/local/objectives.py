@@ -15,8 +15,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.core.validation import CLOSED
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=CLOSED)
 class Plain:
     """The loss itself."""
 
@@ -24,7 +26,7 @@ class Plain:
         """Nothing to add."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Proximal:
     """loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o)."""
 

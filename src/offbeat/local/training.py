@@ -9,10 +9,12 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.core.validation import CLOSED
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class ExponentialDecay:
     """rate · gamma^⌊version / every⌋."""
 
@@ -25,7 +27,7 @@ class ExponentialDecay:
         return float(self.gamma ** (version // self.every))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class InverseDecay:
     """rate · kappa / (kappa + version): diminishing as the wireless paper's β / (t + κ)."""
 
@@ -37,7 +39,7 @@ class InverseDecay:
         return self.kappa / (self.kappa + version)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class CosineDecay:
     """rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2)."""
 
@@ -54,7 +56,7 @@ class CosineDecay:
 Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discriminator="kind")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Training:
     """Local SGD, Adam or AdamW on batches drawn by reshuffled passes over the client's data.
 

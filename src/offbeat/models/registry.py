@@ -4,27 +4,27 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import CLOSED
 from offbeat.models.cnn import CompassCNN, WirelessCNN
 from offbeat.models.logistic import LogisticRegression
 from offbeat.models.mlp import MLP
 
-_CLOSED = ConfigDict(extra="forbid")
 _MNIST_SHAPE = (1, 28, 28)
 
 
-@dataclass(frozen=True, config=_CLOSED)
+@dataclass(frozen=True, config=CLOSED)
 class LogisticSpec:
     """Logistic regression on samples of any shape."""
 
     name: Literal["logistic"] = "logistic"
 
 
-@dataclass(frozen=True, config=_CLOSED)
+@dataclass(frozen=True, config=CLOSED)
 class MLPSpec:
     """A multilayer perceptron with ReLU on samples of any shape."""
 
@@ -35,14 +35,14 @@ class MLPSpec:
     ] = (64,)
 
 
-@dataclass(frozen=True, config=_CLOSED)
+@dataclass(frozen=True, config=CLOSED)
 class WirelessCNNSpec:
     """The wireless paper's CNN: 1x28x28 images, 21,840 parameters with ten classes."""
 
     name: Literal["cnn_21840"] = "cnn_21840"
 
 
-@dataclass(frozen=True, config=_CLOSED)
+@dataclass(frozen=True, config=CLOSED)
 class CompassCNNSpec:
     """FedCompass's CNN for MNIST (Table 8): 1x28x28 images, 582,026 parameters with ten classes."""
 

@@ -1,0 +1,1 @@
+"""Experiments as data: YAML recipes, checked and run by name."""

@@ -1,5 +1,6 @@
 """Running a simulation, from its start or from where it was interrupted."""
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
@@ -163,7 +164,8 @@ def _meta(
 
 def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
     for client in range(learner.clients):
-        yield client, learner.samples(client), None
+        counts = learner.label_counts(client)
+        yield client, learner.samples(client), json.dumps(counts) if counts is not None else None
 
 
 @contextmanager

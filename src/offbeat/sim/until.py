@@ -5,8 +5,10 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.validation import CLOSED
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, config=CLOSED)
 class Until:
     """Stop at whichever comes first: virtual seconds, versions, client tasks, or a test accuracy.
 
@@ -24,7 +26,7 @@ class Until:
         return (self.seconds, self.versions, self.tasks, self.accuracy) == (None, None, None, None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Every:
     """Evaluate the global model every so many virtual seconds, every so many versions, or both.
 

@@ -5,10 +5,11 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.validation import CLOSED
 from offbeat.world.laws import Law, NonNegative, Positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Availability:
     """Who is there, and who brings a task to an end.
 

@@ -12,12 +12,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import CLOSED
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Constant:
     """Always `mean` (FedCompass's homogeneous clients)."""
 
@@ -29,7 +30,7 @@ class Constant:
         return self.mean
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Normal:
     """N(mean, (std · mean)²), never below 5 % of the mean (FedCompass: std = 0.3)."""
 
@@ -42,7 +43,7 @@ class Normal:
         return max(0.05 * self.mean, float(generator.normal(self.mean, self.std * self.mean)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Exponential:
     """Exp(mean), never below `minimum` · mean (FedCompass; its minimum is 0).
 
@@ -58,7 +59,7 @@ class Exponential:
         return max(self.minimum * self.mean, float(generator.exponential(self.mean)), 1e-12 * self.mean)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Uniform:
     """U(low, high) (the wireless paper's training times)."""
 
@@ -71,7 +72,7 @@ class Uniform:
         return float(generator.uniform(self.low, self.high))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Ratio:
     """Uniform between `fastest` and `ratio` times it (FedASMU: 5, 110, 440)."""
 
@@ -84,7 +85,7 @@ class Ratio:
         return float(generator.uniform(self.fastest, self.fastest * self.ratio))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Pareto:
     """Long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
 
@@ -97,7 +98,7 @@ class Pareto:
         return self.minimum * float(1 + generator.pareto(self.shape))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class LogNormal:
     """Long-tailed: exp(N(ln median, sigma²))."""
 
@@ -110,7 +111,7 @@ class LogNormal:
         return self.median * float(np.exp(generator.normal(0.0, self.sigma)))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Zipf:
     """Long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 

@@ -2,10 +2,11 @@
 
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.validation import CLOSED
 from offbeat.world.laws import Law, NonNegative, Positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class Network:
     """Transfer time = latency + bits / bandwidth, each way, per client.
 

@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import CLOSED
 from offbeat.world.availability import Availability
 from offbeat.world.laws import Constant, Law, Positive, check_length
 from offbeat.world.network import Network
@@ -14,7 +15,7 @@ from offbeat.world.network import Network
 Speed = Law | list[Positive] | list[list[Positive]] | Callable[[int, int], float] | Positive
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=CLOSED)
 class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 

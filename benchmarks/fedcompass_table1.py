@@ -1,0 +1,146 @@
+"""FedCompass's Table 1 for m = 10, scaled to a laptop, beside the paper's numbers.
+
+    python benchmarks/fedcompass_table1.py --out runs/table1 [--jobs 2] [--seeds 3]
+
+Six settings (class partition and dual Dirichlet; homogeneous, normal and exponential speeds), every
+algorithm of the table that is here, on Fashion-MNIST as the recipe fedcompass/fashion-small scales
+it. As in the paper the asynchronous algorithms get the same virtual time, and the synchronous ones the
+same number of rounds, which takes longer. Called again on the same directory it goes on where it was.
+
+Writes table1.md beside the runs: relative time to the target, ours / the paper's, and how often their
+order agrees among the pairs that the paper separates by more than 1.3x.
+"""
+
+import argparse
+import time
+from collections.abc import Iterator, Sequence
+from itertools import combinations
+from pathlib import Path
+
+from offbeat.recipes.compare import Report, compare, plan
+from offbeat.recipes.load import load_recipe
+from offbeat.report import Row, make_table, to_markdown
+from offbeat.runs.record import RunRecord
+
+RECIPE = "fedcompass/fashion-small"
+SYNCHRONOUS = ("fedavg", "fedavgm")
+ROUNDS_OF_TASKS = 300  # 30 rounds of ten clients
+
+PARTITIONS = {
+    "class": "{kind: class, min_classes: 3, max_classes: 5, mean: 10, std: 3}",
+    "dirichlet": "{kind: dual_dirichlet, alpha1: 10, alpha2: 0.5}",
+}
+SPEEDS = {
+    "homogeneous": "{law: constant, mean: 0.15}",
+    "normal": "{law: normal, mean: 0.15, std: 0.3}",
+    "exponential": "{law: exponential, mean: 0.15, minimum: 0.05}",
+}
+# Table 1, MNIST (90 %), m = 10; None is the paper's "-"
+PAPER: dict[str, dict[str, tuple[float | None, float | None, float | None]]] = {
+    "class": {
+        "fedavg": (1.25, 2.10, 5.01),
+        "fedavgm": (1.50, 2.51, 6.01),
+        "fedasync": (None, 2.17, 1.32),
+        "fedbuff": (1.58, 1.39, 1.43),
+        "fedcompass": (1.00, 1.00, 1.00),
+        "fedcompass+M": (1.18, 0.99, 0.81),
+        "fedcompass+N": (1.44, 1.28, 0.92),
+    },
+    "dirichlet": {
+        "fedavg": (1.18, 2.44, 5.68),
+        "fedavgm": (1.22, 2.45, 5.83),
+        "fedasync": (None, 2.28, 1.29),
+        "fedbuff": (1.81, 1.51, 1.49),
+        "fedcompass": (1.00, 1.00, 1.00),
+        "fedcompass+M": (0.93, 0.91, 0.88),
+        "fedcompass+N": (0.99, 1.12, 0.95),
+    },
+}
+
+
+def run_setting(partition: str, speed: str, out: Path, jobs: int, seeds: int) -> list[RunRecord]:
+    """Every algorithm in one setting."""
+    sets = [f"data.partition={PARTITIONS[partition]}", f"world.seconds_per_step={SPEEDS[speed]}"]
+    asynchronous = load_recipe(RECIPE, sets=sets)
+    synchronous = load_recipe(RECIPE, sets=[*sets, f"until={{tasks: {ROUNDS_OF_TASKS}}}"])
+    place = out / f"{partition}-{speed}"
+    others = [label for label in asynchronous.algorithms if label not in SYNCHRONOUS]
+    planned = plan(synchronous, SYNCHRONOUS, seeds, place) + plan(asynchronous, others, seeds, place)
+    began, over = time.monotonic(), 0
+
+    def watch(report: Report) -> None:
+        nonlocal over
+        if report.over:
+            over += 1
+            spent = time.monotonic() - began
+            print(f"{place.name} {over}/{len(planned)} {report.job}: {spent:.0f} s", flush=True)
+
+    return compare(planned, jobs, watch)
+
+
+def side_by_side(tables: dict[tuple[str, str], Sequence[Row]]) -> Iterator[str]:
+    """Ours / the paper's relative times as Markdown."""
+    yield "| partition | algorithm | " + " | ".join(SPEEDS) + " |"
+    yield "|---|---|" + "---|" * len(SPEEDS)
+    for partition, rows in PAPER.items():
+        for label, paper in rows.items():
+            cells = []
+            for speed, theirs in zip(SPEEDS, paper, strict=True):
+                row = next(r for r in tables[partition, speed] if r.label == label)
+                cells.append(f"{_times(row.relative)} / {_times(theirs)}")
+            yield f"| {partition} | {label} | " + " | ".join(cells) + " |"
+
+
+def agreement(tables: dict[tuple[str, str], Sequence[Row]]) -> Iterator[str]:
+    """The pairs the paper separates by more than 1.3x: does our order agree?"""
+    agree, disagree = 0, []
+    for partition, rows in PAPER.items():
+        for column, speed in enumerate(SPEEDS):
+            ours = {row.label: row.relative or float("inf") for row in tables[partition, speed]}
+            for a, b in combinations(rows, 2):
+                x, y = (rows[label][column] or float("inf") for label in (a, b))
+                if max(x, y) <= 1.3 * min(x, y):
+                    continue
+                if (x < y and ours[a] < ours[b]) or (x > y and ours[a] > ours[b]):
+                    agree += 1
+                else:
+                    disagree.append(
+                        f"{partition}, {speed}: {a} {_times(x)} and {b} {_times(y)} in the paper, "
+                        f"{_times(ours[a])} and {_times(ours[b])} here"
+                    )
+    yield f"{agree} of {agree + len(disagree)} pairs that the paper separates by more than 1.3x have its order."
+    yield from (f"- {line}" for line in disagree)
+
+
+def _times(x: float | None) -> str:
+    return "-" if x is None or x == float("inf") else f"{x:.2f}x"
+
+
+def main() -> None:
+    """Run all settings and write the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, default=Path("runs/table1"))
+    parser.add_argument("--jobs", type=int, default=2, help="runs at the same time")
+    parser.add_argument("--seeds", type=int, default=3)
+    options = parser.parse_args()
+    began = time.monotonic()
+    target = load_recipe(RECIPE).target
+    tables: dict[tuple[str, str], Sequence[Row]] = {}
+    details = []
+    for partition in PARTITIONS:
+        for speed in SPEEDS:
+            records = run_setting(partition, speed, options.out, options.jobs, options.seeds)
+            table = make_table(records, target=target, baseline="fedcompass")
+            tables[partition, speed] = table.rows
+            details += [f"### {partition}, {speed}", "", to_markdown(table), ""]
+    lines = ["## Relative time to the target: here / the paper", "", *side_by_side(tables), ""]
+    lines += [*agreement(tables), "", f"Took {(time.monotonic() - began) / 60:.0f} minutes.", "", *details]
+    text = "\n".join(lines)
+    (options.out / "table1.md").write_text(text, encoding="utf-8")
+    print(text)
+
+
+if __name__ == "__main__":
+    main()

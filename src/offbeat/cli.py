@@ -1,0 +1,292 @@
+"""The command line `offbeat`.
+
+Exit codes: 0 done, 1 a run failed, 2 wrong usage, 130 interrupted.
+"""
+
+import json
+import math
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from offbeat.algorithms import ALGORITHMS, Factory
+from offbeat.console import CompareWatcher, RunWatcher, err, live_display, out, summary_lines
+from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.validation import did_you_mean
+from offbeat.recipes.build import recorded_algorithm, resume_run, run_recipe
+from offbeat.recipes.compare import compare as run_comparison
+from offbeat.recipes.compare import plan
+from offbeat.recipes.load import built_in, load_recipe
+from offbeat.recipes.recipe import Recipe
+from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.replay import replay as replay_run
+from offbeat.sim.run import Run
+from offbeat.version import __version__
+
+app = typer.Typer(
+    help="Asynchronous federated learning: simulate, compare, look.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RecipeName = Annotated[
+    str, typer.Argument(metavar="RECIPE", help="a recipe file, or the name of a built-in one")
+]
+Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")]
+Scale = Annotated[str | None, typer.Option("--scale", help="one of the recipe's own sets of changes")]
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
+Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
+Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
+Target = Annotated[float | None, typer.Option("--target", help="accuracy whose first time is measured")]
+Baseline = Annotated[str | None, typer.Option("--baseline", help="label whose time is 1.00x")]
+Workers = Annotated[str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")]
+
+
+def version_option(show: bool) -> None:
+    """Print the version and leave."""
+    if show:
+        out.print(f"offbeat {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version_option, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Asynchronous federated learning: simulate, compare, look."""
+
+
+@app.command()
+def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+    """List the algorithms, or one with its paper and its hyper-parameters."""
+    if name is None:
+        table = Table("algorithm", "what it does", "paper", box=None, padding=(0, 2, 0, 0))
+        for factory in ALGORITHMS.values():
+            table.add_row(factory.name, factory.summary, factory.paper.split(",")[0])
+        out.print(table)
+        return
+    if name not in ALGORITHMS:
+        raise UsageError(f"algorithm {name} is unknown{did_you_mean(name, ALGORITHMS)}")
+    _show_algorithm(ALGORITHMS[name])
+
+
+def _show_algorithm(factory: Factory[...]) -> None:
+    out.print(f"{factory.name}: {factory.summary}", markup=False)
+    out.print(factory.paper, markup=False)
+    out.print("")
+    out.print(factory.description, markup=False)
+    out.print("")
+    table = Table("option", "default", "allowed", "meaning", box=None, padding=(0, 2, 0, 0))
+    for option in factory.hyperparameters:
+        table.add_row(option.name, option.default, option.allowed, option.meaning)
+    out.print(table)
+
+
+@app.command()
+def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+    """List the built-in recipes, or print one to start your own from."""
+    known = built_in()
+    if name is not None:
+        if name not in known:
+            raise UsageError(f"recipe {name} is not built in{did_you_mean(name, known)}")
+        print(known[name].read_text(encoding="utf-8"), end="")  # noqa: T201
+        return
+    table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
+    for recipe in known:
+        table.add_row(recipe, load_recipe(recipe).title)
+    out.print(table)
+
+
+@app.command()
+def run(
+    recipe: RecipeName,
+    sets: Sets = None,
+    scale: Scale = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
+    directory: Out = None,
+    workers: Workers = "0",
+) -> None:
+    """Simulate a recipe's algorithm."""
+    loaded = load_recipe(recipe, sets=sets or (), scale=scale, seed=seed)
+    place = directory or _new_directory(recipe)
+    with live_display() as live:
+        finished = run_recipe(
+            loaded, loaded.algorithm, seed=loaded.seed, out=place,
+            workers=_workers(workers), watch=RunWatcher(live),
+        )  # fmt: skip
+    _show_run(finished)
+
+
+@app.command()
+def resume(directory: Directory, workers: Workers = "0") -> None:
+    """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
+    record = read_run(directory)
+    if record.status == "finished":
+        out.print(f"{directory} has finished already: {record.stop_reason}")
+        return
+    with live_display() as live:
+        finished = resume_run(directory, workers=_workers(workers), watch=RunWatcher(live))
+    _show_run(finished)
+
+
+@app.command()
+def compare(
+    recipe: RecipeName,
+    labels: Annotated[
+        str | None, typer.Option("--algorithms", "-a", metavar="A,B,C", help="labels; all of the recipe's")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="how many seeds")] = None,
+    target: Target = None,
+    baseline: Baseline = None,
+    sets: Sets = None,
+    scale: Scale = None,
+    directory: Out = None,
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+) -> None:
+    """Run several algorithms under several seeds and print a table; call it again to go on."""
+    loaded = load_recipe(recipe, sets=sets or (), scale=scale)
+    names = _labels(loaded, labels)
+    place = directory or _new_directory(recipe)
+    planned = plan(loaded, names, seeds or loaded.seeds, place)
+    base = baseline or (loaded.baseline if loaded.baseline in names else None)
+    if base is not None and base not in names:
+        raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
+    with live_display() as live:
+        records = run_comparison(planned, _count("--jobs", jobs), CompareWatcher(live, len(planned)))
+    _print_table(records, target if target is not None else loaded.target, base)
+    out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
+
+
+@app.command()
+def report(
+    directories: Directories,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
+    png: Annotated[Path | None, typer.Option("--png", help="directory for static figures too")] = None,
+    target: Target = None,
+    baseline: Baseline = None,
+    title: Annotated[str | None, typer.Option("--title", help="heading of the page")] = None,
+) -> None:
+    """Write one self-contained interactive page about runs."""
+    from offbeat.report import write_html, write_png
+
+    records = [record for directory in directories for record in find_runs(directory)]
+    known = records[0].recipe or {}
+    goal = target if target is not None else known.get("target")
+    base = baseline or _usual_baseline(known, records)
+    heading = title or known.get("title") or "Offbeat report"
+    try:
+        page = write_html(records, output, target=goal, baseline=base, title=heading)
+        figures = write_png(records, png, target=goal, baseline=base) if png else []
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error}") from None
+    out.print(f"wrote {page}", markup=False)
+    if figures:
+        out.print(f"wrote {len(figures)} figures to {png}", markup=False)
+
+
+@app.command()
+def journal(
+    directory: Directory,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="only events, only commands, or only entries of one name")
+    ] = None,
+) -> None:
+    """Print a run's journal as JSON lines: one object an event or command."""
+    wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
+    for entry in read_run(directory).journal():
+        if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
+            print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
+
+
+@app.command()
+def replay(directory: Directory) -> None:
+    """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
+    record = read_run(directory)
+    result = replay_run(record, recorded_algorithm(record))
+    if result.difference is not None:
+        err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line on stderr."""
+    try:
+        app()
+    except UsageError as error:
+        _fail(str(error), 2)
+    except OffbeatError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        _fail("interrupted; go on with: offbeat resume DIR, or the same compare command with its --out", 130)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail(message: str, code: int) -> None:
+    err.print(f"offbeat: {message}", markup=False, soft_wrap=True)
+    sys.exit(code)
+
+
+def _new_directory(recipe: str) -> Path:
+    return Path("runs") / f"{Path(recipe).stem}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _count(option: str, text: str) -> int:
+    if text == "auto":
+        return os.cpu_count() or 1
+    if not text.isdigit() or int(text) < 1:
+        raise UsageError(f"{option} {text} is not allowed: give a number from 1, or auto")
+    return int(text)
+
+
+def _workers(text: str) -> int:
+    return 0 if text == "0" else _count("--workers", text)
+
+
+def _labels(recipe: Recipe, labels: str | None) -> list[str]:
+    known = {*recipe.algorithms, *ALGORITHMS}
+    names = [n.strip() for n in labels.split(",")] if labels else list(recipe.algorithms)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, known)}")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(
+            f"--algorithms {labels} is not allowed: name each algorithm once, separated by commas"
+        )
+    return names
+
+
+def _usual_baseline(recipe: dict[str, Any], records: list[RunRecord]) -> str | None:
+    base = recipe.get("baseline")
+    return base if any(record.label == base for record in records) else None
+
+
+def _print_table(records: list[RunRecord], target: float | None, baseline: str | None) -> None:
+    from offbeat.report import make_table, to_rich
+
+    table = make_table(records, target=target, baseline=baseline)
+    out.print(to_rich(table))
+
+
+def _show_run(run: Run) -> None:
+    for line in summary_lines(run.summary, run.stop_reason):
+        out.print(line, markup=False)
+    out.print(f"written to {run.path}; see it with: offbeat report {run.path}", markup=False)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""From a recipe to the objects a simulation takes."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.registry import build as build_algorithm
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.streams import Purpose, check_seed, stream
+from offbeat.data import federate, load
+from offbeat.local.learner import TorchLearner
+from offbeat.models.registry import build as build_module
+from offbeat.recipes.load import check, document_of
+from offbeat.recipes.recipe import Recipe
+from offbeat.runs.record import RunRecord, read_run
+from offbeat.sim.progress import Watcher
+from offbeat.sim.run import Run
+from offbeat.sim.simulate import resume, simulate
+
+
+def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
+    """The algorithm of a recipe's mapping, such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
+    return build_algorithm(ALGORITHMS, {k: v for k, v in spec.items() if k != "label"})
+
+
+def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
+    """Load the data, split it over the clients and make the model; subsample and split follow the seed."""
+    check_seed(seed)
+    data = recipe.data
+    source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
+    labels = source.train.y.numpy()
+    parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
+    federated = federate(source, None, parts)
+    shape, classes = source.train.sample_shape, source.train.classes
+    maker = partial(build_module, recipe.model, shape, classes)
+    maker()  # a model that does not fit the data is refused now
+    return TorchLearner(maker, federated, recipe.training)
+
+
+def run_recipe(
+    recipe: Recipe,
+    spec: Mapping[str, Any],
+    *,
+    seed: int,
+    out: Path | None,
+    workers: int = 0,
+    watch: Watcher | None = None,
+) -> Run:
+    """Simulate one algorithm of a recipe under one seed."""
+    algorithm = make_algorithm(spec)
+    learner = make_learner(recipe, seed)
+    return simulate(
+        algorithm, replace(recipe.world, clients=recipe.clients), learner,
+        seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, out=out,
+        label=str(spec.get("label", spec["name"])), recipe=document_of(recipe), watch=watch,
+    )  # fmt: skip
+
+
+def resume_run(directory: Path, *, workers: int = 0, watch: Watcher | None = None) -> Run:
+    """Go on with a run that was started from a recipe."""
+    record = read_run(directory)
+    recipe = recorded_recipe(record)
+    return resume(
+        directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
+        make_learner(recipe, record.seed),
+        until=recipe.until, evaluate=recipe.evaluate, workers=workers, watch=watch,
+    )  # fmt: skip
+
+
+def recorded_recipe(record: RunRecord) -> Recipe:
+    """The recipe a run was started from."""
+    if record.recipe is None:
+        raise UsageError(f"{record.path} was started from Python: go on with offbeat.resume(directory, …)")
+    return check(record.recipe, str(record.path))
+
+
+def recorded_algorithm(record: RunRecord) -> Algorithm:
+    """The algorithm of a recorded run, with its hyper-parameters."""
+    if record.algorithm not in ALGORITHMS:
+        raise RunError(
+            f"{record.path}: its algorithm, {record.algorithm!r}, is not one that can be made by name"
+        )
+    return build_algorithm(ALGORITHMS, record.meta["algorithm"])

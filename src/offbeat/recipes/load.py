@@ -1,0 +1,162 @@
+"""Finding, reading, changing and checking recipes."""
+
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from offbeat.algorithms import ALGORITHMS
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean, explain
+from offbeat.recipes.recipe import Recipe
+
+
+def built_in() -> dict[str, Path]:
+    """The recipes that come with the package, by name."""
+    root = Path(str(files("offbeat.recipes")))
+    return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
+
+
+def load_recipe(
+    name: str, *, sets: Sequence[str] = (), scale: str | None = None, seed: int | None = None
+) -> Recipe:
+    """The recipe at a path, or the built-in one of that name, with its changes applied.
+
+    `scale` names one of the recipe's own sets of changes; `sets` are `section.key=value` with a YAML
+    value, applied after it. Whatever is wrong raises `UsageError` with one line.
+    """
+    document = read_document(name)
+    scales = document.get("scales") or {}
+    if scale is not None:
+        if scale not in scales:
+            raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, scales)}")
+        for key, value in scales[scale].items():
+            change(document, key, value)
+    if seed is not None:
+        document["seed"] = seed
+    for text in sets:
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise UsageError(f"--set {text} is not allowed: write section.key=value")
+        change(document, key, _yaml(value, f"--set {text}"))
+    _choose(document)
+    return check(document, name)
+
+
+def check(document: Any, source: str) -> Recipe:
+    """Validate a document; `source` is named in the error."""
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        problem = error.errors(include_url=False)[0]
+        raise UsageError(f"{source}: {explain(error, _siblings(problem['loc']))}") from None
+
+
+def read_document(name: str) -> dict[str, Any]:
+    """The raw mapping of a recipe file or a built-in recipe."""
+    path, known = Path(name), built_in()
+    if name in known and not path.is_file():
+        path = known[name]
+    elif not path.is_file():
+        raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"recipe {name} cannot be read: {error}") from None
+    document = _yaml(text, f"recipe {name}")
+    if not isinstance(document, dict):
+        raise UsageError(f"recipe {name} is not a mapping of sections such as data, model and world")
+    return document
+
+
+def change(document: dict[str, Any], key: str, value: Any) -> None:
+    """Set a dotted key. `algorithm.name=LABEL` chooses that label, as `algorithm=LABEL` does."""
+    if key == "algorithm.name":
+        key = "algorithm"
+    *path, last = key.split(".")
+    _choose(document)
+    place = document
+    for part in path:
+        inner = place.get(part)
+        if inner is None:
+            inner = place[part] = {}
+        if not isinstance(inner, dict):
+            raise UsageError(f"--set {key} is not allowed: {part} is not a section but {inner!r}")
+        place = inner
+    place[last] = value
+
+
+def _choose(document: dict[str, Any]) -> None:
+    """Replace an algorithm given by its label by what the label stands for."""
+    algorithms = document.get("algorithms") or {}
+    chosen = document.get("algorithm", next(iter(algorithms), "fedcompass"))
+    if isinstance(chosen, str):
+        if chosen not in algorithms and chosen not in ALGORITHMS:
+            hint = did_you_mean(chosen, {*algorithms, *ALGORITHMS})
+            raise UsageError(f"algorithm {chosen!r} is unknown{hint}")
+        own = algorithms.get(chosen) or {}
+        document["algorithm"] = {"label": chosen, "name": chosen, **own}
+
+
+def _yaml(text: str, what: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where is not None else ""
+        raise UsageError(f"{what} is not valid YAML{line}: {getattr(error, 'problem', error)}") from None
+
+
+def _siblings(location: tuple[int | str, ...]) -> list[str]:
+    """The keys allowed where an unknown one was found, for a hint."""
+    names = set(_field_names(Recipe))
+    kind: Any = Recipe
+    for part in location[:-1]:
+        fields = dict(_fields(kind))
+        if part in fields:
+            kind = fields[part].annotation
+            names = set(_nested(kind))
+        else:  # a member of a union, such as the law of a speed
+            members = {n for k in _members(kind) for n in _field_names(k) if _tag(k) in (part, None)}
+            names = members or names
+            kind = next((k for k in _members(kind) if _tag(k) == part), kind)
+    return sorted(names)
+
+
+def _members(kind: Any) -> Iterator[Any]:
+    arguments = getattr(kind, "__args__", None)
+    if arguments is None:
+        yield kind
+    else:
+        for argument in arguments:
+            yield from _members(argument)
+
+
+def _nested(kind: Any) -> Iterator[str]:
+    for member in _members(kind):
+        yield from _field_names(member)
+
+
+def _fields(kind: Any) -> Iterator[tuple[str, FieldInfo]]:
+    fields = getattr(kind, "model_fields", None) or getattr(kind, "__pydantic_fields__", None) or {}
+    yield from fields.items()
+
+
+def _field_names(kind: Any) -> list[str]:
+    return [name for name, _ in _fields(kind)]
+
+
+def _tag(kind: Any) -> Any:
+    """What names a member of a union: the default of its `law`, `kind` or `name`."""
+    fields = dict(_fields(kind))
+    return next((fields[key].default for key in ("law", "kind", "name") if key in fields), None)
+
+
+def document_of(recipe: BaseModel) -> dict[str, Any]:
+    """A recipe as plain JSON values, as a run's directory keeps it."""
+    document: dict[str, Any] = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
+    return document
