@@ -443,8 +443,8 @@ def test_groups_at_equilibrium(speeds, bounds):
 def test_groups_at_equilibrium_can_exceed_appendix_b_for_a_while():
     """What Appendix B leaves out: a client given Q_min because fewer steps would fit runs on its own.
 
-    At 40 s a step it cannot go with the fastest (10 to 100 s), so it gets 10 steps and 400 s, too few
-    for the 460 s that the slowest needs. When it comes back it joins the slowest's group.
+    At 40 s a step the second client does not fit the fastest one's group (at most 100 s), so it gets 10
+    steps and 400 s: too few for the 460 s that the slowest needs, which makes a third group.
     """
     assert groups_at_equilibrium(10, 100, 46.0) == 2
-    assert groups_late_in_the_run([1.0, 40.0, 46.0], 10, 100) == {2, 3}
+    assert max(groups_late_in_the_run([1.0, 40.0, 46.0], 10, 100)) == 3

@@ -30,6 +30,9 @@ class Pull:
     def steps_per_epoch(self, client: int) -> int:
         return self.sizes[client]
 
+    def label_counts(self, client: int) -> None:
+        return None
+
     def initial(self, seed: int) -> Model:
         return Model(Layout.flat(3), torch.tensor([1.0, -1.0, 0.5]), torch.zeros(0, dtype=torch.int64))
 

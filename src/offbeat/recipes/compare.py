@@ -5,8 +5,10 @@ from their last checkpoint.
 """
 
 import multiprocessing
+import os
 import queue
 import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
@@ -109,6 +111,15 @@ def _prepare(news: Any) -> None:
     global _news
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates them
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A pool's process does not outlive a parent that was killed: its run stays at its checkpoint."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run(job: Job) -> None:

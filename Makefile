@@ -1,0 +1,34 @@
+# make demo: compare four algorithms on real digits and write a report.   make test: everything CI runs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test lint docs env clean
+
+env: .venv/installed
+
+.venv/installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,dev,docs]"
+	@touch $@
+
+demo: env
+	rm -rf runs/demo
+	$(BIN)/offbeat compare digits --algorithms fedavg,fedasync,fedbuff,fedcompass --seeds 3 --out runs/demo
+	$(BIN)/offbeat report runs/demo -o runs/demo/report.html
+	@echo "The report is runs/demo/report.html: open it in a browser."
+
+lint: env
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+docs: env
+	$(BIN)/mkdocs build --strict --quiet
+
+test: env lint docs
+	$(BIN)/pytest -n 2
+
+clean:
+	rm -rf .venv site runs build dist *.egg-info src/*.egg-info

@@ -1,0 +1,206 @@
+"""The factories: every algorithm is listed, checked, described, recorded and built again from its record."""
+
+import json
+from dataclasses import FrozenInstanceError
+from typing import Any
+
+import pytest
+
+import offbeat as ob
+from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.registry import build
+from offbeat.core.errors import OffbeatError, UsageError
+
+EVERY = sorted(ALGORITHMS)
+
+
+def test_the_published_algorithms_are_there_under_their_own_names():
+    assert {"fedavg", "fedavgm", "fedasync", "fedbuff", "fedcompass"} <= set(ALGORITHMS)
+    for name, factory in ALGORITHMS.items():
+        assert factory.name == name
+        assert getattr(ob, name) is factory
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_factory_is_described(name):
+    factory = ALGORITHMS[name]
+    assert factory.summary.endswith(".")
+    assert any(year in factory.paper for year in map(str, range(2016, 2027)))
+    options = factory.hyperparameters
+    assert [o.name for o in options] == list(factory.signature.parameters)
+    for option in options:
+        assert option.default
+        assert option.allowed
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_what_is_recorded_is_json_and_builds_the_same_algorithm(name):
+    made = ALGORITHMS[name]()
+    assert made.name == name
+    assert list(made.hyperparameters) == [o.name for o in ALGORITHMS[name].hyperparameters]
+    stored = json.loads(json.dumps({"name": name, **made.hyperparameters}))
+    again = build(ALGORITHMS, stored)
+    assert again == made
+    assert again.hyperparameters == made.hyperparameters
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedavg", {"epochs": 3, "clients_per_round": 2}),
+        ("fedavgm", {"steps": 7, "momentum": 0.25}),
+        ("fedasync", {"steps": 5, "alpha": 0.5, "staleness": ob.hinge(2.0, 1.0), "rho": 0.1}),
+        ("fedbuff", {"size": 3, "steps": 9, "server_lr": 0.5, "staleness": ob.constant(0.5)}),
+        ("fedcompass", {"q_min": 3, "q_max": 90, "latest": 1.5, "staleness": ob.polynomial(0.8, 1.0),
+                        "momentum": 0.5, "normalize": True, "speed_memory": 0.1}),
+    ],
+)  # fmt: skip
+def test_every_option_is_recorded_and_used(name, options):
+    made = ALGORITHMS[name](**options)
+    assert made != ALGORITHMS[name]()
+    again = build(ALGORITHMS, json.loads(json.dumps({"name": name, **made.hyperparameters})))
+    assert again == made
+    for option, value in options.items():
+        recorded = made.hyperparameters[option]
+        assert recorded == value or recorded["kind"] == value.kind
+        # each option changes the algorithm
+        assert ALGORITHMS[name](**{o: v for o, v in options.items() if o != option}) != made
+
+
+def test_what_is_listed_of_fedbuff():
+    listed = {o.name: o for o in ob.fedbuff.hyperparameters}
+    assert list(listed) == ["size", "steps", "epochs", "concurrency", "server_lr", "staleness"]
+    size = listed["size"]
+    assert (size.default, size.meaning) == ("10", "buffer size K")
+    assert size.allowed.startswith("int")
+    assert size.allowed.endswith("≥ 1")
+    assert listed["steps"].default == "none"
+    assert listed["staleness"].default == "polynomial(alpha=1.0, a=0.5)"
+    momentum = {o.name: o for o in ob.fedavgm.hyperparameters}["momentum"]
+    assert momentum.allowed.endswith("≥ 0, < 1")
+
+
+def refused(name: str, **options: Any) -> str:
+    with pytest.raises(UsageError) as caught:
+        ALGORITHMS[name](**options)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert message.startswith(f"{name}: ")
+    assert caught.value.__cause__ is None
+    return message
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "wrong", "allowed"),
+    [
+        ("fedavg", "steps", 0, "greater than or equal to 1"),
+        ("fedavg", "epochs", -1, "greater than or equal to 1"),
+        ("fedavg", "clients_per_round", 0, "greater than or equal to 1"),
+        ("fedavgm", "momentum", 1.0, "less than 1"),
+        ("fedavgm", "momentum", -0.1, "greater than or equal to 0"),
+        ("fedasync", "alpha", 0.0, "greater than 0"),
+        ("fedasync", "alpha", 1.01, "less than or equal to 1"),
+        ("fedasync", "alpha", float("nan"), "than"),
+        ("fedasync", "rho", -1e-9, "greater than or equal to 0"),
+        ("fedasync", "concurrency", 0, "greater than or equal to 1"),
+        ("fedbuff", "size", 0, "greater than or equal to 1"),
+        ("fedbuff", "server_lr", 0.0, "greater than 0"),
+        ("fedcompass", "q_min", 0, "greater than or equal to 1"),
+        ("fedcompass", "q_max", 0, "greater than or equal to 1"),
+        ("fedcompass", "latest", 0.99, "greater than or equal to 1"),
+        ("fedcompass", "momentum", 1, "less than 1"),
+        ("fedcompass", "speed_memory", 1, "less than 1"),
+        ("fedbuff", "size", 2.5, "valid integer"),
+        ("fedbuff", "size", "three", "valid integer"),
+        ("fedbuff", "size", None, "valid integer"),
+        ("fedcompass", "normalize", 3.5, "valid boolean"),
+        ("fedavgm", "momentum", "much", "valid number"),
+    ],
+)
+def test_a_value_out_of_range_names_the_option_the_value_and_the_range(name, option, wrong, allowed):
+    message = refused(name, **{option: wrong})
+    assert f"{option} = {wrong!r} is not allowed" in message
+    assert allowed in message
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedavg", {"steps": 1, "epochs": 1, "clients_per_round": 1}),
+        ("fedavgm", {"momentum": 0}),
+        ("fedasync", {"alpha": 1}),
+        ("fedcompass", {"q_min": 5, "q_max": 5, "latest": 1, "speed_memory": 0.999}),
+    ],
+)
+def test_the_ends_of_the_ranges_are_allowed(name, options):
+    options.pop("epochs", None)
+    assert ALGORITHMS[name](**options).name == name
+
+
+@pytest.mark.parametrize("name", [n for n in EVERY if "epochs" in ALGORITHMS[n].signature.parameters])
+def test_steps_and_epochs_together_are_refused(name):
+    message = refused(name, steps=5, epochs=2)
+    assert "steps=5" in message
+    assert "epochs=2" in message
+    programme = ALGORITHMS[name]().schedule.programme
+    assert (programme.steps, programme.epochs) == (None, 1)
+
+
+def test_bounds_in_the_wrong_order_are_refused():
+    message = refused("fedcompass", q_min=30, q_max=20)
+    assert "q_min = 30 must not be above q_max = 20" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "unknown", "meant"),
+    [("fedbuff", "sise", "size"), ("fedcompass", "qmin", "q_min"), ("fedavgm", "momentun", "momentum")],
+)
+def test_an_unknown_option_is_refused_with_a_hint(name, unknown, meant):
+    assert f'unknown key {unknown}; did you mean "{meant}"?' in refused(name, **{unknown: 1})
+
+
+def test_an_unknown_option_unlike_any_lists_them_all():
+    message = refused("fedavg", zzz=1)
+    assert "known: clients_per_round, epochs, steps" in message
+
+
+def test_a_staleness_weight_can_be_given_as_a_mapping():
+    made = ob.fedbuff(staleness={"kind": "hinge", "a": 2.0, "b": 1.0})
+    assert made == ob.fedbuff(staleness=ob.hinge(2.0, 1.0))
+    assert "alpha = 2" in refused("fedbuff", staleness={"kind": "polynomial", "alpha": 2})
+    message = refused("fedbuff", staleness={"kind": "polynomal"})
+    for kind in ("constant", "polynomial", "hinge"):
+        assert kind in message
+
+
+def test_an_unknown_algorithm_is_refused_with_a_hint():
+    with pytest.raises(UsageError, match="algorithm 'fedbuf' is unknown; did you mean \"fedbuff\"\\?"):
+        build(ALGORITHMS, {"name": "fedbuf"})
+    with pytest.raises(UsageError, match="known: .*fedavg, .*fedcompass"):
+        build(ALGORITHMS, {"size": 3})
+
+
+def test_build_leaves_its_specification_alone():
+    spec = {"name": "fedbuff", "size": 3}
+    build(ALGORITHMS, spec)
+    assert spec == {"name": "fedbuff", "size": 3}
+
+
+def test_algorithms_are_frozen_values():
+    made = ob.fedbuff(3)
+    with pytest.raises(FrozenInstanceError):
+        made.buffers = "mean"
+    with pytest.raises(FrozenInstanceError):
+        made.schedule.size = 4
+    assert made == ob.fedbuff(3)
+
+
+def test_usage_errors_are_value_errors_of_ours():
+    assert issubclass(UsageError, ValueError)
+    assert issubclass(UsageError, OffbeatError)
+
+
+def test_more_clients_at_once_than_there_are_is_refused():
+    for algorithm in (ob.fedbuff(concurrency=3), ob.fedasync(concurrency=3), ob.fedavg(clients_per_round=3)):
+        with pytest.raises(UsageError, match=f"{algorithm.name}: 3 clients .* there are 2; choose at most 2"):
+            ob.simulate(algorithm, world=ob.World(clients=2))

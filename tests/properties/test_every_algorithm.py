@@ -1,0 +1,312 @@
+"""What holds for every algorithm in every world, checked on the journal alone."""
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import offbeat as ob
+from offbeat.algorithms import ALGORITHMS
+from offbeat.core.commands import Aggregate
+from offbeat.core.journal import Row, command_row, event_of, event_row
+from offbeat.core.server import Server
+
+SECONDS, TASKS = 400.0, 80
+
+# ---- worlds ----
+
+dyadic = st.sampled_from([0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0])  # ties, and exact sums
+speed = dyadic | st.floats(0.05, 20.0)
+law = st.sampled_from(
+    [
+        ob.laws.Constant(1.0),
+        ob.laws.Normal(1.0),
+        ob.laws.Exponential(1.0),
+        ob.laws.Uniform(0.5, 2.0),
+        ob.laws.Ratio(0.25, 20.0),
+        ob.laws.Pareto(0.5),
+        ob.laws.LogNormal(1.0),
+        ob.laws.Zipf(0.5),
+    ]
+)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> ob.World:
+    clients = draw(st.integers(1, 5))
+    by_law = draw(st.booleans())
+    speeds: Any
+    if by_law:
+        speeds = draw(law)
+    elif draw(st.booleans()):
+        speeds = draw(st.lists(speed, min_size=clients, max_size=clients))
+    else:
+        own = st.lists(speed, min_size=1, max_size=4)
+        speeds = draw(st.lists(own, min_size=clients, max_size=clients))
+    some = st.none() | st.floats(10.0, 1e4)
+    network = draw(
+        st.just(ob.Network())
+        | st.builds(
+            ob.Network,
+            latency=st.sampled_from([0.0, 0.5]) | law,
+            up=some,
+            down=some,
+            delay=st.none() | law,
+        )
+    )
+    moments = st.lists(st.sampled_from([10.0, 25.0, 40.0, 100.0, 150.0]), min_size=clients, max_size=clients)
+    availability = draw(
+        st.just(ob.Availability())
+        | st.builds(
+            ob.Availability,
+            dropout=st.sampled_from([0.0, 0.1, 0.5]),
+            join=st.none() | moments | st.just(0.0),
+            leave=st.none() | moments.map(lambda m: [2 * t for t in m]),
+            period=st.none() | st.sampled_from([30.0, 100.0]) | st.floats(20.0, 300.0),
+            present=st.floats(0.1, 1.0),
+        )
+    )
+    return ob.World(
+        speeds,
+        clients=clients,
+        jitter=draw(st.sampled_from([0.0, 0.05, 0.5])),
+        change=draw(st.sampled_from([0.0, 0.1, 1.0])) if by_law else 0.0,
+        per_task=draw(st.booleans()) if by_law else False,
+        network=network,
+        availability=availability,
+    )
+
+
+# ---- algorithms: a new one is tested with its defaults until it is given options here ----
+
+concurrency = st.none() | st.integers(1, 5)
+work = st.one_of(st.builds(dict, steps=st.integers(1, 30)), st.builds(dict, epochs=st.integers(1, 3)), st.just({}))
+staleness = st.sampled_from([ob.constant(), ob.polynomial(), ob.hinge()])
+
+
+def together(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
+    return st.tuples(*parts).map(lambda many: {k: v for one in many for k, v in one.items()})
+
+
+OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
+    "fedavg": together(work, st.builds(dict, clients_per_round=concurrency)),
+    "fedavgm": together(work, st.builds(dict, clients_per_round=concurrency)),
+    "fedasync": together(work, st.builds(dict, concurrency=concurrency, staleness=staleness)),
+    "fedbuff": together(work, st.builds(dict, size=st.integers(1, 7), concurrency=concurrency)),
+    "fedcompass": st.builds(
+        lambda low, more, latest, memory: {
+            "q_min": low, "q_max": low + more, "latest": latest, "speed_memory": memory,
+        },
+        st.integers(1, 20), st.integers(0, 60), st.sampled_from([1.0, 1.2, 2.0]), st.sampled_from([0.0, 0.1]),
+    ),
+}  # fmt: skip
+
+EVERY = pytest.mark.parametrize("name", ALGORITHMS)
+thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def make(name: str, data: st.DataObject, world: ob.World) -> ob.Algorithm:
+    options = data.draw(OPTIONS.get(name, st.just({})), label="options")
+    for key in ("concurrency", "clients_per_round"):
+        if options.get(key) is not None:
+            options[key] = min(options[key], world.clients)
+    return ALGORITHMS[name](**options)
+
+
+def play(algorithm: ob.Algorithm, world: ob.World, seed: int, **options: Any) -> tuple[list[Row], ob.Run]:
+    learner = ob.NoTraining(world.clients, parameters=3, samples_per_client=8, batches=4)
+    until = ob.Until(seconds=SECONDS, tasks=TASKS)
+    run = ob.simulate(algorithm, world=world, learner=learner, seed=seed, until=until, **options)
+    return run.rows.rows, run
+
+
+def moments(rows: list[Row]) -> list[tuple[Row, list[Row]]]:
+    """Each event with the commands it led to."""
+    found: list[tuple[Row, list[Row]]] = []
+    for row in rows:
+        if row.kind == "event":
+            found.append((row, []))
+        else:
+            found[-1][1].append(row)
+    return found
+
+
+# ---- books kept by the test itself ----
+
+
+class Books:
+    """Goes through a journal and checks it line by line; knows nothing of `Server`."""
+
+    def __init__(self) -> None:
+        self.time = 0.0
+        self.version = 0
+        self.begun = False
+        self.present: set[int] = set()
+        self.busy: dict[int, int] = {}  # client -> task
+        self.base: dict[int, int] = {}
+        self.held: set[int] = set()
+        self.ended: Counter[str] = Counter()
+        self.dispatched = 0
+        self.timers: dict[str, float] = {}
+        self.group: dict[int, int] = {}  # FedCompass: the group a client trains or waits in
+
+    def event(self, row: Row) -> None:
+        assert row.kind == "event"
+        assert row.t >= self.time
+        self.time = row.t
+        assert row.version == self.version
+        match row.name:
+            case "joined":
+                assert row.client not in self.present
+                self.present.add(row.client)
+            case "begin":
+                self.begun = True
+            case "arrived":
+                self.end(row)
+                assert row.base == self.base[row.task]
+                assert row.staleness == self.version - row.base
+                assert row.staleness >= 0
+                self.held.add(row.task)
+            case "lost":
+                self.end(row)
+                self.ended["lost"] += 1
+                self.group.pop(row.client, None)
+            case "left":
+                assert (row.task is None) == (row.client not in self.busy)
+                if row.task is not None:
+                    self.end(row)
+                    self.ended["lost"] += 1
+                self.present.remove(row.client)
+                self.group.pop(row.client, None)
+            case "timer":
+                assert self.timers.pop(row.data["timer"]) == row.t
+            case other:
+                raise AssertionError(other)
+
+    def end(self, row: Row) -> None:
+        assert self.busy.pop(row.client) == row.task  # each task ends once, at its own client
+
+    def command(self, row: Row) -> None:
+        assert row.kind == "command"
+        assert row.t == self.time
+        match row.name:
+            case "train":
+                assert row.client in self.present
+                assert row.client not in self.busy
+                assert row.task == self.dispatched
+                assert row.base == self.version
+                assert row.steps >= 1
+                self.dispatched += 1
+                self.busy[row.client] = row.task
+                self.base[row.task] = row.base
+                self.group.pop(row.client, None)
+                if row.data and "group" in row.data:
+                    self.group[row.client] = row.data["group"]
+            case "aggregate":
+                assert row.data["tasks"]
+                for task in row.data["tasks"]:
+                    self.held.remove(task)  # arrived, and not used before
+                    self.ended["aggregated"] += 1
+                assert row.version == self.version + 1
+                self.version += 1
+            case "drop":
+                assert row.data["reason"]
+                self.held.remove(row.task)
+                self.ended["dropped"] += 1
+            case "timer_set":
+                assert row.data["at"] >= row.t
+                self.timers[row.data["timer"]] = row.data["at"]
+            case "timer_cancelled":
+                del self.timers[row.data["timer"]]
+            case other:
+                raise AssertionError(other)
+
+    def check(self, algorithm: ob.Algorithm) -> None:
+        """Between two events: conservation, and work or hope of it for every client."""
+        assert self.dispatched == sum(self.ended.values()) + len(self.held) + len(self.busy)
+        if not self.begun:
+            assert self.dispatched == 0
+            return
+        if self.present:
+            assert self.busy or self.timers
+        schedule = type(algorithm.schedule).__name__
+        if schedule == "Buffered":
+            limit = algorithm.schedule.concurrency or len(self.present)
+            assert len(self.busy) == min(limit, len(self.present))
+            assert len(self.held) < algorithm.schedule.size
+        elif schedule == "Rounds":
+            assert bool(self.busy) == bool(self.present)
+            assert len(self.busy) <= (algorithm.schedule.concurrency or len(self.present))
+        elif schedule == "CompassSchedule":
+            for client in self.present - set(self.busy):
+                assert f"group {self.group[client]}" in self.timers
+
+
+@EVERY
+@thorough
+@given(st.data(), worlds(), st.integers(0, 2**63 - 1))
+def test_books_balance_and_nobody_is_stranded(name, data, world, seed):
+    algorithm = make(name, data, world)
+    rows, run = play(algorithm, world, seed)
+    assert [row.seq for row in rows] == list(range(len(rows)))
+    books = Books()
+    for event, commands in moments(rows):
+        books.event(event)
+        for command in commands:
+            books.command(command)
+        books.check(algorithm)
+    if books.present:
+        assert run.stop_reason.startswith("reached")
+    assert run.stop_reason.startswith(("reached", "nothing is left to happen"))
+    s = run.summary
+    assert (s.versions, s.dispatched, s.held, s.running) == (
+        books.version, books.dispatched, len(books.held), len(books.busy),
+    )  # fmt: skip
+    assert (s.aggregated, s.dropped, s.lost) == tuple(
+        books.ended[how] for how in ("aggregated", "dropped", "lost")
+    )
+    arrived = [row for row in rows if row.name == "arrived"]
+    assert s.tasks == len(arrived) <= TASKS
+    assert s.mean_staleness == pytest.approx(sum(r.staleness for r in arrived) / max(1, len(arrived)))
+    assert books.time <= s.seconds <= SECONDS
+
+
+@EVERY
+@settings(thorough, max_examples=30)
+@given(st.data(), worlds(), st.integers(0, 1000))
+def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name, data, world, seed):
+    algorithm = make(name, data, world)
+    rows, run = play(algorithm, world, seed)
+    for every in (None, ob.Every(versions=1), ob.Every(seconds=7.0), ob.Every(seconds=31.7, versions=3)):
+        again, other = play(algorithm, world, seed, evaluate=every)
+        assert again == rows
+        assert (other.summary, other.stop_reason) == (run.summary, run.stop_reason)
+
+
+@EVERY
+@settings(thorough, max_examples=30)
+@given(st.data(), worlds(), st.integers(0, 1000))
+def test_a_replay_of_the_events_gives_the_recorded_commands(name, data, world, seed):
+    algorithm = make(name, data, world)
+    rows, _ = play(algorithm, world, seed)
+    stored = [Row(*json.loads(json.dumps(row))) for row in rows]
+    assert stored == rows
+    server = Server(algorithm.schedule, seed)
+    for event, commands in moments(stored):
+        version = server.version
+        made = server.feed(event.t, event_of(event))
+        assert event_row(event.seq, event.t, event_of(event), version, server.subject) == event
+        found = []
+        for i, command in enumerate(made, start=event.seq + 1):
+            version = command.version if isinstance(command, Aggregate) else version
+            found.append(command_row(i, event.t, command, version))
+        assert found == commands
+
+
+def test_different_seeds_differ():
+    world = ob.World(ob.laws.Uniform(1.0, 2.0), clients=4)
+    journals = [play(ob.fedcompass(2, 8), world, seed)[0] for seed in range(3)]
+    assert journals[0] != journals[1] != journals[2] != journals[0]
