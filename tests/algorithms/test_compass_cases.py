@@ -136,7 +136,10 @@ def test_members_cannot_rejoin_the_group_their_last_arrival_closes():
     run = pair()
     run.arrive(90, 0)  # 0.8 s a step: (110 − 90)/0.8 = 25 steps would still fit before T_a
     commands = run.arrive(90, 1)
-    assert commands[:2] == [CancelTimer("group 1"), Aggregate((2, 3), {"group": 1}, version=3, clients=(0, 1))]
+    assert commands[:2] == [
+        CancelTimer("group 1"),
+        Aggregate((2, 3), {"group": 1}, version=3, clients=(0, 1)),
+    ]
     assert [(c.client, c.steps, c.note["group"]) for c in commands if isinstance(c, Train)] == [
         (0, 100, 2),
         (1, 100, 2),
@@ -161,7 +164,10 @@ def test_a_late_update_that_empties_a_group_before_its_timer_was_fed():
     run = pair()  # a slow driver: it feeds the arrival of 150 before the timer of 130
     run.arrive(110, 0)
     commands = run.arrive(150, 1)
-    assert commands[:2] == [CancelTimer("group 1"), Aggregate((2, 3), {"group": 1}, version=3, clients=(0, 1))]
+    assert commands[:2] == [
+        CancelTimer("group 1"),
+        Aggregate((2, 3), {"group": 1}, version=3, clients=(0, 1)),
+    ]
     assert sorted(trained(commands)) == [0, 1]
     assert list(run.server.timers) == ["group 2"]
 

@@ -77,8 +77,7 @@ def replay(run: ob.Run, algorithm: ob.Algorithm, step: Any) -> torch.Tensor:
 
 def test_the_problem_tells_algorithms_apart():
     runs = [
-        play(a)
-        for a in (ob.fedavg(3), ob.fedavgm(3), ob.fedasync(3), ob.fedbuff(2, 3), ob.fedcompass(2, 8))
+        play(a) for a in (ob.fedavg(3), ob.fedavgm(3), ob.fedasync(3), ob.fedbuff(2, 3), ob.fedcompass(2, 8))
     ]
     for i, one in enumerate(runs):
         for other in runs[:i]:
@@ -157,9 +156,7 @@ def test_fedcompass_with_no_momentum_has_no_server_step():
 
 def test_fedcompass_in_lockstep_is_fedavg_with_the_weight_of_the_first_staleness():
     """Equal speeds, st constant 1: after the first responses, one group of all is Σ p_i Δ_i = FedAvg's step."""
-    run = play(
-        ob.fedcompass(3, 3, staleness=ob.constant()), [1.0] * 4, until=ob.Until(versions=6)
-    )
+    run = play(ob.fedcompass(3, 3, staleness=ob.constant()), [1.0] * 4, until=ob.Until(versions=6))
     learner, objective = Pull(), ob.fedavg(1).objective
     versions = [learner.initial(0)]
 
@@ -200,7 +197,9 @@ def test_fedavg_samples_clients_and_weighs_by_them_alone():
     total = sum(learner.sizes[c] for c in chosen)
     step = sum(
         (
-            learner.sizes[c] / total * learner.train(w, LocalTask(0, c, 0, 3, 0), ob.fedavg(1).objective).delta
+            learner.sizes[c]
+            / total
+            * learner.train(w, LocalTask(0, c, 0, 3, 0), ob.fedavg(1).objective).delta
             for c in chosen
         ),
         torch.zeros(3),

@@ -153,7 +153,12 @@ def test_float64_is_refused_with_what_to_do():
 
 @pytest.mark.parametrize(
     "other",
-    [nn.Linear(3, 2), nn.Linear(2, 3, bias=False), nn.Linear(2, 3).bfloat16(), nn.Sequential(nn.Linear(2, 3))],
+    [
+        nn.Linear(3, 2),
+        nn.Linear(2, 3, bias=False),
+        nn.Linear(2, 3).bfloat16(),
+        nn.Sequential(nn.Linear(2, 3)),
+    ],
     ids=["shape", "tensors", "dtype", "names"],
 )
 def test_a_module_of_another_layout_is_refused(other):

@@ -252,16 +252,3 @@ def test_idle_clients_are_drawn_from_the_runs_seed():
 
     assert first(3) == first(3)
     assert len({tuple(first(seed)) for seed in range(5)}) == 5
-
-
-def test_a_round_of_clients_that_all_come_back_with_their_updates_ends():
-    """Nobody is idle when they come back, so no round starts; their arrivals must start the next one."""
-    server = Server(ob.fedavg(1).schedule)
-    server.feed(0.0, Joined(0, 1, 1))
-    server.feed(0.0, Begin())
-    server.feed(1.0, Left(0))
-    assert server.feed(2.0, Joined(0, 1, 1, holds=0)) == []
-    assert server.feed(3.0, Arrived(0, 0, 1)) == [
-        Aggregate((0,), version=1, clients=(0,)),
-        Train(0, 1, task=1, base=1),
-    ]

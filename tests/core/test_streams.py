@@ -31,12 +31,8 @@ def test_a_stream_is_philox_of_its_key(seed, purpose, client, task):
 
 def test_golden_first_values():
     """Part of the format of a run: a change here makes recorded runs irreproducible."""
-    assert stream(0, Purpose.SCHEDULE).bit_generator.random_raw(2).tolist() == [
-        philox(0, 1, 0, 0, 1)[0],
-        philox(0, 1, 0, 0, 1)[1],
-    ]
-    assert stream(0, Purpose.SCHEDULE).integers(1000, size=4).tolist() == GOLDEN_SCHEDULE
-    assert stream(42, Purpose.TRAIN, client=3, task=7).permutation(8).tolist() == GOLDEN_TRAIN
+    assert stream(0, Purpose.SCHEDULE).integers(1000, size=4).tolist() == [975, 813, 297, 751]
+    assert stream(42, Purpose.TRAIN, client=3, task=7).permutation(8).tolist() == [5, 2, 3, 0, 1, 7, 6, 4]
 
 
 def test_purposes_keep_their_numbers():

@@ -17,7 +17,11 @@ class HandDriven:
     """Clients 0, 1, … with these numbers of samples join at 0 and the run begins."""
 
     def __init__(
-        self, algorithm: Algorithm, samples: Sequence[int], start: Sequence[float], layout: Layout | None = None
+        self,
+        algorithm: Algorithm,
+        samples: Sequence[int],
+        start: Sequence[float],
+        layout: Layout | None = None,
     ) -> None:
         layout = layout or Layout.flat(len(start))
         model = Model(layout, torch.tensor(start), torch.zeros(layout.integers, dtype=torch.int64))

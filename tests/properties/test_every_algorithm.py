@@ -83,7 +83,9 @@ def worlds(draw: st.DrawFn) -> ob.World:
 # ---- algorithms: a new one is tested with its defaults until it is given options here ----
 
 concurrency = st.none() | st.integers(1, 5)
-work = st.one_of(st.builds(dict, steps=st.integers(1, 30)), st.builds(dict, epochs=st.integers(1, 3)), st.just({}))
+work = st.one_of(
+    st.builds(dict, steps=st.integers(1, 30)), st.builds(dict, epochs=st.integers(1, 3)), st.just({})
+)
 staleness = st.sampled_from([ob.constant(), ob.polynomial(), ob.hinge()])
 
 
@@ -105,7 +107,7 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }  # fmt: skip
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
-thorough = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def make(name: str, data: st.DataObject, world: ob.World) -> ob.Algorithm:
@@ -275,7 +277,7 @@ def test_books_balance_and_nobody_is_stranded(name, data, world, seed):
 
 
 @EVERY
-@settings(thorough, max_examples=30)
+@settings(thorough, max_examples=20)
 @given(st.data(), worlds(), st.integers(0, 1000))
 def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name, data, world, seed):
     algorithm = make(name, data, world)
@@ -287,7 +289,7 @@ def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name
 
 
 @EVERY
-@settings(thorough, max_examples=30)
+@settings(thorough, max_examples=20)
 @given(st.data(), worlds(), st.integers(0, 1000))
 def test_a_replay_of_the_events_gives_the_recorded_commands(name, data, world, seed):
     algorithm = make(name, data, world)

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, explain
+from offbeat.core.validation import did_you_mean, explain, pick
 
 P = ParamSpec("P")
 
@@ -46,7 +46,7 @@ class Factory(Generic[P]):
         """What the factory's docstring says after its first line."""
         return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
         """Compose the algorithm; a value that is not allowed raises `UsageError`."""
         return self.make(*args, **kwargs)
 
@@ -73,7 +73,8 @@ def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
             try:
                 made = checked(*args, **kwargs)
             except ValidationError as error:
-                raise UsageError(f"{name}: {explain(error, signature.parameters)}") from None
+                known = _siblings(signature, pick(error)["loc"])
+                raise UsageError(f"{name}: {explain(error, known)}") from None
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return replace(made, name=name, hyperparameters=_plain(bound.arguments))
@@ -88,9 +89,18 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3}."""
     options = dict(spec)
     name = options.pop("name", None)
-    if name not in factories:
+    if not isinstance(name, str) or name not in factories:
         raise UsageError(f"algorithm {name!r} is unknown{did_you_mean(str(name), factories)}")
     return factories[name](**options)
+
+
+def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> list[str]:
+    """The options there are where an unknown one was found, such as in `staleness`."""
+    if len(location) < 2:
+        return list(signature.parameters)
+    kinds = get_args(get_args(signature.parameters[str(location[0])].annotation)[0])
+    fields = [getattr(kind, "__pydantic_fields__", {}) for kind in kinds]
+    return [name for own in fields if "kind" in own and own["kind"].default == location[1] for name in own]
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 
 from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, Command, Train
-from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId
+from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId
 from offbeat.core.programme import Programme
 from offbeat.core.validation import CLOSED
 
@@ -46,18 +46,15 @@ class Rounds:
 
     def on(self, event: Event, state: Round, view: View) -> Iterator[Command]:
         """Collect the round's updates; the last one closes it."""
-        waiting = bool(state.expected)
         match event:
             case Arrived():
                 state.expected.discard(event.client)
                 state.arrived.append(event.task)
             case Lost() | Left():
                 state.expected.discard(event.client)
-            case Begin() | Joined():
-                waiting = not state.expected  # nobody was there to start with
             case _:
-                return
-        if waiting and not state.expected:
+                pass
+        if not state.expected:  # the round is over, or nobody was there to start one with
             yield from self._next_round(state, view)
 
     def _next_round(self, state: Round, view: View) -> Iterator[Command]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from pydantic import ConfigDict, ValidationError
+from pydantic_core import ErrorDetails
 
 CLOSED = ConfigDict(extra="forbid")
 """Configuration of every checked dataclass: an unknown key is an error."""
@@ -18,19 +19,38 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
     """The first problem of a validation error as one line; `known` names the options there are."""
-    problem = error.errors(include_url=False, include_context=False)[0]
-    path = ".".join(str(part) for part in problem["loc"] if _is_name(part)) or "value"
+    problem = pick(error)
+    path = ".".join(str(part) for part in problem["loc"] if _is_name(part))
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         return f"unknown key {path}{did_you_mean(str(problem['loc'][-1]), known)}"
     if kind in ("missing", "missing_argument"):
         return f"{path} is missing"
+    if kind == "union_tag_not_found":
+        return f"{path}.{_tag_key(problem)} is missing"
+    if kind == "union_tag_invalid":
+        tag, tags = problem["ctx"]["tag"], problem["ctx"]["expected_tags"]
+        hint = did_you_mean(tag, (t.strip(" '") for t in tags.split(",")))
+        return f"{path}.{_tag_key(problem)} = {tag!r} is unknown{hint}"
     message = problem["msg"].removeprefix("Value error, ").replace("Input should", "should")
+    if kind == "value_error" and not path:  # about several options together, which the message names
+        return str(message)
     more = len(error.errors()) - 1
     rest = f" (and {more} more)" if more and kind.startswith("union") else ""
     value = repr(problem["input"])
     shown = value if len(value) <= 60 else value[:57] + "..."
-    return f"{path} = {shown} is not allowed: {message}{rest}"
+    return f"{path or 'value'} = {shown} is not allowed: {message}{rest}"
+
+
+def pick(error: ValidationError) -> ErrorDetails:
+    """The problem worth telling: where a value may be of several kinds, that of the kind it looks like."""
+    problems = error.errors(include_url=False)
+    return next((p for p in problems if not p["type"].endswith("_type")), problems[0])
+
+
+def _tag_key(problem: ErrorDetails) -> str:
+    """The key that says of which kind a mapping is, such as `law`."""
+    return str(problem["ctx"]["discriminator"]).strip("'")
 
 
 def _is_name(part: int | str) -> bool:

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, explain
+from offbeat.core.validation import did_you_mean, explain, pick
 from offbeat.recipes.recipe import Recipe
 
 
@@ -30,12 +30,12 @@ def load_recipe(
     value, applied after it. Whatever is wrong raises `UsageError` with one line.
     """
     document = read_document(name)
-    scales = document.get("scales") or {}
+    scales = _mapping(document, "scales")
     if scale is not None:
         if scale not in scales:
             raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, scales)}")
-        for key, value in scales[scale].items():
-            change(document, key, value)
+        for key, value in _mapping(scales, scale, "scales").items():
+            change(document, str(key), value)
     if seed is not None:
         document["seed"] = seed
     for text in sets:
@@ -52,8 +52,7 @@ def check(document: Any, source: str) -> Recipe:
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        raise UsageError(f"{source}: {explain(error, _siblings(problem['loc']))}") from None
+        raise UsageError(f"{source}: {explain(error, _siblings(pick(error)['loc']))}") from None
 
 
 def read_document(name: str) -> dict[str, Any]:
@@ -78,7 +77,8 @@ def change(document: dict[str, Any], key: str, value: Any) -> None:
     if key == "algorithm.name":
         key = "algorithm"
     *path, last = key.split(".")
-    _choose(document)
+    if path[:1] == ["algorithm"]:
+        _choose(document)
     place = document
     for part in path:
         inner = place.get(part)
@@ -92,14 +92,25 @@ def change(document: dict[str, Any], key: str, value: Any) -> None:
 
 def _choose(document: dict[str, Any]) -> None:
     """Replace an algorithm given by its label by what the label stands for."""
-    algorithms = document.get("algorithms") or {}
+    algorithms = _mapping(document, "algorithms")
     chosen = document.get("algorithm", next(iter(algorithms), "fedcompass"))
     if isinstance(chosen, str):
         if chosen not in algorithms and chosen not in ALGORITHMS:
             hint = did_you_mean(chosen, {*algorithms, *ALGORITHMS})
             raise UsageError(f"algorithm {chosen!r} is unknown{hint}")
-        own = algorithms.get(chosen) or {}
+        own = _mapping(algorithms, chosen, "algorithms")
         document["algorithm"] = {"label": chosen, "name": chosen, **own}
+
+
+def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
+    """What a section has under a key: a mapping, empty where there is nothing."""
+    value = section.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        where = f"{path}.{key}" if path else key
+        raise UsageError(f"{where} = {value!r} is not allowed: should be a mapping")
+    return value
 
 
 def _yaml(text: str, what: str) -> Any:
@@ -108,7 +119,8 @@ def _yaml(text: str, what: str) -> Any:
     except yaml.YAMLError as error:
         where = getattr(error, "problem_mark", None)
         line = f" at line {where.line + 1}" if where is not None else ""
-        raise UsageError(f"{what} is not valid YAML{line}: {getattr(error, 'problem', error)}") from None
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
 
 
 def _siblings(location: tuple[int | str, ...]) -> list[str]:

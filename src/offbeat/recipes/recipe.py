@@ -59,5 +59,5 @@ class Recipe(Section):
         return self
 
     def spec(self, label: str) -> dict[str, Any]:
-        """Name and hyper-parameters of a label: its entry in `algorithms`, or else an algorithm's defaults."""
+        """Name and hyper-parameters of a label: its entry in `algorithms`, or else the defaults."""
         return {"name": label, **self.algorithms.get(label, {})}

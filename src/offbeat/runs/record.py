@@ -13,6 +13,22 @@ from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
 
 @dataclass(frozen=True)
+class Checkpoint:
+    """Where a run can go on: after so many journal rows and evaluations, at this version.
+
+    `state` names the file of the model and the parts' memories; `bases` the base version of each task
+    in training, `updates` that of each update held.
+    """
+
+    journal: int
+    metrics: int
+    version: int
+    state: str
+    bases: dict[int, int]
+    updates: dict[int, int]
+
+
+@dataclass(frozen=True)
 class RunRecord:
     """A recorded run; `duration` is in seconds of the run's clock."""
 
@@ -84,13 +100,15 @@ class RunRecord:
         """Number of training samples by client."""
         return dict(self._select("SELECT client, samples FROM clients ORDER BY client"))
 
-    def checkpoint(self) -> tuple[int, int, int, dict[str, Any]] | None:
-        """The last checkpoint: journal rows, evaluations, version, and what its files hold."""
+    def checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint."""
         found = list(self._select("SELECT journal, metrics, version, data FROM checkpoints"))
         if not found:
             return None
-        journal, metrics, version, data = found[0]
-        return journal, metrics, version, json.loads(data)
+        journal, metrics, version, text = found[0]
+        data = json.loads(text)
+        bases, updates = ({int(t): v for t, v in data[key].items()} for key in ("bases", "updates"))
+        return Checkpoint(journal, metrics, version, data["state"], bases, updates)
 
     def _select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         database = _open(self.path)
@@ -135,4 +153,4 @@ def find_runs(directory: Path) -> list[RunRecord]:
 
 
 def _open(directory: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"file:{(directory / DATABASE).resolve()}?mode=ro", uri=True)
+    return sqlite3.connect(f"{(directory / DATABASE).resolve().as_uri()}?mode=ro", uri=True)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from torch import Tensor
 
@@ -28,11 +28,16 @@ class RunStore:
     """The writing end of a run's directory."""
 
     def __init__(
-        self, directory: Path, database: sqlite3.Connection, journal: int = 0, metrics: int = 0
+        self,
+        directory: Path,
+        database: sqlite3.Connection,
+        held: IO[str],
+        journal: int = 0,
+        metrics: int = 0,
     ) -> None:
         self.directory = directory
         self._database = database
-        self._lock = lock(directory)
+        self._lock = held
         self._rows: list[Row] = []
         self._metrics: list[Metric] = []
         self._journal_length, self._metrics_length = journal, metrics
@@ -48,27 +53,35 @@ class RunStore:
         cls, directory: Path, meta: Mapping[str, Any], clients: list[tuple[int, int, str | None]]
     ) -> Self:
         """Start a new run's directory; refuses one that holds a run already or cannot be written."""
-        if (directory / DATABASE).exists():
-            raise UsageError(f"{directory} holds a run already: resume it, or choose another directory")
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            database = _connect(directory / DATABASE)
-            database.executescript("PRAGMA journal_mode = WAL;" + SCHEMA)
-        except (OSError, sqlite3.Error) as error:
+            held = lock(directory)
+        except OSError as error:
             raise UsageError(f"cannot write a run to {directory}: {error}") from None
-        database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
-        store = cls(directory, database)
-        store.set_meta({"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta})
-        return store
+        try:
+            if (directory / DATABASE).exists():
+                raise UsageError(f"{directory} holds a run already: resume it, or choose another directory")
+            _make_database(directory, meta, clients)
+            return cls(directory, _connect(directory / DATABASE), held)
+        except (OSError, sqlite3.Error) as error:
+            held.close()
+            raise UsageError(f"cannot write a run to {directory}: {error}") from None
+        except UsageError:
+            held.close()
+            raise
 
     @classmethod
     def reopen(cls, directory: Path) -> Self:
         """Go on writing a run that was interrupted."""
+        try:
+            held = lock(directory)  # first: nobody else may be writing
+        except OSError as error:
+            raise UsageError(f"cannot write to {directory}: {error}") from None
         database = _connect(directory / DATABASE)
         journal, metrics = database.execute(
             "SELECT (SELECT count(*) FROM journal), (SELECT count(*) FROM metrics)"
         ).fetchone()
-        return cls(directory, database, journal, metrics)
+        return cls(directory, database, held, journal, metrics)
 
     def row(self, row: Row) -> None:
         """Add a journal row; durable with the next checkpoint."""
@@ -181,6 +194,27 @@ def version_file(version: int) -> str:
 def update_file(task: int) -> str:
     """Name of the file of a held update."""
     return f"update-{task}.safetensors"
+
+
+def _make_database(
+    directory: Path, meta: Mapping[str, Any], clients: list[tuple[int, int, str | None]]
+) -> None:
+    """A new run's database, whole or not there: made aside, then renamed."""
+    part = directory / "run.part"
+    for leftover in directory.glob("run.part*"):
+        leftover.unlink()
+    values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
+    database = _connect(part)
+    try:
+        database.executescript("PRAGMA journal_mode = WAL;" + SCHEMA)
+        with database:
+            database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
+            rows = [(key, json.dumps(value)) for key, value in values.items()]
+            database.executemany("INSERT INTO meta VALUES (?, ?)", rows)
+    finally:
+        database.close()  # which moves what the write-ahead log holds into the file
+    part.replace(directory / DATABASE)
+    sync_directory(directory)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -5,30 +5,28 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
-import offbeat.runs.store as files
-from offbeat.core.algorithm import Algorithm, Update
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.journal import Row
-from offbeat.core.learner import Learner, LocalTask, NoTraining
+from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Layout, Model
 from offbeat.core.streams import check_seed
-from offbeat.runs.files import read_tensors
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.schema import MODEL, Metric
 from offbeat.runs.store import RunStore
 from offbeat.sim.executor import Executor, InProcess
 from offbeat.sim.interrupt import deferred_interrupts
 from offbeat.sim.progress import Pace, Watcher
+from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
 from offbeat.sim.run import MemoryRecorder, Run, Summary
 from offbeat.sim.simulation import Simulation
 from offbeat.sim.until import Every, Until
-from offbeat.sim.work import Live, Recorded
+from offbeat.sim.work import Live
 from offbeat.sim.workers import Workers
 from offbeat.version import __version__
 from offbeat.world.population import Population
@@ -63,14 +61,14 @@ def simulate(
     Raises `UsageError` for what cannot be run as asked, `RunError` for a run that fails.
     """
     check_seed(seed)
-    learner, population = _people(algorithm, world, learner, seed, until)
+    learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
     recorder = MemoryRecorder()
     store: RunStore | None = None
-    if out is not None:
-        meta = _meta(algorithm, learner, seed, label, recipe)
-        store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
     with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+        if out is not None:
+            meta = _meta(algorithm, learner, seed, label, recipe) | {"initial": _digest(initial)}
+            store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
         work = Live(GlobalModel(algorithm, initial), executor, seed)
         simulation = Simulation(
             algorithm.schedule, population, learner, initial.layout.nbytes,
@@ -99,34 +97,32 @@ def resume(
     """
     record = read_run(Path(directory))
     seed = record.seed
-    learner, population = _people(algorithm, world, learner, seed, until)
+    learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
     if record.status == "finished":
         return _finished(record, initial.layout)
-    checkpoint = record.checkpoint()
-    journal, evaluations, _, data = checkpoint if checkpoint else (0, 0, 0, {})
-    seen = {m.version: _metrics(m) for m in record.evaluations()}
-    past = Recorded(record.rows(), seen)
-    simulation = Simulation(
-        algorithm.schedule, population, learner, initial.layout.nbytes,
-        seed=seed, until=until, every=evaluate or Every(), work=past, recorder=_Check(past),
-    )  # fmt: skip
-    if checkpoint:
-        simulation.start()
-        while simulation.rows < journal:
-            simulation.step()
-        if (simulation.rows, simulation.evaluations) != (journal, evaluations):
-            raise RunError(
-                f"{directory}: the run cannot be brought back: its checkpoint does not fit its journal"
-            )
-    store = RunStore.reopen(Path(directory))
-    store.set_meta({"status": "running"})
+    _check_algorithm(record, algorithm)
+    if record.meta["initial"] != _digest(initial):
+        raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
     with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+        store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         work = Live(GlobalModel(algorithm, initial), executor, seed)
-        if checkpoint:
-            _restore(work, simulation, Path(directory), data, seed)
+        try:
+            past = recorded_past(record)
+            checkpoint = record.checkpoint()
+            simulation = Simulation(
+                algorithm.schedule, population, learner, initial.layout.nbytes,
+                seed=seed, until=until, every=evaluate or Every(), work=past, recorder=past,
+            )  # fmt: skip
+            if checkpoint is not None:
+                catch_up(simulation, checkpoint)
+                restore_tensors(work, simulation, Path(directory), checkpoint, seed)
+        except BaseException:
+            store.close()
+            raise
+        store.set_meta({"status": "running"})
         simulation.work, simulation.recorder = work, store
-        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=not checkpoint)
+        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=checkpoint is None)
     return _result(simulation, work.tensors.model, MemoryRecorder(), store)
 
 
@@ -134,7 +130,7 @@ def resume(
 
 
 def _people(
-    algorithm: Algorithm, world: World, learner: Learner | None, seed: int, until: Until
+    algorithm: Algorithm, world: World, learner: Learner | None, seed: int, until: Until, every: Every
 ) -> tuple[Learner, Population]:
     """The learner and the population, where all agree on who there is."""
     clients = world.population(learner.clients if learner else None)
@@ -146,6 +142,10 @@ def _people(
         )
     if until.never:
         raise UsageError("the run would never end: give until seconds, versions, tasks or accuracy")
+    if until.accuracy is not None and every.never:
+        raise UsageError(
+            f"until.accuracy = {until.accuracy} needs evaluations: give evaluate seconds or versions"
+        )
     return learner or NoTraining(clients), Population(world, seed)
 
 
@@ -160,6 +160,22 @@ def _meta(
         "clients": learner.clients,
         "recipe": recipe,
     }
+
+
+def _check_algorithm(record: RunRecord, algorithm: Algorithm) -> None:
+    """Not every hyper-parameter shows in a journal: a momentum, for one."""
+    now = json.loads(json.dumps({"name": algorithm.name, **algorithm.hyperparameters}))
+    then = record.meta["algorithm"]
+    for key in {**then, **now}:
+        if now.get(key) != then.get(key):
+            raise RunError(
+                f"{record.path} was started with another algorithm: {key} was {then.get(key)!r}, "
+                f"now it is {now.get(key)!r}"
+            )
+
+
+def _digest(model: Model) -> str:
+    return sha256(model.values.numpy().tobytes() + model.integers.numpy().tobytes()).hexdigest()
 
 
 def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
@@ -224,6 +240,8 @@ def _to_the_end(
                 if watch and now - watched > WATCH_SECONDS:
                     watch(pace.progress())
                     watched = now
+                if simulation.stop_reason is not None:
+                    break  # what is left is to write the end
                 if store and (now - saved > pause or interrupted()):
                     store.checkpoint(work.tensors, simulation.now)
                     saved = time.monotonic()
@@ -236,61 +254,6 @@ def _to_the_end(
         raise
     if watch:
         watch(pace.progress())
-
-
-class _Check:
-    """Writes nothing: holds what happens against the record."""
-
-    def __init__(self, past: Recorded) -> None:
-        self._past = past
-
-    def row(self, row: Row) -> None:
-        """The row must be the recorded one."""
-        self._past.check(row)
-
-    def metric(self, metric: Metric) -> None:
-        """Came from the record."""
-
-
-def _metrics(metric: Metric) -> dict[str, Any]:
-    named = {"loss": metric.loss, "accuracy": metric.accuracy}
-    return {k: v for k, v in named.items() if v is not None} | (metric.data or {})
-
-
-def _restore(work: Live, simulation: Simulation, directory: Path, data: Mapping[str, Any], seed: int) -> None:
-    """Put the checkpoint's tensors back and submit the tasks in training again."""
-    server, tensors = simulation.server, work.tensors
-    layout = tensors.model.layout
-    state = read_tensors(directory / data["state"])
-    tensors.model = Model(layout, state["values"], state["integers"])
-    tensors.version = server.version
-    tensors.memory.update(_named(state, "aggregator."))
-    for i, memory in enumerate(tensors.step_memories):
-        memory.update(_named(state, f"step.{i}."))
-    versions = {server.version: tensors.model}
-
-    def base(version: int) -> Model:
-        if version not in versions:
-            saved = read_tensors(directory / files.version_file(version))
-            versions[version] = Model(layout, saved["values"], saved["integers"])
-        return versions[version]
-
-    tensors.bases = {int(task): (version, base(version)) for task, version in data["bases"].items()}
-    for task, version in data["updates"].items():
-        saved = read_tensors(directory / files.update_file(int(task)))
-        held = server.held[int(task)]
-        tensors.updates[int(task)] = Update(held, base(version), saved["delta"], saved["integers"])
-    running = {t.id: t for t in server.tasks.values() if t.id in simulation.dues}
-    work.restore(
-        {
-            i: (LocalTask(i, t.client, t.base, t.steps, seed), tensors.bases[i][1], simulation.dues[i])
-            for i, t in running.items()
-        }
-    )
-
-
-def _named(state: Mapping[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}
 
 
 # ---- after ----
@@ -306,10 +269,7 @@ def _result(simulation: Simulation, model: Model, recorder: MemoryRecorder, stor
 
 
 def _finished(record: RunRecord, layout: Layout) -> Run:
-    state = read_tensors(record.path / MODEL)
-    model = Model.empty(layout)
-    for entry, view in layout.views(model.values, model.integers):
-        view.copy_(state[entry.name])
+    model = final_model(record, layout)
     return Run(model, Summary(**record.meta["summary"]), record.stop_reason or "", record, record.path)
 
 

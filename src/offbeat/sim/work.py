@@ -4,7 +4,7 @@
 same events happen in the same order, while metrics come from the record and no tensor is touched.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from offbeat.core.algorithm import Task
@@ -15,6 +15,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.model import Model
+from offbeat.runs.schema import Metric
 from offbeat.sim.executor import Executor
 
 
@@ -89,17 +90,18 @@ class Live:
             self._evaluated = (version, self._executor.evaluate(self.tensors.model))
         return self._evaluated[1]
 
-    def restore(self, tasks: Mapping[TaskId, tuple[LocalTask, Model, float]]) -> None:
-        """Submit the tasks that were in training when a run was saved: (task, base, due)."""
-        for task, base, due in sorted(tasks.values(), key=lambda t: (t[2], t[0].task)):
-            self._executor.submit(task, base, due)
+    def submit(self, task: LocalTask, base: Model, due: float) -> None:
+        """Train a task that was in training when the run was saved."""
+        self._executor.submit(task, base, due)
 
 
 class Recorded:
     """Answers from a journal, row by row, and checks that history repeats itself."""
 
-    def __init__(self, rows: Iterator[Row], evaluations: Mapping[int, Metrics]) -> None:
-        self._rows, self._evaluations = rows, evaluations
+    def __init__(self, rows: Iterator[Row], evaluations: Sequence[Metric]) -> None:
+        self._rows = rows
+        self._evaluations = evaluations
+        self._by_version = {m.version: m for m in evaluations}
         self._next: Row | None = None
 
     def _peek(self) -> Row | None:
@@ -107,12 +109,21 @@ class Recorded:
             self._next = next(self._rows, None)
         return self._next
 
-    def check(self, row: Row) -> None:
-        """The simulation wrote `row`: it must be the next one recorded."""
+    def row(self, row: Row) -> None:
+        """The simulation writes `row`: it must be the next one recorded."""
         recorded, self._next = self._peek(), None
         if recorded != row:
             raise RunError(
                 f"the run cannot be brought back: it now gives {row}, the journal has {recorded}. "
+                "Use the version of Offbeat and the configuration it was started with"
+            )
+
+    def metric(self, metric: Metric) -> None:
+        """The simulation evaluates: it must have done so at the same moment."""
+        recorded = self._evaluations[metric.seq] if metric.seq < len(self._evaluations) else None
+        if recorded is None or recorded[:6] != metric[:6]:
+            raise RunError(
+                f"the run cannot be brought back: it now evaluates at {metric}, the record has {recorded}. "
                 "Use the version of Offbeat and the configuration it was started with"
             )
 
@@ -140,4 +151,11 @@ class Recorded:
 
     def evaluate(self, version: int) -> Metrics:
         """The recorded evaluation."""
-        return self._evaluations[version]
+        metric = self._by_version.get(version)
+        if metric is None:
+            raise RunError(
+                f"the run cannot be brought back: it now evaluates version {version}, which the record does "
+                "not. Use the version of Offbeat and the configuration it was started with"
+            )
+        named = {"loss": metric.loss, "accuracy": metric.accuracy}
+        return {k: v for k, v in named.items() if v is not None} | (metric.data or {})

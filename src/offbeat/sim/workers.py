@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection, wait
+from pickle import PicklingError
 from typing import Any
 
 import torch
 import torch.multiprocessing as multiprocessing
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.learner import Learner, LocalResult, LocalTask
 from offbeat.core.model import Layout, Model
@@ -63,7 +64,13 @@ class Workers:
         self._free: list[Block] = []
         self._bases: dict[int, tuple[Block, Model, int]] = {}  # by the model's identity, with a use count
         self._layout: Layout | None = None
-        self._workers = [self._hire() for _ in range(count)]
+        self._workers: list[_Worker] = []
+        try:
+            for _ in range(count):
+                self._workers.append(self._hire())
+        except (PicklingError, AttributeError, TypeError) as error:
+            self.close()
+            raise UsageError(f"workers = {count} needs a learner that can be pickled: {error}") from None
 
     # ---- the executor's interface ----
 

@@ -1,0 +1,39 @@
+"""Batches: reshuffled passes over a client's samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offbeat.local.batches import batches
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(1, 60), st.integers(0, 2**32))
+def test_batches(samples, size, steps, seed):
+    found = [b.tolist() for b in batches(np.random.default_rng(seed), samples, size, steps)]
+    assert len(found) == steps
+    per_pass = -(-samples // size)
+    for start in range(0, steps, per_pass):
+        one = found[start : start + per_pass]
+        seen = [i for batch in one for i in batch]
+        assert len(set(seen)) == len(seen)
+        assert set(seen) <= set(range(samples))
+        if len(one) == per_pass:
+            assert sorted(seen) == list(range(samples))
+            assert len(one[-1]) == (samples % size or min(size, samples))
+        assert all(len(batch) == min(size, samples) for batch in one[: per_pass - 1])
+
+
+def test_each_pass_is_shuffled_anew_from_its_generator():
+    one, two = batches(np.random.default_rng(1), 50, 50, 2)
+    assert one.tolist() != two.tolist()
+    again = [b.tolist() for b in batches(np.random.default_rng(1), 50, 50, 2)]
+    assert again == [one.tolist(), two.tolist()]
+    other = next(iter(batches(np.random.default_rng(2), 50, 50, 1)))
+    assert other.tolist() != one.tolist()
+
+
+@pytest.mark.parametrize("count", [1, 3, 7])
+def test_fewer_steps_are_the_beginning_of_more(count):
+    more = [b.tolist() for b in batches(np.random.default_rng(1), 10, 4, 7)]
+    assert [b.tolist() for b in batches(np.random.default_rng(1), 10, 4, count)] == more[:count]
