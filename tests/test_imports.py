@@ -45,7 +45,7 @@ MAY_USE: dict[str, set[str]] = {
 TOP = {"__init__", "__main__", "cli", "console"}  # the public face and the command line: may use everything
 
 IO = {"time", "datetime", "threading", "asyncio", "socket", "random", "multiprocessing", "os", "sqlite3",
-      "subprocess", "signal", "queue", "concurrent", "select", "secrets", "uuid", "pathlib", "shutil", "io"}  # fmt: skip
+      "subprocess", "signal", "queue", "concurrent", "select", "uuid", "pathlib", "io"}  # fmt: skip
 GLOBAL_CHANCE = {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "rand_like", "randn_like",
                  "random_sample", "shuffle", "permutation", "choice", "normal", "uniform", "bernoulli",
                  "multinomial", "default_rng"}  # fmt: skip

@@ -23,6 +23,7 @@ from offbeat.recipes.compare import compare as run_comparison
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import built_in, load_recipe
 from offbeat.recipes.recipe import Recipe
+from offbeat.report.records import check_target
 from offbeat.runs.record import RunRecord, find_runs, read_run
 from offbeat.sim.replay import replay as replay_run
 from offbeat.sim.run import Run
@@ -47,6 +48,10 @@ Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs,
 Target = Annotated[float | None, typer.Option("--target", help="accuracy whose first time is measured")]
 Baseline = Annotated[str | None, typer.Option("--baseline", help="label whose time is 1.00x")]
 Workers = Annotated[str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")]
+
+
+_INTERRUPTED = 130
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
 
 
 def version_option(show: bool) -> None:
@@ -156,13 +161,16 @@ def compare(
     loaded = load_recipe(recipe, sets=sets or (), scale=scale)
     names = _labels(loaded, labels)
     place = directory or _new_directory(recipe)
+    goal = target if target is not None else loaded.target
+    check_target(goal)
     planned = plan(loaded, names, seeds or loaded.seeds, place)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     if base is not None and base not in names:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
+    _make_directory(place)
     with live_display() as live:
         records = run_comparison(planned, _count("--jobs", jobs), CompareWatcher(live, len(planned)))
-    _print_table(records, target if target is not None else loaded.target, base)
+    _print_table(records, goal, base)
     out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
 
 
@@ -221,15 +229,31 @@ def replay(directory: Directory) -> None:
 def main() -> None:
     """Run the command line; every expected error is one line on stderr."""
     try:
-        app()
+        code = app(standalone_mode=False) or 0
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except _CommandLineError as error:
+        _fail_of_command_line(error)
     except UsageError as error:
         _fail(str(error), 2)
     except OffbeatError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        _fail("interrupted; go on with: offbeat resume DIR, or the same compare command with its --out", 130)
+        hint = "interrupted; go on with: offbeat resume DIR, or the same compare command with its --out"
+        _fail(hint, _INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail_of_command_line(error: Any) -> None:
+    """An unknown option and the like; a command without any argument shows its help."""
+    message = error.format_message()
+    if "\n" in message:
+        error.show()
+        sys.exit(error.exit_code)
+    where = error.ctx.command_path if error.ctx is not None else "offbeat"
+    _fail(f"{message.removesuffix('.')}; see {where} --help", error.exit_code)
 
 
 def _fail(message: str, code: int) -> None:
@@ -241,16 +265,23 @@ def _new_directory(recipe: str) -> Path:
     return Path("runs") / f"{Path(recipe).stem}-{datetime.now():%Y%m%d-%H%M%S}"
 
 
-def _count(option: str, text: str) -> int:
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write runs to {directory}: {error}") from None
+
+
+def _count(option: str, text: str, least: int = 1) -> int:
     if text == "auto":
         return os.cpu_count() or 1
-    if not text.isdigit() or int(text) < 1:
-        raise UsageError(f"{option} {text} is not allowed: give a number from 1, or auto")
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{option} {text} is not allowed: give a number from {least}, or auto")
     return int(text)
 
 
 def _workers(text: str) -> int:
-    return 0 if text == "0" else _count("--workers", text)
+    return _count("--workers", text, least=0)
 
 
 def _labels(recipe: Recipe, labels: str | None) -> list[str]:

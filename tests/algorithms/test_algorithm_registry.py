@@ -169,14 +169,15 @@ def test_a_staleness_weight_can_be_given_as_a_mapping():
     assert made == ob.fedbuff(staleness=ob.hinge(2.0, 1.0))
     assert "alpha = 2" in refused("fedbuff", staleness={"kind": "polynomial", "alpha": 2})
     message = refused("fedbuff", staleness={"kind": "polynomal"})
-    for kind in ("constant", "polynomial", "hinge"):
-        assert kind in message
+    assert "staleness" in message
+    assert "polynomal" in message
+    assert "polynomial" in message  # what was meant, or all there are
 
 
 def test_an_unknown_algorithm_is_refused_with_a_hint():
     with pytest.raises(UsageError, match="algorithm 'fedbuf' is unknown; did you mean \"fedbuff\"\\?"):
         build(ALGORITHMS, {"name": "fedbuf"})
-    with pytest.raises(UsageError, match="known: .*fedavg, .*fedcompass"):
+    with pytest.raises(UsageError, match=r"known: .*fedavg, .*fedcompass"):
         build(ALGORITHMS, {"size": 3})
 
 

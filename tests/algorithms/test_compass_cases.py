@@ -186,6 +186,15 @@ def test_a_late_update_with_others_still_expected_leaves_the_group_to_its_timer(
     assert set(run.working()) == {0, 1, 2}
 
 
+def test_of_the_groups_that_fit_the_one_with_most_steps_is_joined():
+    run = Driver(2)
+    run.arrive(10, 0)  # group 1: T_a = 110
+    run.arrive(60, 1)  # 6 s a step: group 2: T_exp = 210, 25 steps, T_a = 210
+    run.feed(75, Joined(2, 1, 1))
+    commands = run.arrive(90, 2)  # 1.5 s a step: ⌊20/1.5⌋ = 13 or ⌊120/1.5⌋ = 80
+    assert [(c.steps, c.note["group"]) for c in commands if isinstance(c, Train)] == [(80, 2)]
+
+
 # ---- leaving, losing, coming back ----
 
 

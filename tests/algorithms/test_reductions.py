@@ -16,7 +16,7 @@ SPEEDS = [1.0, 1.7, 2.3, 4.1]
 
 @dataclass(frozen=True)
 class Pull:
-    """Client c goes part of the way to its own target each step, with the objective's say: no chance in it."""
+    """Client c goes part of the way to its target each step, with the objective's say; no chance in it."""
 
     sizes: tuple[int, ...] = (3, 1, 2, 6)
 
@@ -155,7 +155,7 @@ def test_fedcompass_with_no_momentum_has_no_server_step():
 
 
 def test_fedcompass_in_lockstep_is_fedavg_with_the_weight_of_the_first_staleness():
-    """Equal speeds, st constant 1: after the first responses, one group of all is Σ p_i Δ_i = FedAvg's step."""
+    """Equal speeds, st = 1: after the first responses one group of all is Σ p_i Δ_i, FedAvg's step."""
     run = play(ob.fedcompass(3, 3, staleness=ob.constant()), [1.0] * 4, until=ob.Until(versions=6))
     learner, objective = Pull(), ob.fedavg(1).objective
     versions = [learner.initial(0)]

@@ -137,8 +137,15 @@ def test_commands_against_the_rules(message, commands):
     refused(message, server, script, 1.0, Timer(TICK), *commands)
 
 
-@pytest.mark.parametrize("ends", [[Aggregate((0,)), Aggregate((0,))], [Aggregate((0, 0))],
-                                  [Drop(0, "x"), Aggregate((0,))], [Aggregate((0,)), Drop(0, "x")]])  # fmt: skip
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [Aggregate((0,)), Aggregate((0,))],
+        [Aggregate((0, 0))],
+        [Drop(0, "x"), Aggregate((0,))],
+        [Aggregate((0,)), Drop(0, "x")],
+    ],
+)
 def test_a_task_ends_once(ends):
     server, script = begun()
     tick(server, script, 0.0, Train(0, 1))

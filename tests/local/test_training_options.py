@@ -59,7 +59,7 @@ def test_optimizers(training, kind, options):
     ],
 )
 def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match="validation error|not allowed"):
+    with pytest.raises(ValueError, match=r"validation error|not allowed"):
         Training(**options)
 
 

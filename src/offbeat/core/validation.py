@@ -13,6 +13,8 @@ CLOSED = ConfigDict(extra="forbid")
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """A hint such as `; did you mean "fedbuff"?`, or the list of what is known."""
     names = sorted(known)
+    if not names:
+        return "; there is none"
     close = get_close_matches(word, names, n=1, cutoff=0.5)
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
@@ -23,7 +25,8 @@ def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
     path = ".".join(str(part) for part in problem["loc"] if _is_name(part))
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return f"unknown key {path}{did_you_mean(str(problem['loc'][-1]), known)}"
+        names = list(known)
+        return f"unknown key {path}{did_you_mean(str(problem['loc'][-1]), names) if names else ''}"
     if kind in ("missing", "missing_argument"):
         return f"{path} is missing"
     if kind == "union_tag_not_found":

@@ -53,10 +53,11 @@ def run_recipe(
     """Simulate one algorithm of a recipe under one seed."""
     algorithm = make_algorithm(spec)
     learner = make_learner(recipe, seed)
+    own = recipe.model_copy(update={"seed": seed, "algorithm": dict(spec)})  # what repeats this very run
     return simulate(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, out=out,
-        label=str(spec.get("label", spec["name"])), recipe=document_of(recipe), watch=watch,
+        label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
     )  # fmt: skip
 
 

@@ -63,11 +63,10 @@ class RunStore:
                 raise UsageError(f"{directory} holds a run already: resume it, or choose another directory")
             _make_database(directory, meta, clients)
             return cls(directory, _connect(directory / DATABASE), held)
-        except (OSError, sqlite3.Error) as error:
+        except BaseException as error:
             held.close()
-            raise UsageError(f"cannot write a run to {directory}: {error}") from None
-        except UsageError:
-            held.close()
+            if isinstance(error, OSError | sqlite3.Error):
+                raise UsageError(f"cannot write a run to {directory}: {error}") from None
             raise
 
     @classmethod

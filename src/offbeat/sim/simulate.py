@@ -122,6 +122,7 @@ def resume(
             raise
         store.set_meta({"status": "running"})
         simulation.work, simulation.recorder = work, store
+        del past  # and with it its reading of the journal, which would let the write-ahead log grow
         _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=checkpoint is None)
     return _result(simulation, work.tensors.model, MemoryRecorder(), store)
 
@@ -263,8 +264,10 @@ def _result(simulation: Simulation, model: Model, recorder: MemoryRecorder, stor
     reason, summary = simulation.stop_reason or "", summarise(simulation)
     if store is None:
         return Run(model, summary, reason, recorder)
-    store.finish(model, simulation.now, reason, asdict(summary))
-    store.close()
+    try:
+        store.finish(model, simulation.now, reason, asdict(summary))
+    finally:
+        store.close()
     return Run(model, summary, reason, read_run(store.directory), store.directory)
 
 

@@ -1,0 +1,121 @@
+"""Every example runs, the one-file algorithm of the docs is right, and the docs' Python works as printed."""
+
+import importlib.util
+import re
+import runpy
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import offbeat as ob
+from offbeat.core.events import Arrived, Begin, Joined, Timer
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SAYS = {
+    "deadline": "144 versions, 1152 updates, 90 dropped",
+    "drive_by_hand": "version 2: w = [2.0, 2.8284270763397217]",
+    "own_module": "(0.5, 0.5) is of class 1",
+    "quickstart": "12:00  version 6 from clients [1, 2, 3]",
+}
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_an_example_runs_and_says_what_it_should(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(path), run_name="__main__")
+    assert SAYS[path.stem] in capsys.readouterr().out
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+fedavg_deadline = module("deadline").fedavg_deadline
+
+
+# --8<-- [start:golden]
+def test_deadline_by_hand() -> None:
+    server = ob.Server(fedavg_deadline(10, steps=5).schedule)
+    for client in range(3):
+        server.feed(0, Joined(client, samples=1, steps_per_epoch=1))
+    assert [c.client for c in server.feed(0, Begin())[1:]] == [0, 1, 2]  # after the timer
+
+    assert server.feed(4, Arrived(0, 0, 5)) == []
+    assert server.feed(6, Arrived(1, 1, 5)) == []
+    aggregate, timer, *trains = server.feed(10, Timer("deadline"))  # client 2 is late
+    assert (aggregate.clients, aggregate.version) == ((0, 1), 1)
+    assert timer.at == 20
+    assert [t.client for t in trains] == [0, 1]  # client 2 is busy
+
+    (drop,) = server.feed(12, Arrived(2, 2, 5))
+    assert (drop.client, drop.reason) == (2, "after the deadline")
+    server.feed(13, Arrived(0, 3, 5))
+    cancel, aggregate, timer, *trains = server.feed(15, Arrived(1, 4, 5))  # everyone, before the deadline
+    assert cancel.timer == "deadline"
+    assert aggregate.clients == (0, 1)
+    assert (timer.at, [t.client for t in trains]) == (25, [0, 1, 2])
+
+
+def test_a_round_without_an_update_lasts_until_its_first() -> None:
+    server = ob.Server(fedavg_deadline(10, steps=5).schedule)
+    for client in range(2):
+        server.feed(0, Joined(client, samples=1, steps_per_epoch=1))
+    server.feed(0, Begin())
+    assert server.feed(10, Timer("deadline")) == []
+    aggregate, timer, train = server.feed(17, Arrived(1, 1, 5))
+    assert (aggregate.clients, timer.at, train.client) == ((1,), 27, 1)
+# --8<-- [end:golden]
+
+
+# --8<-- [start:properties]
+WORLD = ob.World(
+    ob.laws.Exponential(1.0),
+    clients=6,
+    jitter=0.5,
+    availability=ob.Availability(dropout=0.2, period=100, present=0.7),
+)
+
+
+def test_with_a_far_deadline_it_is_fedavg() -> None:
+    def decisions(algorithm: ob.Algorithm) -> list[object]:
+        run = ob.simulate(algorithm, WORLD, until=ob.Until(seconds=2000))
+        keep = ("t", "name", "client", "task", "base", "steps", "tasks")
+        return [{k: e.get(k) for k in keep} for e in run.journal if e["name"] in ("train", "aggregate")]
+
+    assert decisions(fedavg_deadline(1e9, steps=5)) == decisions(ob.fedavg(steps=5))
+
+
+@pytest.mark.parametrize("clients", [None, 1, 3])
+@pytest.mark.parametrize("seconds", [0.5, 5.0, 50.0])
+def test_every_task_ends_once_and_the_run_never_dries_up(seconds: float, clients: int | None) -> None:
+    algorithm = fedavg_deadline(seconds, steps=5, clients_per_round=clients)
+    for seed in range(5):
+        run = ob.simulate(algorithm, WORLD, seed=seed, until=ob.Until(seconds=2000))
+        s = run.summary
+        assert s.dispatched == s.aggregated + s.dropped + s.lost + s.held + s.running
+        assert run.stop_reason == "reached 2000 seconds"
+        assert s.versions > 10
+        assert all(entry["clients"] for entry in run.entries("aggregate"))
+# --8<-- [end:properties]
+
+
+PAGES = ("index", "python", "compose")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_python_on_a_page_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")  # the pages use the digits
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    assert blocks
+    names: dict[str, object] = {"__name__": page}
+    for block in blocks:
+        exec(compile(block, f"{page}.md", "exec"), names)

@@ -1,0 +1,67 @@
+"""Starts a run, kills it with SIGKILL after so many seconds, resumes it, kills it again, and so on.
+
+    python killed_driver.py DIRECTORY ALGORITHM SECONDS…
+
+Every life is a forked process: importing PyTorch takes longer than the run.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import torch
+from sim_worlds import HARD, Wrapped, digits, make
+
+import offbeat as ob
+from offbeat.core.learner import LocalTask
+
+LONG = ob.Until(tasks=400)
+EVERY = ob.Every(versions=5)
+WORLD = HARD
+
+
+class Slow(Wrapped):
+    """Takes some milliseconds a task, so that a life can end in the middle of a run."""
+
+    def before(self, task: LocalTask) -> None:
+        time.sleep(0.005)
+
+
+def slow_digits() -> Slow:
+    return Slow(digits())
+
+
+def live(directory: Path, name: str, learner: Slow) -> None:
+    """Start or go on, to the end."""
+    options = {"until": LONG, "evaluate": EVERY, "checkpoint_seconds": 0.05}
+    if (directory / "run.db").exists():
+        ob.resume(directory, make(name), WORLD, learner, **options)
+    else:
+        ob.simulate(make(name), WORLD, learner, seed=2, out=directory, **options)
+
+
+def main(directory: Path, name: str, moments: list[float]) -> None:
+    torch.set_num_threads(1)
+    learner = slow_digits()
+    killed, checkpoints = 0, set()
+    for moment in moments:
+        child = os.fork()
+        if child == 0:
+            live(directory, name, learner)
+            os._exit(0)
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        killed += os.WIFSIGNALED(status)
+        if not os.WIFSIGNALED(status) and os.waitstatus_to_exitcode(status) != 0:
+            raise SystemExit("a life ended with an error")
+        if (directory / "run.db").exists() and (saved := ob.read_run(directory).checkpoint()):
+            checkpoints.add(saved.journal)
+    print(json.dumps({"killed": killed, "checkpoints": len(checkpoints)}))  # noqa: T201
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2], [float(moment) for moment in sys.argv[3:]])

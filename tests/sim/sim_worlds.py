@@ -1,0 +1,120 @@
+"""A small federation on scikit-learn's digits, shared by the simulator's tests and their subprocesses."""
+
+import hashlib
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+
+CLIENTS = 5
+
+# A new algorithm is tested with its defaults until it is given options here.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedavg": {"steps": 4, "clients_per_round": 3},
+    "fedavgm": {"steps": 4, "momentum": 0.9},
+    "fedasync": {"steps": 4, "rho": 0.01},
+    "fedbuff": {"steps": 4, "size": 3, "concurrency": 4},
+    "fedcompass": {"q_min": 2, "q_max": 9, "momentum": 0.5},
+}
+
+CALM = ob.World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0])
+HARD = ob.World(
+    seconds_per_step=ob.laws.Exponential(1.0, minimum=0.1),
+    jitter=0.2,
+    change=0.1,
+    network=ob.Network(latency=0.1, up=1e6, delay=ob.laws.Uniform(0.05, 0.5)),
+    availability=ob.Availability(dropout=0.1, leave=[50, 1e6, 80, 1e6, 1e6], period=60, present=0.8),
+)
+WORLDS = {"calm": CALM, "hard": HARD}
+
+
+def make(name: str) -> ob.Algorithm:
+    return ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.ReLU(), nn.Linear(12, 10))
+
+
+def normed() -> nn.Module:
+    """BatchNorm has floating and integer buffers; dropout draws inside the module."""
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 12), nn.BatchNorm1d(12), nn.Dropout(0.3), nn.ReLU(), nn.Linear(12, 10)
+    )
+
+
+def digits(module: Callable[[], nn.Module] = mlp, samples: int = 300) -> ob.TorchLearner:
+    """Unequal shares of a few digits; every batch has 20 samples."""
+    source = ob.load("digits", samples=samples, test_samples=100, seed=0)
+    shares = np.array_split(np.arange(samples), samples // 20)
+    parts = [np.concatenate(shares[i::CLIENTS]) for i in range(CLIENTS - 1)]
+    rest = np.setdiff1d(np.arange(samples), np.concatenate(parts))
+    data = ob.federate(source, None, [*parts, rest])
+    return ob.TorchLearner(module, data, ob.Training(lr=0.2, batch_size=20))
+
+
+class Wrapped:
+    """A learner that does something of its own before each task is trained; subclasses say what."""
+
+    def __init__(self, learner: ob.TorchLearner) -> None:
+        self.learner = learner
+
+    @property
+    def clients(self) -> int:
+        return self.learner.clients
+
+    def samples(self, client: int) -> int:
+        return self.learner.samples(client)
+
+    def steps_per_epoch(self, client: int) -> int:
+        return self.learner.steps_per_epoch(client)
+
+    def label_counts(self, client: int) -> list[int] | None:
+        return self.learner.label_counts(client)
+
+    def initial(self, seed: int) -> Model:
+        return self.learner.initial(seed)
+
+    def before(self, task: LocalTask) -> None:
+        raise NotImplementedError
+
+    def train(self, base: Model, task: LocalTask, objective: Objective) -> LocalResult:
+        self.before(task)
+        return self.learner.train(base, task, objective)
+
+    def evaluate(self, model: Model) -> Any:
+        return self.learner.evaluate(model)
+
+
+def outcome(run: ob.Run) -> dict[str, Any]:
+    """Everything that must not depend on how a run was computed."""
+    return {
+        "model": hashlib.sha256(run.model.values.numpy().tobytes()).hexdigest(),
+        "integers": run.model.integers.tolist(),
+        "journal": run.journal,
+        "metrics": run.metrics,
+        "summary": run.summary,
+        "stop": run.stop_reason,
+    }
+
+
+def on_disk(directory: Path) -> dict[str, Any]:
+    """What a finished run's directory says, read without Offbeat."""
+    database = sqlite3.connect(directory / "run.db")
+    try:
+        tables = {
+            name: database.execute(f"SELECT * FROM {name} ORDER BY 1").fetchall()
+            for name in ("meta", "clients", "journal", "metrics", "checkpoints")
+        }
+    finally:
+        database.close()
+    model = (directory / "model.safetensors").read_bytes()
+    return {**tables, "model": hashlib.sha256(model).hexdigest()}

@@ -1,0 +1,147 @@
+"""The same seed gives the same bits, whoever trains and however often one looks."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from sim_worlds import WORLDS, digits, make, normed, outcome
+
+import offbeat as ob
+import offbeat.sim.simulate as module
+from offbeat.core.learner import LocalTask
+from offbeat.sim.workers import Workers
+
+EVERY = pytest.mark.parametrize("name", ob.ALGORITHMS)
+TASKS = ob.Until(tasks=60)
+
+
+class Lent:
+    """Processes that outlive a run: what a run leaves behind is cancelled, not waited for."""
+
+    def __init__(self, pool: Workers) -> None:
+        self._pool = pool
+        self._given: set[int] = set()
+        self.result, self.cancel, self.evaluate = pool.result, pool.cancel, pool.evaluate
+
+    def submit(self, task: LocalTask, base: Any, due: float) -> None:
+        self._given.add(task.task)
+        self._pool.submit(task, base, due)
+
+    def close(self) -> None:
+        for task in self._given:
+            self._pool.cancel(task)
+
+
+@pytest.fixture(scope="module")
+def pools() -> Iterator[dict[Any, Workers]]:
+    made: dict[Any, Workers] = {}
+    yield made
+    for pool in made.values():
+        pool.close()
+
+
+@pytest.fixture
+def lent(pools: dict[Any, Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`simulate` gets its workers lent: starting a process takes longer than a test's run."""
+
+    def lend(learner: Any, objective: Any, count: int) -> Lent:
+        key = (learner, objective, count)
+        if key not in pools:
+            pools[key] = Workers(learner, objective, count)
+        return Lent(pools[key])
+
+    monkeypatch.setattr(module, "Workers", lend)
+
+
+@pytest.fixture(scope="module")
+def learner() -> ob.TorchLearner:
+    return digits()
+
+
+@pytest.fixture(scope="module")
+def normed_learner() -> ob.TorchLearner:
+    return digits(normed)
+
+
+@EVERY
+@pytest.mark.usefixtures("lent")
+def test_workers_change_nothing(name: str, learner: ob.TorchLearner) -> None:
+    algorithm, world = make(name), WORLDS["hard"]
+    if name == "fedasync":  # one pool for all: processes are made for an objective
+        algorithm = ob.fedasync(steps=4)
+    for seed in (0, 1):
+        alone, one, two = (
+            outcome(
+                ob.simulate(
+                    algorithm, world, learner, seed=seed, until=TASKS, evaluate=ob.Every(seconds=10), workers=n
+                )
+            )
+            for n in (0, 1, 2)
+        )
+        assert alone["summary"].tasks == 60
+        assert alone["summary"].lost > 0
+        assert alone == one
+        assert alone == two
+
+
+@EVERY
+def test_two_seeds_differ_and_one_seed_repeats(name: str, learner: ob.TorchLearner) -> None:
+    first, again, other = (
+        outcome(ob.simulate(make(name), WORLDS["calm"], learner, seed=seed, until=ob.Until(tasks=20)))
+        for seed in (0, 0, 1)
+    )
+    assert first == again
+    assert first["model"] != other["model"]
+
+
+@EVERY
+@pytest.mark.parametrize("where", WORLDS)
+def test_looking_changes_nothing(name: str, where: str, learner: ob.TorchLearner) -> None:
+    runs = [
+        outcome(ob.simulate(make(name), WORLDS[where], learner, seed=3, until=TASKS, evaluate=every))
+        for every in (ob.Every(seconds=1), ob.Every(versions=1), ob.Every(seconds=7, versions=3), None)
+    ]
+    for run in runs[1:]:
+        for part in ("model", "integers", "journal", "stop"):
+            assert run[part] == runs[0][part], part
+    assert len(runs[0]["metrics"]) > 10
+    assert runs[-1]["metrics"] == []
+
+
+def test_the_number_of_threads_and_the_global_generators_change_nothing(learner: ob.TorchLearner) -> None:
+    threads = torch.get_num_threads()
+    first = outcome(ob.simulate(make("fedbuff"), WORLDS["calm"], learner, until=TASKS))
+    try:
+        torch.set_num_threads(2)
+        with torch.random.fork_rng():
+            torch.manual_seed(12345)
+            state = torch.get_rng_state()
+            second = outcome(ob.simulate(make("fedbuff"), WORLDS["calm"], learner, until=TASKS))
+            assert torch.equal(state, torch.get_rng_state())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(threads)
+    assert first == second
+
+
+@pytest.mark.usefixtures("lent")
+@pytest.mark.parametrize("name", ["fedavg", "fedcompass"])
+def test_integer_buffers_and_dropout_survive_shared_memory(name: str, normed_learner: ob.TorchLearner) -> None:
+    options = {"fedavg": {"steps": 4}, "fedcompass": {"q_min": 2, "q_max": 9}}
+    alone, two = (
+        ob.simulate(
+            ob.ALGORITHMS[name](**options[name]),
+            WORLDS["hard"],
+            normed_learner,
+            seed=1,
+            until=ob.Until(tasks=30),
+            workers=n,
+        )
+        for n in (0, 2)
+    )
+    assert outcome(alone) == outcome(two)
+    state = two.model.state_dict()
+    assert state["2.num_batches_tracked"].dtype == torch.int64
+    assert int(state["2.num_batches_tracked"]) > 4
+    assert not torch.equal(state["2.running_var"], torch.ones(12))
