@@ -71,6 +71,8 @@ def test_a_round_without_an_update_lasts_until_its_first() -> None:
     assert server.feed(10, Timer("deadline")) == []
     aggregate, timer, train = server.feed(17, Arrived(1, 1, 5))
     assert (aggregate.clients, timer.at, train.client) == ((1,), 27, 1)
+
+
 # --8<-- [end:golden]
 
 
@@ -103,6 +105,8 @@ def test_every_task_ends_once_and_the_run_never_dries_up(seconds: float, clients
         assert run.stop_reason == "reached 2000 seconds"
         assert s.versions > 10
         assert all(entry["clients"] for entry in run.entries("aggregate"))
+
+
 # --8<-- [end:properties]
 
 

@@ -74,7 +74,13 @@ def test_workers_change_nothing(name: str, learner: ob.TorchLearner) -> None:
         alone, one, two = (
             outcome(
                 ob.simulate(
-                    algorithm, world, learner, seed=seed, until=TASKS, evaluate=ob.Every(seconds=10), workers=n
+                    algorithm,
+                    world,
+                    learner,
+                    seed=seed,
+                    until=TASKS,
+                    evaluate=ob.Every(seconds=10),
+                    workers=n,
                 )
             )
             for n in (0, 1, 2)
@@ -127,7 +133,9 @@ def test_the_number_of_threads_and_the_global_generators_change_nothing(learner:
 
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize("name", ["fedavg", "fedcompass"])
-def test_integer_buffers_and_dropout_survive_shared_memory(name: str, normed_learner: ob.TorchLearner) -> None:
+def test_integer_buffers_and_dropout_survive_shared_memory(
+    name: str, normed_learner: ob.TorchLearner
+) -> None:
     options = {"fedavg": {"steps": 4}, "fedcompass": {"q_min": 2, "q_max": 9}}
     alone, two = (
         ob.simulate(

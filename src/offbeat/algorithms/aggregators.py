@@ -71,7 +71,7 @@ class SumOfDeltas:
 
     staleness: Staleness = Constant()
     weights: Literal["share", "equal"] = "share"
-    scale: Annotated[float, Field(gt=0)] = 1.0
+    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     sees_single_updates: bool = False
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:

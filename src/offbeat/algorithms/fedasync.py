@@ -22,7 +22,8 @@ def fedasync(
     alpha: Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")] = 0.9,
     staleness: Staleness = Polynomial(1.0, 0.5),
     rho: Annotated[
-        float, Field(ge=0, description="weight ρ of the proximal term, halved as in (ρ/2)‖·‖²")
+        float,
+        Field(ge=0, allow_inf_nan=False, description="weight ρ of the proximal term, halved as in (ρ/2)‖·‖²"),
     ] = 0.0,
 ) -> Algorithm:
     """Every update is mixed into the global model the moment it arrives, less the staler it is.

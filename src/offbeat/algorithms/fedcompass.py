@@ -79,7 +79,7 @@ class CompassSchedule:
 
     q_min: Steps
     q_max: Steps
-    latest: Annotated[float, Field(ge=1)] = 1.2
+    latest: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.2
     speed_memory: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
     @model_validator(mode="after")
@@ -239,7 +239,7 @@ def fedcompass(
     q_min: Annotated[int, Field(ge=1, description="fewest local steps Q_min of a task")] = 20,
     q_max: Annotated[int, Field(ge=1, description="most local steps Q_max of a task")] = 100,
     *,
-    latest: Annotated[float, Field(ge=1, description="latest time factor λ")] = 1.2,
+    latest: Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")] = 1.2,
     staleness: Staleness = Polynomial(0.9, 0.5),
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β (+M); 0: none")] = 0.0,
     normalize: Annotated[bool, Field(description="divide each update by its steps (+N)")] = False,

@@ -42,6 +42,8 @@ def convergence_bound(
     μ' = 1 for μ ≤ Q. The default is Q^max(0, ⌈log_Q μ⌉ − 1), which agrees with both; `as_printed` takes
     the theorem's exponent.
     """
+    if q_max <= q_min or mu < 1:
+        raise ValueError(f"needs q_min < q_max and mu ≥ 1, got q_min={q_min}, q_max={q_max}, mu={mu}")
     if lr > 1 / (2 * L * q_max):
         raise ValueError(
             f"lr = {lr} is not allowed: Theorem 1 needs lr ≤ 1/(2 L q_max) = {1 / (2 * L * q_max)}"

@@ -18,7 +18,7 @@ P = ParamSpec("P")
 Steps = Annotated[int | None, Field(ge=1, description="local steps Q of a task")]
 Epochs = Annotated[int | None, Field(ge=1, description="local epochs E of a task, instead of steps")]
 Concurrency = Annotated[int | None, Field(ge=1, description="clients training at the same time; none: all")]
-ServerRate = Annotated[float, Field(gt=0, description="server learning rate η_g")]
+ServerRate = Annotated[float, Field(gt=0, allow_inf_nan=False, description="server learning rate η_g")]
 
 
 @dataclass(frozen=True)

@@ -32,8 +32,8 @@ Tensors = dict[str, Tensor]
 class Task:
     """What the server knows of one assignment of local training to one client.
 
-    `share` (p_i) and `staleness` (versions published since `base`) are taken when the update
-    arrives; `started` is the time of dispatch, in seconds.
+    `share` (p_i), `staleness` (versions published since `base`) and `arrival` (how many updates came
+    before it) are taken when the update arrives; `started` is the time of dispatch, in seconds.
     """
 
     id: TaskId
@@ -44,6 +44,7 @@ class Task:
     staleness: int = -1
     samples: int = 0
     share: float = 0.0
+    arrival: int = -1
 
 
 class View(Protocol):

@@ -44,7 +44,7 @@ class GlobalModel:
         return {**dict(self.bases.values()), **held}
 
     def lose(self, task: TaskId) -> None:
-        """A task came to nothing."""
+        """A task came to nothing, and its client cannot bring it back any more."""
         self.bases.pop(task, None)
 
     def drop(self, task: TaskId) -> None:
@@ -60,7 +60,8 @@ class GlobalModel:
                 step = part.transform(step, memory)
         if self._algorithm.buffers == "mean":  # after momentum and the like: a mean, not a step towards it
             step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
-        self.model = Model(self.model.layout, step.add_(self.model.values), updates[-1].integers)
+        newest = max(reversed(updates), key=lambda u: u.task.arrival)
+        self.model = Model(self.model.layout, step.add_(self.model.values), newest.integers)
         self.version = command.version
 
 

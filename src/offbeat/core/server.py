@@ -40,7 +40,7 @@ class Server:
         self.timers: dict[str, float] = {}
         self.tasks: dict[ClientId, Task] = {}  # in training, by client
         self.held: dict[TaskId, Task] = {}  # arrived, neither aggregated nor dropped yet
-        self.lost: dict[TaskId, Task] = {}  # lost with a client that left: it may bring them back
+        self.lost: dict[ClientId, Task] = {}  # a client's last task, lost as it left: it may bring it back
         self.dispatched = 0
         self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
         self.subject: Task | None = None  # the task the event at hand is about
@@ -73,8 +73,8 @@ class Server:
             raise AlgorithmError(f"time ran backwards: {event} at {now} after {self.now}")
         if self.stopped is not None:
             raise AlgorithmError(f"the run has stopped ({self.stopped}): {event} cannot be fed")
-        self.now = now
         event = self._admit(event)
+        self.now = now
         commands: list[Command] = []
         if self.begun:
             for command in self.schedule.on(event, self.state, self):
@@ -90,11 +90,14 @@ class Server:
         self.subject = None
         match event:
             case Arrived():
+                if event.steps < 1:
+                    raise AlgorithmError(f"task {event.task} arrived with {event.steps} local steps done")
                 task = self._finish(event.client, event.task)
                 task.steps = event.steps
                 task.staleness = self.version - task.base
                 task.samples = self.fleet.samples(task.client)
                 task.share = self.fleet.share(task.client)
+                task.arrival = self.counts["arrived"]
                 self.held[task.id] = task
                 self.counts["arrived"] += 1
             case Lost():
@@ -104,9 +107,7 @@ class Server:
                 if self.timers.pop(event.timer, None) is None:
                     raise AlgorithmError(f"timer {event.timer!r} fired without being set")
             case Joined():
-                self.fleet.add(event.client, event.samples, event.steps_per_epoch)
-                if event.holds is not None:
-                    self._bring_back(event.client, event.holds)
+                self._join(event)
             case Left():
                 return self._leave(event)
             case Begin():
@@ -129,17 +130,23 @@ class Server:
         self.fleet.remove(event.client)
         if task is None:
             return event
-        self.subject = self.lost[task.id] = task
+        self.subject = self.lost[event.client] = task
         self.counts["lost"] += 1
         return Left(event.client, task.id, event.reason)
 
-    def _bring_back(self, client: ClientId, task_id: TaskId) -> None:
-        task = self.lost.pop(task_id, None)
-        if task is None or task.client != client:
-            raise AlgorithmError(f"client {client} cannot hold task {task_id}")
-        self.counts["lost"] -= 1
-        self.tasks[client] = task
-        self.fleet.set_busy(client)
+    def _join(self, event: Joined) -> None:
+        client = event.client
+        if event.samples < 1 or event.steps_per_epoch < 1:
+            raise AlgorithmError(f"client {client} has {event.samples} samples: it cannot train")
+        held = self.lost.get(client)
+        if event.holds is not None and (held is None or held.id != event.holds):
+            raise AlgorithmError(f"client {client} cannot hold task {event.holds}")
+        self.fleet.add(client, event.samples, event.steps_per_epoch)
+        self.lost.pop(client, None)
+        if held is not None and event.holds is not None:
+            self.counts["lost"] -= 1
+            self.tasks[client] = held
+            self.fleet.set_busy(client)
 
     # ---- the books: commands ----
 

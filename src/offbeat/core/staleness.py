@@ -36,7 +36,7 @@ class Polynomial:
     """s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass uses α = 0.9, a = 0.5)."""
 
     alpha: _Weight = 1.0
-    a: Annotated[float, Field(ge=0)] = 0.5
+    a: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
     kind: Literal["polynomial"] = "polynomial"
 
     def __call__(self, staleness: int) -> float:
@@ -48,8 +48,8 @@ class Polynomial:
 class Hinge:
     """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
 
-    a: Annotated[float, Field(gt=0)] = 10.0
-    b: Annotated[float, Field(ge=0)] = 4.0
+    a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
+    b: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
     kind: Literal["hinge"] = "hinge"
 
     def __call__(self, staleness: int) -> float:

@@ -24,6 +24,8 @@ class Workbench:
         self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
         self._integers = [tensors[e.name] for e in self.layout.section("integer")]
         self._device = device
+        persistent = self.module.state_dict(keep_vars=True)
+        self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
 
     def load(self, model: Model) -> list[Tensor]:
         """Write a model into the module; returns its parameters, shaped, as they were loaded (w_o)."""
@@ -31,6 +33,8 @@ class Workbench:
         views = self._views(values, self.layout.section("parameter", "buffer"))
         with torch.no_grad():
             torch._foreach_copy_(self._floats, views)
+            for buffer, made in self._scratch:  # what travels with no model must not pass between tasks
+                buffer.copy_(made)
             integers = model.integers.to(self._device)
             for tensor, view in zip(
                 self._integers, self._views(integers, self.layout.section("integer")), strict=True

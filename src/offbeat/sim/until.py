@@ -15,7 +15,7 @@ class Until:
     `tasks` counts updates that have arrived. `accuracy` is in (0, 1] and needs evaluations.
     """
 
-    seconds: Annotated[float | None, Field(gt=0)] = None
+    seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     versions: Annotated[int | None, Field(ge=1)] = None
     tasks: Annotated[int | None, Field(ge=1)] = None
     accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
@@ -34,7 +34,7 @@ class Every:
     draws nothing from the run's random streams and changes nothing in it.
     """
 
-    seconds: Annotated[float | None, Field(gt=0)] = None
+    seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
     versions: Annotated[int | None, Field(ge=1)] = None
 
     @property

@@ -5,10 +5,10 @@ the papers use is said with each; means are in the unit of the quantity (seconds
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
@@ -66,6 +66,12 @@ class Uniform:
     low: Positive
     high: Positive
     law: Literal["uniform"] = "uniform"
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"low = {self.low} must not be above high = {self.high}")
+        return self
 
     def draw(self, generator: np.random.Generator) -> float:
         """One draw."""

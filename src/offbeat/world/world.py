@@ -12,7 +12,8 @@ from offbeat.world.availability import Availability
 from offbeat.world.laws import Constant, Law, Positive, check_length
 from offbeat.world.network import Network
 
-Speed = Law | list[Positive] | list[list[Positive]] | Callable[[int, int], float] | Positive
+OfTasks = Annotated[list[Positive], Field(min_length=1)]
+Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Positive
 
 
 @dataclass(frozen=True, config=CLOSED)
