@@ -108,8 +108,8 @@ def main() -> None:
     world = ob.World([0.2, 0.3, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0, 2.0, 10.0])
     for algorithm_ in (ob.fedavg(steps=20), fedavg_deadline(30, steps=20)):
         run = ob.simulate(algorithm_, world, until=ob.Until(seconds=3600))
-        s = run.summary
-        print(f"{algorithm_.name:16s} {s.versions:4d} versions, {s.aggregated:4d} updates, {s.dropped} dropped")
+        s, name = run.summary, algorithm_.name
+        print(f"{name:16s} {s.versions:4d} versions, {s.aggregated:4d} updates, {s.dropped} dropped")
 
 
 if __name__ == "__main__":

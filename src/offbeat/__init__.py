@@ -17,7 +17,7 @@ from offbeat.core.learner import NoTraining
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
 from offbeat.core.staleness import constant, hinge, polynomial
-from offbeat.data import FederatedData, federate, load
+from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
@@ -35,6 +35,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmError",
     "Availability",
+    "Dataset",
     "Every",
     "FederatedData",
     "Layout",

@@ -188,6 +188,8 @@ def report(
 
     records = [record for directory in directories for record in find_runs(directory)]
     known = records[0].recipe or {}
+    order = list(known.get("algorithms", {}))  # as the recipe has them, others after
+    records.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
     goal = target if target is not None else known.get("target")
     base = baseline or _usual_baseline(known, records)
     heading = title or known.get("title") or "Offbeat report"

@@ -18,7 +18,7 @@ from sim_worlds import HARD, Wrapped, digits, make
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 
-LONG = ob.Until(tasks=400)
+LONG = ob.Until(tasks=250)
 EVERY = ob.Every(versions=5)
 WORLD = HARD
 

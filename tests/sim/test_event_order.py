@@ -13,7 +13,7 @@ from offbeat.sim.queue import EventQueue
 EVENTS: list[Event] = [Joined(1, 10, 1), Arrived(2, 5, 3), Lost(3, 6), Left(4), Timer("a")]
 
 
-@pytest.mark.parametrize("order", permutations(range(5)))
+@pytest.mark.parametrize("order", list(permutations(range(5))))
 def test_order_at_equal_times(order: tuple[int, ...]) -> None:
     queue = EventQueue()
     for i in order:

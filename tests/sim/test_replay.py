@@ -1,6 +1,7 @@
 """A recorded run's events give its commands again; a changed record is found out."""
 
 import json
+import re
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ def test_identical(name: str, where: str, tmp_path: Path) -> None:
     assert result.difference is None
     assert result.events == sum(r.kind == "event" for r in rows)
     assert result.commands == sum(r.kind == "command" for r in rows)
-    assert result.events + result.commands == len(rows) > 200
+    assert result.events + result.commands == len(rows) > 150
 
 
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
@@ -48,8 +49,7 @@ def test_changed_steps_are_found(name: str, tmp_path: Path) -> None:
     result = replay(run, make(name))
     assert result.difference is not None
     assert result.difference.startswith(f"row {row.seq}: the replay gives train(")
-    assert f"steps={row.steps}," in result.difference + ","
-    assert f"steps={row.steps + 1}," in result.difference + ","
+    assert re.findall(r"steps=(\d+)", result.difference) == [str(row.steps), str(row.steps + 1)]
     assert "\n" not in result.difference
 
 
@@ -69,9 +69,8 @@ def test_a_deleted_command_is_found(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_the_last_command_deleted(name: str, tmp_path: Path) -> None:
     run = record(name, tmp_path)
-    rows = list(run.rows())
-    assert rows[-1].kind == "command"
-    run = tamper(tmp_path, "DELETE FROM journal WHERE seq = ?", (rows[-1].seq,))
+    last = list(run.rows("command"))[-1]
+    run = tamper(tmp_path, "DELETE FROM journal WHERE seq >= ?", (last.seq,))
     assert "the journal ends" in str(replay(run, make(name)).difference)
 
 

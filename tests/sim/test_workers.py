@@ -119,6 +119,8 @@ def test_the_interface_of_an_executor() -> None:
     """Results in any order, cancelled tasks, evaluations between; the same as in this process."""
     learner = digits(normed)
     base = learner.initial(0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in the workers
     tasks = [LocalTask(i, i % learner.clients, 0, 3, seed=1) for i in range(12)]
     alone, workers = InProcess(learner, Plain()), Workers(learner, Plain(), 1)
     try:
@@ -144,6 +146,7 @@ def test_the_interface_of_an_executor() -> None:
         assert len(workers._bases) <= 1
     finally:
         workers.close()
+        torch.set_num_threads(threads)
 
 
 def test_closing_in_the_middle_ends_everything(learner: ob.TorchLearner) -> None:

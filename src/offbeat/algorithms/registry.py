@@ -42,6 +42,11 @@ class Factory(Generic[P]):
     signature: inspect.Signature
 
     @property
+    def __signature__(self) -> inspect.Signature:  # what help() and editors show: without the ranges
+        plain = (p.replace(annotation=_bare(p.annotation)) for p in self.signature.parameters.values())
+        return self.signature.replace(parameters=list(plain))
+
+    @property
     def description(self) -> str:
         """What the factory's docstring says after its first line."""
         return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
@@ -108,6 +113,10 @@ def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _BOUNDS = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}
+
+
+def _bare(annotation: Any) -> Any:
+    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
 
 
 def _describe(parameter: inspect.Parameter) -> HyperParameter:

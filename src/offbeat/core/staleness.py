@@ -57,7 +57,10 @@ class Hinge:
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
-Staleness = Annotated[Constant | Polynomial | Hinge, Field(discriminator="kind")]
+Staleness = Annotated[
+    Constant | Polynomial | Hinge,
+    Field(discriminator="kind", description="weight s(τ), such as {kind: polynomial, alpha: 0.9, a: 0.5}"),
+]
 
 
 def constant(value: float = 1.0) -> Constant:

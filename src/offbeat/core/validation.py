@@ -26,7 +26,10 @@ def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
         names = list(known)
-        return f"unknown key {path}{did_you_mean(str(problem['loc'][-1]), names) if names else ''}"
+        last = str(problem["loc"][-1])
+        if not _is_name(problem["loc"][-1]):  # a key that is no name, such as batch-size
+            path = f"{path}.{last}" if path else last
+        return f"unknown key {path}{did_you_mean(last, names) if names else ''}"
     if kind in ("missing", "missing_argument"):
         return f"{path} is missing"
     if kind == "union_tag_not_found":

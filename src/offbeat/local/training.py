@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 from math import cos, pi
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -73,6 +73,14 @@ class Training:
     decay: Decay | None = None
     channels_last: bool | None = None
     device: str = "cpu"
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        if self.momentum and self.optimizer != "sgd":
+            raise ValueError(
+                f"momentum = {self.momentum} is for sgd, {self.optimizer} has its own; leave it out"
+            )
+        return self
 
     def build(self, parameters: Iterable[Tensor], version: int) -> torch.optim.Optimizer:
         """A fresh optimizer for a task that starts from `version`."""

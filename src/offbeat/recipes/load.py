@@ -38,8 +38,8 @@ def load_recipe(
             change(document, str(key), value)
     if seed is not None:
         document["seed"] = seed
-    for text in sets:
-        key, equals, value = text.partition("=")
+    for text in sorted(sets, key=lambda text: not text.startswith(("algorithm=", "algorithm.name="))):
+        key, equals, value = text.partition("=")  # what chooses the algorithm comes before its options
         if not equals:
             raise UsageError(f"--set {text} is not allowed: write section.key=value")
         change(document, key, _yaml(value, f"--set {text}"))

@@ -58,6 +58,14 @@ class Recipe(Section):
             raise ValueError("the run would never end: give until seconds, versions, tasks or accuracy")
         return self
 
+    @model_validator(mode="after")
+    def _population(self) -> Self:
+        if self.world.clients not in (None, self.clients):
+            raise ValueError(
+                f"world.clients = {self.world.clients} is not clients = {self.clients}: leave it out"
+            )
+        return self
+
     def spec(self, label: str) -> dict[str, Any]:
         """Name and hyper-parameters of a label: its entry in `algorithms`, or else the defaults."""
         return {"name": label, **self.algorithms.get(label, {})}

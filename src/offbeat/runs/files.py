@@ -12,6 +12,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file that survives a power cut once this returns (with `sync_directory`)."""
     part = path.with_suffix(".part")
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+    part.chmod(0o666 & ~_umask())  # the library makes it private to its owner
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
@@ -29,3 +30,10 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _umask() -> int:
+    """The process's file mode mask, which can only be read by setting it."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -126,8 +126,9 @@ def flat(metric: Metric) -> dict[str, Any]:
     return {**{k: v for k, v in columns.items() if k not in ("seq", "data")}, **(metric.data or {})}
 
 
-def read_run(directory: Path) -> RunRecord:
+def read_run(directory: str | Path) -> RunRecord:
     """Open one run's directory."""
+    directory = Path(directory)
     if not (directory / DATABASE).is_file():
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
     database = _open(directory)
@@ -144,8 +145,9 @@ def read_run(directory: Path) -> RunRecord:
     return RunRecord(directory, meta)
 
 
-def find_runs(directory: Path) -> list[RunRecord]:
+def find_runs(directory: str | Path) -> list[RunRecord]:
     """Every run in a directory, however deep."""
+    directory = Path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:
         raise UsageError(f"{directory} holds no run: no {DATABASE} in it or below it")

@@ -120,6 +120,7 @@ class RunStore:
         }
         self._commit(meta, "DELETE FROM checkpoints", {})
         self._delete_except({MODEL})
+        self._database.execute("PRAGMA journal_mode = DELETE")  # readable from a read-only place
 
     def abandon(self, status: str) -> None:
         """Leave the run as its last checkpoint has it, "interrupted" or "failed"."""

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate
+from offbeat.core.errors import OffbeatError
 from offbeat.core.journal import Row, command_row, event_of, event_row
 from offbeat.core.server import Server
 from offbeat.runs.record import RunRecord
@@ -30,7 +31,11 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
             return Replay(
                 events, commands, f"row {row.seq}: {_show(row)} is recorded, but nothing commands it"
             )
-        for given in _react(server, row):
+        try:
+            reaction = list(_react(server, row))
+        except OffbeatError as error:
+            return Replay(events, commands, f"row {row.seq}: {_show(row)} is recorded, but {error}")
+        for given in reaction:
             if given.kind == "event":
                 events += 1
             else:

@@ -160,6 +160,7 @@ class Workers:
     def _take_in(self, job: _Job, reply: Mapping[str, Any]) -> None:
         assert job.result is not None
         if "error" in reply:
+            self._release(job)
             what = f"task {job.task}" if job.task else "evaluation"
             raise RunError(f"{what} failed in a worker process:\n{reply['error']}")
         if job.task is None:
@@ -206,16 +207,20 @@ class Workers:
         dead.connection.close()
         jobs = list(dead.jobs)
         self._workers[self._workers.index(dead)] = self._hire()
-        for position, job in enumerate(jobs):
+        for job in jobs:
             self._release(job)
-            job.deaths += position == 0
-            if job.deaths >= MOST_DEATHS:
-                code = dead.process.exitcode
-                raise RunError(
-                    f"{job.task or 'evaluation'}: {job.deaths} workers died of it (last exit code {code}); "
-                    "a script that simulates with workers must do so under `if __name__ == '__main__':`"
-                )
             heappush(self._waiting, (-1.0, job.id, job))
+        if jobs:
+            self._blame(jobs[0], dead.process.exitcode)
+
+    def _blame(self, job: _Job, code: int | None) -> None:
+        """The job at hand may be what the worker died of."""
+        job.deaths += 1
+        if job.deaths >= MOST_DEATHS:
+            raise RunError(
+                f"{job.task or 'evaluation'}: {job.deaths} workers died of it (last exit code {code}); "
+                "a script that simulates with workers must do so under `if __name__ == '__main__':`"
+            )
 
 
 def _work(connection: Connection, learner: Learner, objective: Objective) -> None:

@@ -1,8 +1,8 @@
 """Who is there when: late joiners, leavers, periodic absence, and tasks that come to nothing."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.validation import CLOSED
@@ -24,3 +24,9 @@ class Availability:
     leave: Positive | list[Positive] | Law | None = None
     period: Positive | None = None
     present: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _used(self) -> Self:
+        if self.present < 1 and self.period is None:
+            raise ValueError(f"present = {self.present} is a share of period: give period, in seconds")
+        return self

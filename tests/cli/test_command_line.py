@@ -1,0 +1,379 @@
+"""The command line: what it prints, writes and answers, and how it says what is wrong."""
+
+import hashlib
+import json
+import os
+import random
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import offbeat as ob
+from offbeat import cli
+from offbeat.recipes.build import run_recipe
+from offbeat.recipes.load import load_recipe
+from offbeat.version import __version__
+
+OFFBEAT = Path(sys.executable).with_name("offbeat")
+RECIPE: dict[str, Any] = {
+    "title": "Tiny",
+    "clients": 4,
+    "data": {"dataset": "digits", "samples": 200, "test_samples": 50, "partition": {"kind": "iid"}},
+    "model": {"name": "logistic"},
+    "world": {"seconds_per_step": {"law": "exponential", "mean": 0.15, "minimum": 0.1}, "jitter": 0.05},
+    "algorithm": "fedcompass",
+    "algorithms": {
+        "fedavg": {"steps": 4},
+        "fedbuff": {"steps": 4, "size": 2},
+        "fedcompass": {"q_min": 2, "q_max": 8},
+    },
+    "until": {"tasks": 15},
+    "target": 0.3,
+    "baseline": "fedcompass",
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("tiny.yaml").write_text(yaml.safe_dump(RECIPE))
+    return "tiny.yaml"
+
+
+class Answer:
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    def complaint(self, code: int = 2) -> str:
+        """Its only line on stderr, of a call that printed nothing else."""
+        assert self.code == code, self.err
+        assert self.out == ""
+        lines = self.err.splitlines()
+        assert len(lines) == 1, self.err
+        assert lines[0].startswith("offbeat: ")
+        return lines[0]
+
+
+@pytest.fixture
+def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process."""
+    from rich.console import Console
+
+    monkeypatch.setattr(cli, "out", Console(highlight=False, width=160))
+    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        code = end.value.code
+        return Answer(code if isinstance(code, int) else 0, said.out, said.err)
+
+    return call
+
+
+def process(*arguments: object, **environment: str) -> Answer:
+    """The command line as a process of its own."""
+    done = subprocess.run(
+        [OFFBEAT, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    return Answer(done.returncode, done.stdout, done.stderr)
+
+
+def contents(directory: Path) -> dict[str, Any]:
+    database = sqlite3.connect(directory / "run.db")
+    rows = {t: database.execute(f"SELECT * FROM {t} ORDER BY 1").fetchall() for t in ("journal", "metrics", "meta")}
+    database.close()
+    return {**rows, "model": hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()}
+
+
+# ---- what works ----
+
+
+def test_algorithms_are_listed(offbeat: Any) -> None:
+    listed = offbeat("algorithms")
+    assert listed.code == 0
+    for name, factory in ob.ALGORITHMS.items():
+        assert re.search(rf"^{name}\s", listed.out, re.M)
+        one = offbeat("algorithms", name)
+        assert one.code == 0
+        assert factory.paper in one.out
+        assert all(option.name in one.out for option in factory.hyperparameters)
+
+
+def test_recipes_are_listed_and_printed(offbeat: Any, tmp_path: Path) -> None:
+    listed = offbeat("recipes")
+    assert listed.code == 0
+    assert "fedcompass/mnist-paper" in listed.out
+    printed = offbeat("recipes", "digits").out
+    (tmp_path / "mine.yaml").write_text(printed)
+    assert load_recipe(str(tmp_path / "mine.yaml")) == load_recipe("digits")
+
+
+def test_version_and_help(offbeat: Any) -> None:
+    assert offbeat("--version").out == f"offbeat {__version__}\n"
+    assert "compare" in offbeat("--help").out
+    assert offbeat().code == 2
+
+
+def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
+    ran = offbeat("run", recipe, "--out", "one", "--seed", 3, "--set", "until.tasks=20")
+    assert ran.code == 0, ran.err
+    assert "stopped: reached 20 client tasks" in ran.out
+    assert "written to one" in ran.out
+    record = ob.read_run(Path("one"))
+    assert (record.seed, record.label, record.status) == (3, "fedcompass", "finished")
+
+    lines = [json.loads(line) for line in offbeat("journal", "one").out.splitlines()]
+    assert lines == list(record.journal())
+    wanted = {"seq", "t", "kind", "name", "client", "task", "base", "version", "staleness", "steps"}
+    assert all(wanted <= set(line) for line in lines)
+    grouped = [line for line in lines if line["name"] == "train" and "group" in line]
+    assert len(grouped) > 5
+    assert all(line["T_a"] <= line["T_max"] and line["t"] < line["T_a"] for line in grouped)
+    for kind, test in {
+        "event": lambda e: e["kind"] == "event",
+        "command": lambda e: e["kind"] == "command",
+        "arrived": lambda e: e["name"] == "arrived",
+        "train": lambda e: e["name"] == "train",
+    }.items():
+        some = [json.loads(line) for line in offbeat("journal", "one", "--kind", kind).out.splitlines()]
+        assert some == [line for line in lines if test(line)]
+        assert some
+
+    replayed = offbeat("replay", "one")
+    assert (replayed.code, replayed.err) == (0, "")
+    events = sum(line["kind"] == "event" for line in lines)
+    assert f"identical: {events} events gave the {len(lines) - events} recorded commands" in replayed.out
+
+    reported = offbeat("report", "one", "-o", "page/report.html", "--png", "figures")
+    assert reported.code == 0, reported.err
+    assert "Tiny" in Path("page/report.html").read_text("utf-8")
+    assert len(list(Path("figures").glob("*.png"))) >= 1
+
+    resumed = offbeat("resume", "one")
+    assert resumed.code == 0
+    assert "has finished already" in resumed.out
+
+
+def test_a_replay_that_differs(recipe: str, offbeat: Any) -> None:
+    offbeat("run", recipe, "--out", "one")
+    database = sqlite3.connect("one/run.db")
+    with database:
+        database.execute("UPDATE journal SET steps = steps + 1 WHERE name = 'train' AND task = 7")
+    database.close()
+    assert re.search(r"the replay differs at row \d+: the replay gives train\(", offbeat("replay", "one").complaint(1))
+
+
+def test_a_journal_with_infinities_is_json(recipe: str, offbeat: Any) -> None:
+    offbeat("run", recipe, "--out", "one", "--set", "training.lr=1e30")
+    lines = [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in
+             offbeat("journal", "one").out.splitlines()]  # fmt: skip
+    assert any(line["name"] == "arrived" and line["loss"] is None for line in lines)
+
+
+def test_compare_and_compare_again(recipe: str) -> None:
+    command = ("compare", recipe, "-a", "fedavg,fedbuff", "--seeds", 2, "--out", "many", "-j", 2, "--target", 0.2)
+    first = process(*command)
+    assert first.code == 0, first.err
+    assert re.search(r"fedavg\b.*fedbuff\b", first.out, re.S)
+    assert sorted(r.path.as_posix() for r in ob.find_runs(Path("many"))) == [
+        "many/fedavg/seed-0", "many/fedavg/seed-1", "many/fedbuff/seed-0", "many/fedbuff/seed-1"
+    ]  # fmt: skip
+    before = {p: p.stat().st_mtime_ns for p in Path("many").rglob("*") if p.suffix in (".db", ".safetensors")}
+    second = process(*command)
+    assert second.code == 0, second.err
+    assert second.out == first.out
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+    other = process(*command, "--set", "training.lr=0.5")
+    assert "holds another experiment's run: choose another --out" in other.complaint()
+    assert before == {p: p.stat().st_mtime_ns for p in before}
+    assert process("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
+
+
+def test_a_failing_run_says_so(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ob.RunError("task 3 failed")
+
+    monkeypatch.setattr(ob.TorchLearner, "train", fail)
+    assert offbeat("run", recipe, "--out", "one").complaint(1) == "offbeat: task 3 failed"
+    assert ob.read_run(Path("one")).status == "failed"
+
+
+# ---- interruptions of a real process ----
+
+
+@pytest.fixture
+def long_recipe(recipe: str) -> str:
+    longer = {**RECIPE, "until": {"tasks": 2500}, "evaluate": {"versions": 3}, "algorithm": "fedbuff"}
+    Path("long.yaml").write_text(yaml.safe_dump(longer))
+    return "long.yaml"
+
+
+def begin(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [OFFBEAT, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(path: Path) -> None:
+    end = time.monotonic() + 60
+    while not path.exists():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+def test_kill_ctrl_c_and_resume(long_recipe: str) -> None:
+    """Killed at once, killed later, then Ctrl-C, then brought to its end by another number of processes."""
+    directory, draw = Path("run"), random.Random(1)
+    moments = [0.0, draw.uniform(0, 0.3)]
+    run = begin("run", long_recipe, "--out", directory)
+    for moment in moments:
+        wait_for(directory / "lock")
+        time.sleep(moment)
+        run.kill()
+        run.communicate()
+        started = (directory / "run.db").exists()
+        run = begin("resume", directory) if started else begin("run", long_recipe, "--out", directory)
+        if started:
+            sessions = rows_in(directory, "sessions")
+            end = time.monotonic() + 60
+            while rows_in(directory, "sessions") == sessions and time.monotonic() < end:
+                time.sleep(0.01)
+    wait_for(directory / "run.db")
+    time.sleep(0.3)
+    run.send_signal(signal.SIGINT)
+    said = run.communicate()
+    assert run.returncode == 130, said
+    assert said[1].startswith("offbeat: interrupted; go on with: offbeat resume")
+    assert said[1].count("\n") == 1
+    record = ob.read_run(directory)
+    assert record.status == "interrupted"
+    saved = record.checkpoint()
+    assert saved is not None
+    assert saved.journal == rows_in(directory, "journal") > 0
+    ended = process("resume", directory, "--workers", 1)
+    assert ended.code == 0, ended.err
+    loaded = load_recipe(long_recipe)
+    run_recipe(loaded, loaded.algorithm, seed=0, out=Path("whole"))
+    assert contents(directory) == contents(Path("whole"))
+    assert not list(directory.glob("*.part"))
+    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+
+
+def rows_in(directory: Path, table: str) -> int:
+    database = sqlite3.connect(f"file:{directory / 'run.db'}?mode=ro", uri=True)
+    try:
+        return int(database.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+    finally:
+        database.close()
+
+
+# ---- what is wrong ----
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("run nosuch", "recipe nosuch is neither a file nor built in"),
+        ("run /proc/self/mem", "recipe /proc/self/mem"),
+        ("run digits --set clents=3", 'unknown key clents; did you mean "clients"?'),
+        ("run digits --set clients=ten", "clients = 'ten'"),
+        ("run digits --set clients", "--set clients is not allowed"),
+        ("run digits --set algorithm.q_min=0", "fedcompass: q_min = 0"),
+        ("run digits --set algorithm.q_min=99", "q_min = 99 must not be above q_max = 40"),
+        ("run digits --set algorithm.momentum=1", "momentum = 1"),
+        ("run digits --set algorithm=fedbuf", 'did you mean "fedbuff"?'),
+        ("run digits --set algorithm=fedbuff --set algorithm.concurrency=50", "50 clients .* there are 10"),
+        ("run digits --set algorithm=fedavg --set algorithm.clients_per_round=11", "11 clients .* there are 10"),
+        ("run digits --set clients=2000 --set data.partition.kind=iid", "partition"),
+        ("run digits --set clients=2000 --set data.partition={kind:label_dirichlet}", "partition"),
+        ("run digits --set data.dataset=fashion_mnist", "dataset 'fashion_mnist' is not in"),
+        ("run digits --set data.dataset=digit", "dataset 'digit' is unknown"),
+        ("run digits --set data.samples=99999", "99999"),
+        ("run digits --set model.name=cnn_21840", "cnn_21840"),
+        ("run digits --seed -1", "seed = -1"),
+        ("run digits --seed 99999999999999999999", "seed = 99999999999999999999"),
+        ("run digits --seed one", "--seed"),
+        ("run digits --scale big", "--scale big is unknown"),
+        ("run digits --workers -1", "--workers -1 is not allowed: give a number from 0, or auto"),
+        ("run digits --workers two", "--workers two is not allowed"),
+        ("run digits --out file", "cannot write a run to file"),
+        ("run digits --out /proc/x", "cannot write a run to /proc/x"),
+        ("run digits --nonsense", "No such option"),
+        ("run", "RECIPE"),
+        ("compare digits --seeds 0", "--seeds"),
+        ("compare digits --target 2 --out new", "target is 2"),
+        ("compare digits --target 0 --out new", "target is 0"),
+        ("compare digits -a fedavg,nosuch", "--algorithms nosuch is unknown"),
+        ("compare digits -a fedavg,fedavg", "name each algorithm once"),
+        ("compare digits -a fedavg --baseline nosuch --out new", "--baseline nosuch is not among"),
+        ("compare digits --jobs 0", "--jobs 0 is not allowed: give a number from 1, or auto"),
+        ("compare digits --out file", "file"),
+        ("compare digits --out /proc/x", "/proc/x"),
+        ("compare digits -a fedbuff --set algorithms.fedbuff.concurrency=50", "50 clients"),
+        ("compare digits -a fedbuff --set algorithms.fedbuff.size=0", "size = 0"),
+        ("algorithms fedbuf", 'did you mean "fedbuff"?'),
+        ("recipes digts", 'did you mean "digits"?'),
+        ("journal nowhere", "nowhere is not a run"),
+        ("replay nowhere", "nowhere is not a run"),
+        ("resume nowhere", "nowhere is not a run"),
+        ("report nowhere", "nowhere holds no run"),
+        ("journal file", "file is not a run"),
+        ("report one --target 2", "target is 2"),
+        ("report one --baseline nosuch", "nosuch"),
+        ("report one -o file/page.html", "cannot be written"),
+        ("report one -o page.html --png file", "cannot be written"),
+        ("report one one", "two runs"),
+        ("journal one --kind nonsense", "nonsense"),
+        ("nosuch", "No such command"),
+    ],
+)
+def test_wrong_usage_is_one_line(
+    arguments: str, said: str, recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("empty").mkdir()
+    Path("file").touch()
+    monkeypatch.setenv("OFFBEAT_DATA", "empty")
+    words = [w.replace("kind:", "kind: ") for w in arguments.split()]
+    if "one" in words[1:2]:
+        ob.simulate(ob.fedavg(steps=1), ob.World(clients=2), until=ob.Until(tasks=4), out="one")
+    assert re.search(re.sub(r"\?$", r"\?", said), offbeat(*words).complaint())
+    if words[0] in ("run", "compare"):
+        assert not [p for p in Path().rglob("*") if p.name in ("run.db", "new")]
+
+
+def test_wrong_usage_as_a_process(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    assert "cannot write a run" in process("run", "digits", "--out", tmp_path / "file").complaint()
+    assert "is not in" in process(
+        "run", "digits", "--set", "data.dataset=fashion_mnist", OFFBEAT_DATA=str(tmp_path)
+    ).complaint()
+
+
+def test_a_run_started_from_python_can_be_looked_at_but_not_resumed(recipe: str, offbeat: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        ob.simulate(
+            ob.fedasync(steps=1), ob.World(clients=2), until=ob.Until(tasks=4), out="one",
+            watch=lambda _: 1 / 0, checkpoint_seconds=0,
+        )  # fmt: skip
+    assert "was started from Python" in offbeat("resume", "one").complaint()
+
+
+def test_a_reader_that_has_seen_enough(recipe: str, offbeat: Any) -> None:
+    offbeat("run", recipe, "--out", "one", "--set", "until.tasks=300")
+    done = subprocess.run(
+        f"{OFFBEAT} journal one | head -n 2", shell=True, capture_output=True, text=True, check=False
+    )
+    assert len(done.stdout.splitlines()) == 2
+    assert done.stderr == ""

@@ -1,0 +1,161 @@
+"""One algorithm, the same events and seed, three drivers: the simulator, forty lines in this file, a replay.
+
+The driver here has its own queue and knows nothing of `offbeat.sim`; all give the same commands, and
+both that train give the same bits.
+"""
+
+from heapq import heappop, heappush
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.commands import Aggregate, Drop, SetTimer, Stop, Train
+from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.learner import LocalTask
+from offbeat.sim.replay import replay
+
+SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
+SEED, TASKS = 11, 50
+OPTIONS: dict[str, dict[str, Any]] = {
+    "fedavg": {"steps": 3, "clients_per_round": 3},
+    "fedavgm": {"steps": 3, "clients_per_round": 4},
+    "fedasync": {"steps": 3, "concurrency": 4, "rho": 0.01},
+    "fedbuff": {"steps": 3, "size": 3, "concurrency": 3},
+    "fedcompass": {"q_min": 2, "q_max": 8, "momentum": 0.5},
+}
+
+
+def make(name: str) -> ob.Algorithm:
+    return ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+
+
+def module() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+@pytest.fixture(scope="module")
+def learner() -> ob.TorchLearner:
+    source = ob.load("digits", samples=200, test_samples=20)
+    data = ob.federate(source, None, np.array_split(np.arange(200), 5))
+    return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
+
+
+Said = list[tuple[float, Any]]
+
+
+def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, GlobalModel]:
+    """Carry an algorithm out by hand until so many tasks have arrived."""
+    server = ob.Server(algorithm.schedule, SEED)
+    tensors = GlobalModel(algorithm, learner.initial(SEED))
+    queue: list[tuple[float, bool, int, Event]] = []
+    number, said = count(), []
+    bases = {}
+
+    def happen(now: float, event: Event) -> None:
+        result = None
+        if isinstance(event, Arrived):
+            base, task = bases.pop(event.task)
+            result = learner.train(base, task, algorithm.objective)
+            event = Arrived(event.client, event.task, event.steps, result.metrics)
+        commands = server.feed(now, event)
+        if result is not None:
+            assert server.subject is not None
+            tensors.arrive(server.subject, result)
+        for command in commands:
+            said.append((now, command))
+            match command:
+                case Train():
+                    task = LocalTask(command.task, command.client, command.base, command.steps, SEED)
+                    bases[command.task] = (tensors.dispatch(command.task), task)
+                    arrival = Arrived(command.client, command.task, command.steps)
+                    due = now + command.steps * SPEEDS[command.client]
+                    heappush(queue, (due, False, next(number), arrival))
+                case Aggregate():
+                    tensors.aggregate(command)
+                case Drop():
+                    tensors.drop(command.task)
+                case SetTimer():
+                    heappush(queue, (command.at, True, next(number), Timer(command.timer)))
+                case Stop():
+                    raise AssertionError("none of these stops by itself")
+
+    for client in range(learner.clients):
+        happen(0.0, Joined(client, learner.samples(client), learner.steps_per_epoch(client)))
+    happen(0.0, Begin())
+    while server.counts["arrived"] < TASKS:
+        now, _, _, event = heappop(queue)
+        if isinstance(event, Timer) and server.timers.get(event.timer) != now:
+            continue  # cancelled, or set anew
+        happen(now, event)
+    return said, tensors
+
+
+def plain(said: Said) -> list[dict[str, Any]]:
+    """Commands in the words of the journal, put there by this test."""
+    words = []
+    for t, command in said:
+        match command:
+            case Train():
+                row = {"client": command.client, "task": command.task, "base": command.base,
+                       "steps": command.steps, **command.note}  # fmt: skip
+            case Aggregate():
+                row = {"version": command.version, "tasks": list(command.tasks),
+                       "clients": list(command.clients), **command.note}  # fmt: skip
+            case Drop():
+                row = {"client": command.client, "task": command.task, "reason": command.reason}
+            case SetTimer():
+                row = {"timer": command.timer, "at": command.at}
+            case _:
+                row = {"timer": command.timer}
+        words.append({"t": t, **row})
+    return words
+
+
+@pytest.fixture
+def single_threaded() -> Any:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+@pytest.mark.usefixtures("single_threaded")
+@pytest.mark.parametrize("name", ob.ALGORITHMS)
+def test_three_drivers_agree(name: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
+    said, tensors = drive(make(name), learner)
+    world = ob.World(seconds_per_step=SPEEDS)
+    run = ob.simulate(make(name), world, learner, seed=SEED, until=ob.Until(tasks=TASKS), out=tmp_path)
+    recorded = [e for e in run.journal if e["kind"] == "command"]
+    mine = plain(said)
+    assert len(mine) == len(recorded) > TASKS
+    for own, entry in zip(mine, recorded, strict=True):
+        assert own == {key: entry[key] for key in own}
+    assert torch.equal(tensors.model.values, run.model.values)
+    assert torch.equal(tensors.model.integers, run.model.integers)
+    assert int(run.model.integers[0]) > 0
+    assert (tensors.version, len(tensors.updates)) == (run.summary.versions, run.summary.held)
+    result = replay(ob.read_run(tmp_path), make(name))
+    assert result.difference is None
+    assert result.commands == len(mine)
+
+
+@pytest.mark.parametrize("name", ob.ALGORITHMS)
+def test_a_journals_events_drive_a_server_to_the_same_commands(name: str, tmp_path: Path) -> None:
+    """With everything a world has: tasks are lost, clients come and go."""
+    world = ob.World(
+        seconds_per_step=ob.laws.LogNormal(1.0),
+        jitter=0.1,
+        availability=ob.Availability(dropout=0.1, join=[0, 0, 0, 5, 30], period=50, present=0.8),
+    )
+    nothing = ob.NoTraining(5, parameters=2, samples_per_client=30, batches=3)
+    run = ob.simulate(make(name), world, nothing, seed=SEED, until=ob.Until(tasks=TASKS), out=tmp_path)
+    assert {"lost", "left", "joined"} <= {e["name"] for e in run.journal}
+    assert replay(ob.read_run(tmp_path), make(name)).difference is None
