@@ -94,17 +94,23 @@ def population(clients: int, concurrency: int, tasks: int) -> list[dict[str, Any
 
 def main() -> None:
     """Print both tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     machine = f"{platform.machine()}, Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{machine}, numpy {numpy.__version__}\n")
-    print(f"A: {options.tasks} empty client tasks, {PARAMETERS} parameters, 10 of 100 clients (FedCompass: all)")
+    print(
+        f"A: {options.tasks} empty client tasks, {PARAMETERS} parameters, 10 of 100 clients (FedCompass: all)"
+    )
     tasks = overhead(options.tasks)
     for row in tasks:
         low, high = row["range"]
-        print(f"  {row['algorithm']:12} journal in {row['journal']:6} {row['us_per_task']:6.1f} us/task", end="")
+        print(
+            f"  {row['algorithm']:12} journal in {row['journal']:6} {row['us_per_task']:6.1f} us/task", end=""
+        )
         print(f"  ({low:.1f} to {high:.1f})")
     print("B: 100,000 clients, 1,000 at a time, journal on disk")
     people = population(100_000, 1_000, options.tasks)

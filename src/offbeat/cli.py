@@ -17,6 +17,7 @@ from rich.table import Table
 from offbeat.algorithms import ALGORITHMS, Factory
 from offbeat.console import CompareWatcher, RunWatcher, err, live_display, out, summary_lines
 from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.build import recorded_algorithm, resume_run, run_recipe
 from offbeat.recipes.compare import compare as run_comparison
@@ -212,6 +213,9 @@ def journal(
 ) -> None:
     """Print a run's journal as JSON lines: one object an event or command."""
     wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
+    known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
+    if kind is not None and kind not in known:
+        raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
     for entry in read_run(directory).journal():
         if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
             print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201

@@ -92,7 +92,10 @@ def process(*arguments: object, **environment: str) -> Answer:
 
 def contents(directory: Path) -> dict[str, Any]:
     database = sqlite3.connect(directory / "run.db")
-    rows = {t: database.execute(f"SELECT * FROM {t} ORDER BY 1").fetchall() for t in ("journal", "metrics", "meta")}
+    rows = {
+        t: database.execute(f"SELECT * FROM {t} ORDER BY 1").fetchall()
+        for t in ("journal", "metrics", "meta")
+    }
     database.close()
     return {**rows, "model": hashlib.sha256((directory / "model.safetensors").read_bytes()).hexdigest()}
 
@@ -172,18 +175,33 @@ def test_a_replay_that_differs(recipe: str, offbeat: Any) -> None:
     with database:
         database.execute("UPDATE journal SET steps = steps + 1 WHERE name = 'train' AND task = 7")
     database.close()
-    assert re.search(r"the replay differs at row \d+: the replay gives train\(", offbeat("replay", "one").complaint(1))
+    assert re.search(
+        r"the replay differs at row \d+: the replay gives train\(", offbeat("replay", "one").complaint(1)
+    )
 
 
 def test_a_journal_with_infinities_is_json(recipe: str, offbeat: Any) -> None:
-    offbeat("run", recipe, "--out", "one", "--set", "training.lr=1e30")
+    offbeat("run", recipe, "--out", "one", "--set", "training.lr=3e38")
     lines = [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in
              offbeat("journal", "one").out.splitlines()]  # fmt: skip
     assert any(line["name"] == "arrived" and line["loss"] is None for line in lines)
 
 
-def test_compare_and_compare_again(recipe: str) -> None:
-    command = ("compare", recipe, "-a", "fedavg,fedbuff", "--seeds", 2, "--out", "many", "-j", 2, "--target", 0.2)
+def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
+    command = (
+        "compare",
+        recipe,
+        "-a",
+        "fedavg,fedbuff",
+        "--seeds",
+        2,
+        "--out",
+        "many",
+        "-j",
+        2,
+        "--target",
+        0.2,
+    )
     first = process(*command)
     assert first.code == 0, first.err
     assert re.search(r"fedavg\b.*fedbuff\b", first.out, re.S)
@@ -195,10 +213,10 @@ def test_compare_and_compare_again(recipe: str) -> None:
     assert second.code == 0, second.err
     assert second.out == first.out
     assert before == {p: p.stat().st_mtime_ns for p in before}
-    other = process(*command, "--set", "training.lr=0.5")
+    other = offbeat(*command, "--set", "training.lr=0.5")
     assert "holds another experiment's run: choose another --out" in other.complaint()
     assert before == {p: p.stat().st_mtime_ns for p in before}
-    assert process("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
+    assert offbeat("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
 
 
 def test_a_failing_run_says_so(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,7 +313,10 @@ def rows_in(directory: Path, table: str) -> int:
         ("run digits --set algorithm.momentum=1", "momentum = 1"),
         ("run digits --set algorithm=fedbuf", 'did you mean "fedbuff"?'),
         ("run digits --set algorithm=fedbuff --set algorithm.concurrency=50", "50 clients .* there are 10"),
-        ("run digits --set algorithm=fedavg --set algorithm.clients_per_round=11", "11 clients .* there are 10"),
+        (
+            "run digits --set algorithm=fedavg --set algorithm.clients_per_round=11",
+            "11 clients .* there are 10",
+        ),
         ("run digits --set clients=2000 --set data.partition.kind=iid", "partition"),
         ("run digits --set clients=2000 --set data.partition={kind:label_dirichlet}", "partition"),
         ("run digits --set data.dataset=fashion_mnist", "dataset 'fashion_mnist' is not in"),
@@ -356,9 +377,12 @@ def test_wrong_usage_is_one_line(
 def test_wrong_usage_as_a_process(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert "cannot write a run" in process("run", "digits", "--out", tmp_path / "file").complaint()
-    assert "is not in" in process(
-        "run", "digits", "--set", "data.dataset=fashion_mnist", OFFBEAT_DATA=str(tmp_path)
-    ).complaint()
+    assert (
+        "is not in"
+        in process(
+            "run", "digits", "--set", "data.dataset=fashion_mnist", OFFBEAT_DATA=str(tmp_path)
+        ).complaint()
+    )
 
 
 def test_a_run_started_from_python_can_be_looked_at_but_not_resumed(recipe: str, offbeat: Any) -> None:

@@ -65,7 +65,13 @@ def worlds(draw: st.DrawFn) -> ob.World:
             dropout=st.sampled_from([0.0, 0.1, 0.5]),
             join=st.none() | moments | st.just(0.0),
             leave=st.none() | moments.map(lambda m: [2 * t for t in m]),
-            period=st.none() | st.sampled_from([30.0, 100.0]) | st.floats(20.0, 300.0),
+        )
+        | st.builds(
+            ob.Availability,
+            dropout=st.sampled_from([0.0, 0.1, 0.5]),
+            join=st.none() | moments | st.just(0.0),
+            leave=st.none() | moments.map(lambda m: [2 * t for t in m]),
+            period=st.sampled_from([30.0, 100.0]) | st.floats(20.0, 300.0),
             present=st.floats(0.1, 1.0),
         )
     )

@@ -50,9 +50,17 @@ def test_the_tables_are_the_documented_ones(tmp_path: Path) -> None:
     assert columns(database) == columns(documented)
     assert columns(database)["journal"] == list(Row._fields)
     assert columns(database)["metrics"] == list(Metric._fields)
-    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)  # one file, once it is whole
     documented.close()
     database.close()
+
+
+def test_a_run_in_progress_has_a_write_ahead_log(tmp_path: Path) -> None:
+    store = start(tmp_path)
+    database = sqlite3.connect(tmp_path / "run.db")
+    assert database.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    database.close()
+    store.close()
 
 
 def test_every_value_of_meta_and_data_is_json(tmp_path: Path) -> None:
@@ -260,7 +268,11 @@ def test_find_runs_however_deep(tmp_path: Path) -> None:
     for i, place in enumerate(("b/seed-0", "a/x/y/seed-1", "b/seed-1")):
         finished(tmp_path / place, seed=i)
     found = ob.find_runs(tmp_path)
-    assert [r.path.relative_to(tmp_path).as_posix() for r in found] == ["a/x/y/seed-1", "b/seed-0", "b/seed-1"]
+    assert [r.path.relative_to(tmp_path).as_posix() for r in found] == [
+        "a/x/y/seed-1",
+        "b/seed-0",
+        "b/seed-1",
+    ]
     assert [r.seed for r in found] == [1, 0, 2]
     assert [r.path for r in ob.find_runs(tmp_path / "b" / "seed-0")] == [tmp_path / "b" / "seed-0"]
     for nothing in (tmp_path / "a" / "nowhere", tmp_path / "b" / "seed-0" / "lock"):

@@ -18,7 +18,7 @@ from sim_worlds import HARD, Wrapped, digits, make
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 
-LONG = ob.Until(tasks=250)
+LONG = ob.Until(tasks=400)
 EVERY = ob.Every(versions=5)
 WORLD = HARD
 
@@ -27,7 +27,7 @@ class Slow(Wrapped):
     """Takes some milliseconds a task, so that a life can end in the middle of a run."""
 
     def before(self, task: LocalTask) -> None:
-        time.sleep(0.005)
+        time.sleep(0.008)
 
 
 def slow_digits() -> Slow:

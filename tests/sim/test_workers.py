@@ -67,9 +67,7 @@ def learner() -> ob.TorchLearner:
     return digits()
 
 
-def test_a_killed_worker_changes_nothing(
-    learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_worker_changes_nothing(learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
 
     class Endangered(Workers):

@@ -9,8 +9,18 @@ from offbeat.algorithms.fedavgm import fedavgm
 from offbeat.algorithms.fedbuff import fedbuff
 from offbeat.algorithms.fedcompass import fedcompass
 from offbeat.algorithms.registry import Factory
+from offbeat.core.algorithm import Algorithm
 
 ALGORITHMS: dict[str, Factory[...]] = {f.name: f for f in (fedavg, fedavgm, fedasync, fedbuff, fedcompass)}
 """Every algorithm by name, in the order `offbeat algorithms` lists them."""
 
-__all__ = ["ALGORITHMS", "Factory", "fedasync", "fedavg", "fedavgm", "fedbuff", "fedcompass"]
+
+def recorded_name(algorithm: Algorithm) -> str:
+    """The name a run is recorded under: one with parts exchanged is not the published algorithm."""
+    factory = ALGORITHMS.get(algorithm.name)
+    if factory is None or factory(**algorithm.hyperparameters) == algorithm:
+        return algorithm.name
+    return f"{algorithm.name} (changed)"
+
+
+__all__ = ["ALGORITHMS", "Factory", "fedasync", "fedavg", "fedavgm", "fedbuff", "fedcompass", "recorded_name"]

@@ -11,6 +11,9 @@ from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTime
 from offbeat.core.errors import RunError
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 
+EVENT_NAMES = ("joined", "begin", "arrived", "lost", "left", "timer")
+COMMAND_NAMES = ("train", "aggregate", "drop", "timer_set", "timer_cancelled", "stop")
+
 
 class Row(NamedTuple):
     """One event or command.

@@ -59,6 +59,15 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _labels(self) -> Self:
+        for label in self.algorithms:
+            if not label or label.startswith(".") or {"/", "\\"} & set(label):
+                raise ValueError(
+                    f"label {label!r} in algorithms names a directory: leave out / and a leading dot"
+                )
+        return self
+
+    @model_validator(mode="after")
     def _population(self) -> Self:
         if self.world.clients not in (None, self.clients):
             raise ValueError(

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from offbeat.algorithms import recorded_name
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
@@ -108,6 +109,10 @@ def resume(
         store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         work = Live(GlobalModel(algorithm, initial), executor, seed)
         try:
+            record = read_run(Path(directory))  # as whoever held the lock before left it
+            if record.status == "finished":
+                store.close()
+                return _finished(record, initial.layout)
             past = recorded_past(record)
             checkpoint = record.checkpoint()
             simulation = Simulation(
@@ -156,7 +161,7 @@ def _meta(
     return {
         "offbeat": __version__,
         "label": label or algorithm.name,
-        "algorithm": {"name": algorithm.name, **algorithm.hyperparameters},
+        "algorithm": {"name": recorded_name(algorithm), **algorithm.hyperparameters},
         "seed": seed,
         "clients": learner.clients,
         "recipe": recipe,
@@ -165,7 +170,7 @@ def _meta(
 
 def _check_algorithm(record: RunRecord, algorithm: Algorithm) -> None:
     """Not every hyper-parameter shows in a journal: a momentum, for one."""
-    now = json.loads(json.dumps({"name": algorithm.name, **algorithm.hyperparameters}))
+    now = json.loads(json.dumps({"name": recorded_name(algorithm), **algorithm.hyperparameters}))
     then = record.meta["algorithm"]
     for key in {**then, **now}:
         if now.get(key) != then.get(key):
@@ -249,12 +254,12 @@ def _to_the_end(
                     pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
                 if interrupted():
                     raise KeyboardInterrupt
+        if watch:
+            watch(pace.progress())
     except BaseException as error:
         if store:
             store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         raise
-    if watch:
-        watch(pace.progress())
 
 
 # ---- after ----
