@@ -25,7 +25,7 @@ lint: env
 	$(BIN)/mypy
 
 docs: env
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 test: env lint docs
 	$(BIN)/pytest -n 2
