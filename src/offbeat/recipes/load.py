@@ -1,17 +1,17 @@
 """Finding, reading, changing and checking recipes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, explain, pick
+from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
 
 
@@ -52,7 +52,7 @@ def check(document: Any, source: str) -> Recipe:
     try:
         return Recipe.model_validate(document)
     except ValidationError as error:
-        raise UsageError(f"{source}: {explain(error, _siblings(pick(error)['loc']))}") from None
+        raise UsageError(f"{source}: {explain(error, keys_allowed(pick(error)['loc']))}") from None
 
 
 def read_document(name: str) -> dict[str, Any]:
@@ -123,52 +123,6 @@ def _yaml(text: str, what: str) -> Any:
         raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
 
 
-def _siblings(location: tuple[int | str, ...]) -> list[str]:
-    """The keys allowed where an unknown one was found, for a hint."""
-    names = set(_field_names(Recipe))
-    kind: Any = Recipe
-    for part in location[:-1]:
-        fields = dict(_fields(kind))
-        if part in fields:
-            kind = fields[part].annotation
-            names = set(_nested(kind))
-        else:  # a member of a union, such as the law of a speed
-            members = {n for k in _members(kind) for n in _field_names(k) if _tag(k) in (part, None)}
-            names = members or names
-            kind = next((k for k in _members(kind) if _tag(k) == part), kind)
-    return sorted(names)
-
-
-def _members(kind: Any) -> Iterator[Any]:
-    arguments = getattr(kind, "__args__", None)
-    if arguments is None:
-        yield kind
-    else:
-        for argument in arguments:
-            yield from _members(argument)
-
-
-def _nested(kind: Any) -> Iterator[str]:
-    for member in _members(kind):
-        yield from _field_names(member)
-
-
-def _fields(kind: Any) -> Iterator[tuple[str, FieldInfo]]:
-    fields = getattr(kind, "model_fields", None) or getattr(kind, "__pydantic_fields__", None) or {}
-    yield from fields.items()
-
-
-def _field_names(kind: Any) -> list[str]:
-    return [name for name, _ in _fields(kind)]
-
-
-def _tag(kind: Any) -> Any:
-    """What names a member of a union: the default of its `law`, `kind` or `name`."""
-    fields = dict(_fields(kind))
-    return next((fields[key].default for key in ("law", "kind", "name") if key in fields), None)
-
-
-def document_of(recipe: BaseModel) -> dict[str, Any]:
+def document_of(recipe: Recipe) -> dict[str, Any]:
     """A recipe as plain JSON values, as a run's directory keeps it."""
-    document: dict[str, Any] = TypeAdapter(type(recipe)).dump_python(recipe, mode="json")
-    return document
+    return recipe.model_dump(mode="json")
