@@ -30,6 +30,8 @@ from offbeat.sim.replay import replay as replay_run
 from offbeat.sim.run import Run
 from offbeat.version import __version__
 
+TABLE_WIDTH = 100
+
 app = typer.Typer(
     help="Asynchronous federated learning: simulate, compare, look.",
     no_args_is_help=True,
@@ -312,7 +314,8 @@ def _print_table(records: list[RunRecord], target: float | None, baseline: str |
     from offbeat.report import make_table, to_rich
 
     table = make_table(records, target=target, baseline=baseline)
-    out.print(to_rich(table))
+    width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
+    out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
 
 
 def _show_run(run: Run) -> None:

@@ -6,6 +6,7 @@ import io
 from dataclasses import dataclass
 
 import rich.table
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.text import Text
 
@@ -49,12 +50,22 @@ def to_rich(table: Table) -> rich.table.Table:
     """Return the table for a rich console, its notes as the caption."""
     cells = to_cells(table)
     caption = Text("\n".join(table.notes), justify="left") if table.notes else None
-    out = rich.table.Table(caption=caption, header_style="bold")
+    out = rich.table.Table(
+        caption=caption, caption_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
+    )
     for k, head in enumerate(cells.heads):
-        out.add_column(head, justify="left" if k == 0 else "right", overflow="fold")
+        out.add_column(
+            head, justify="left" if k == 0 else "right", no_wrap=False, min_width=_widest_word(cells, k)
+        )
     for row in cells.rows:
         out.add_row(*map(Text, row))
     return out
+
+
+def _widest_word(cells: Cells, column: int) -> int:
+    """Narrowest width at which no word of the head and no cell but a `mean ± std` is broken."""
+    words = [*cells.heads[column].split(), *(part for row in cells.rows for part in row[column].split(" ± "))]
+    return max(map(len, words))
 
 
 def to_text(table: Table, width: int = 160) -> str:
