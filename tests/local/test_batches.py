@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import batches
 
 
@@ -37,3 +38,11 @@ def test_each_pass_is_shuffled_anew_from_its_generator():
 def test_fewer_steps_are_the_beginning_of_more(count):
     more = [b.tolist() for b in batches(np.random.default_rng(1), 10, 4, 7)]
     assert [b.tolist() for b in batches(np.random.default_rng(1), 10, 4, count)] == more[:count]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 5, 11])
+def test_a_shorter_task_sees_the_first_batches_of_a_longer_one(steps):
+    """What lets a recalled task be cut by training it again with fewer steps."""
+    long = list(batches(stream(3, Purpose.TRAIN, 1, 2), samples=23, size=5, steps=20))
+    short = list(batches(stream(3, Purpose.TRAIN, 1, 2), samples=23, size=5, steps=steps))
+    assert [b.tolist() for b in short] == [b.tolist() for b in long[:steps]]

@@ -4,14 +4,21 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file that survives a power cut once this returns (with `sync_directory`)."""
+    """Write a safetensors file that survives a power cut once this returns (with `sync_directory`).
+
+    Raises `OSError` where it cannot be written, such as on a full disk.
+    """
     part = path.with_suffix(".part")
-    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+    except SafetensorError as error:  # the library's own name for a failed write
+        raise OSError(str(error)) from None
     part.chmod(0o666 & ~_umask())  # the library makes it private to its owner
     with part.open("rb") as file:
         os.fsync(file.fileno())

@@ -9,6 +9,7 @@ import json
 import sqlite3
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
@@ -110,8 +111,11 @@ class RunStore:
 
     def finish(self, model: Model, duration: float, stop_reason: str, summary: Mapping[str, Any]) -> None:
         """End the run: its last rows, its final model by tensor names; checkpoints are no longer needed."""
-        write_tensors(self.directory / MODEL, model.state_dict())
-        sync_directory(self.directory)
+        try:
+            write_tensors(self.directory / MODEL, model.state_dict())
+            sync_directory(self.directory)
+        except OSError as error:
+            raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
         meta = {
             "duration": duration,
             "status": "finished",
@@ -120,11 +124,18 @@ class RunStore:
         }
         self._commit(meta, "DELETE FROM checkpoints", {})
         self._delete_except({MODEL})
-        self._database.execute("PRAGMA journal_mode = DELETE")  # readable from a read-only place
+        with suppress(sqlite3.OperationalError):  # somebody is reading it at this moment
+            self._database.execute("PRAGMA busy_timeout = 0")
+            self._database.execute("PRAGMA journal_mode = DELETE")  # readable from a read-only place
 
     def abandon(self, status: str) -> None:
-        """Leave the run as its last checkpoint has it, "interrupted" or "failed"."""
-        self.set_meta({"status": status})
+        """Leave the run as its last checkpoint has it, "interrupted" or "failed".
+
+        Where not even that can be written (a full disk), the status stays "running": the run can be
+        resumed all the same, and the error that brought us here is the one to tell.
+        """
+        with suppress(sqlite3.Error):
+            self.set_meta({"status": status})
         self.close()
 
     def close(self) -> None:
