@@ -1,0 +1,1 @@
+"""The real server and its sites: the same algorithm object on a network."""

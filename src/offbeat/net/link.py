@@ -1,0 +1,48 @@
+"""A conversation between the server and one site: what a transport must offer.
+
+A transport carries messages whole and in order, or ends the link. It authenticates the site before the
+server hears of it, and it refuses what is too large before it takes memory for it.
+"""
+
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from offbeat.net.messages import FromServer, FromSite
+
+
+class LinkClosedError(ConnectionError):
+    """The conversation has ended; its text says how."""
+
+
+class ServerLink(Protocol):
+    """The server's end."""
+
+    @property
+    def site(self) -> str:
+        """The name that the site's credential proves."""
+
+    async def send(self, message: FromServer) -> None:
+        """Hand a message over; waits while the site reads too slowly. Raises `LinkClosedError`."""
+
+    async def receive(self) -> FromSite:
+        """The next message. Raises `LinkClosedError`."""
+
+    async def close(self, reason: str = "") -> None:
+        """End the conversation."""
+
+
+class SiteLink(Protocol):
+    """The site's end."""
+
+    async def send(self, message: FromSite) -> None:
+        """Hand a message over; waits while the server reads too slowly. Raises `LinkClosedError`."""
+
+    async def receive(self) -> FromServer:
+        """The next message. Raises `LinkClosedError`."""
+
+    async def close(self, reason: str = "") -> None:
+        """End the conversation."""
+
+
+OnLink = Callable[[ServerLink], Awaitable[None]]
+"""What a server does with a link that a transport has opened; the link ends when it returns."""
