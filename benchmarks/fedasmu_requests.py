@@ -168,10 +168,11 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
     learner = make_learner(recipe, seed)
     clients, recorder = ClientStates(), MemoryRecorder()
     work = Live(
-        GlobalModel(algorithm, learner.initial(seed)), InProcess(learner, algorithm.objective), clients
-    )
+        GlobalModel(algorithm, learner.initial(seed)), InProcess(learner, algorithm.objective), clients,
+        algorithm.codec, seed,
+    )  # fmt: skip
     simulation = Simulation(
-        algorithm.schedule, Population(replace(recipe.world, clients=recipe.clients), seed), learner,
+        algorithm, Population(replace(recipe.world, clients=recipe.clients), seed), learner,
         work.tensors.model.layout.nbytes,
         seed=seed, until=recipe.until, every=recipe.evaluate, work=work, recorder=recorder,
     )  # fmt: skip

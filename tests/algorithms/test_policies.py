@@ -91,10 +91,10 @@ def test_the_count_of_iterations_is_cumulative_or_starts_again():
     scheduled = [False, False, True, False, True, True, False]
 
     def counts(policy):
-        c, seen = 0, []
-        for was in scheduled:
-            c = policy.after(c, was)
-            seen.append(c)
+        times, last, seen = 0, 0, []
+        for iteration, was in enumerate(scheduled, 1):
+            times, last = (times + 1, iteration) if was else (times, last)
+            seen.append(policy.unscheduled(iteration, times, last))
         return seen
 
     assert counts(AgeBased()) == [1, 2, 2, 3, 3, 3, 4]

@@ -57,9 +57,12 @@ class _Policy:
         chosen = self._choose(ready, min(count, len(ready)), generator, population)
         return sorted(c.client for c in chosen)
 
-    def after(self, unscheduled: int, scheduled: bool) -> int:
-        """c_k(t + 1) of c_k(t): one more where k ∉ Π(t). To be kept for all devices, ready or not."""
-        return unscheduled if scheduled else unscheduled + 1
+    def unscheduled(self, past: int, times: int, last: int) -> int:
+        """c_k(t) after `past` iterations, of a device that was scheduled `times` times, in `last` for the last.
+
+        Iterations count from 1; `last` is 0 if there was none.
+        """
+        return past - times
 
     def _choose(
         self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
@@ -137,15 +140,14 @@ class AgeBased(_Policy):
     """Of the pool, the R with the highest c_k(t) = Σ_{t' < t} 1(k ∉ Π(t')) (after Yang et al. 2020).
 
     The paper's count is cumulative: it never falls. With `reset` it starts again when a device is scheduled.
-    Whoever keeps the counts asks `after`.
     """
 
     reset: bool = False
     kind: Literal["age_based"] = "age_based"
 
-    def after(self, unscheduled: int, scheduled: bool) -> int:
-        """c_k(t + 1) of c_k(t); 0 after k ∈ Π(t) with `reset`."""
-        return 0 if scheduled and self.reset else super().after(unscheduled, scheduled)
+    def unscheduled(self, past: int, times: int, last: int) -> int:
+        """c_k(t); with `reset` the iterations since the last that had k ∈ Π."""
+        return past - last if self.reset else super().unscheduled(past, times, last)
 
     def _choose(
         self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int

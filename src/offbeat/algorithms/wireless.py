@@ -55,7 +55,7 @@ class Iterations:
     """What the server remembers.
 
     `t` is the number of the iteration, from 1; `since` s_k by client, `times` how often a client was
-    scheduled, `ready` the length ‖u_k‖ of the update each ready client holds.
+    scheduled and `last` when, `ready` the length ‖u_k‖ of the update each ready client holds, where it tells.
     While an iteration is under way, `expected` are the scheduled clients whose update is not here, `arrived`
     those that are with their `ages`, and `freed` all of 𝒦(t).
     """
@@ -65,7 +65,8 @@ class Iterations:
     under_way: bool = False
     since: dict[ClientId, int] = field(default_factory=dict)
     times: dict[ClientId, int] = field(default_factory=dict)
-    ready: dict[ClientId, float] = field(default_factory=dict)
+    last: dict[ClientId, int] = field(default_factory=dict)
+    ready: dict[ClientId, float | None] = field(default_factory=dict)
     expected: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
     ages: list[int] = field(default_factory=list)
@@ -88,8 +89,9 @@ class RadioIterations(Schedule):
 
     @property
     def needs(self) -> frozenset[Feature]:
-        """A channel, and label counts if the policy goes by them."""
-        return frozenset({Feature.RADIO, *([Feature.LABELS] if self.policy.needs_labels else [])})
+        """A channel, and what the policy goes by."""
+        own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
+        return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
 
     @property
     def concurrency(self) -> int | None:
@@ -109,7 +111,7 @@ class RadioIterations(Schedule):
                 if view.begun and view.fleet.is_idle(event.client):
                     yield from self._train([event.client], state, view)
             case Ready():
-                state.ready[event.client] = event.metrics.get("norm", 0.0)
+                state.ready[event.client] = event.metrics.get("norm")
             case Timer():
                 yield from self._tick(state, view)
             case Measured():
@@ -156,7 +158,7 @@ class RadioIterations(Schedule):
         """Choose Π(t) and share the symbols (Eq. 9); the others of 𝒦(t) discard their updates."""
         capacity = dict(event.capacities)
         candidates = [
-            Candidate(k, capacity[k], norm, view.fleet.labels(k), state.t - 1 - state.times.get(k, 0))
+            Candidate(k, capacity[k], norm, view.fleet.labels(k), self._unscheduled(k, state))
             for k, norm in sorted(state.ready.items())
             if capacity.get(k, 0.0) > 0  # through a channel of none nothing can be sent
         ]
@@ -170,10 +172,14 @@ class RadioIterations(Schedule):
         state.ready.clear()
         for k in state.freed:
             if k in state.expected:
-                state.times[k] = state.times.get(k, 0) + 1
+                state.times[k], state.last[k] = state.times.get(k, 0) + 1, state.t
                 yield Upload(k, int(bits))
             else:
                 yield Discard(k, "not scheduled")
+
+    def _unscheduled(self, client: ClientId, state: Iterations) -> int:
+        """c_k(t)."""
+        return self.policy.unscheduled(state.t - 1, state.times.get(client, 0), state.last.get(client, 0))
 
     def _close(self, state: Iterations, view: View) -> Iterator[Command]:
         """The new model, to all of 𝒦(t)."""

@@ -20,6 +20,7 @@ class Feature(StrEnum):
     REPRESENTATIONS = "representations"
     RADIO = "radio"
     LABELS = "labels"
+    NORMS = "norms"
     # of the other parts
     TIERS = "tiers"
     ASKING = "asking"
@@ -37,6 +38,7 @@ DRIVERS = frozenset(
         Feature.REPRESENTATIONS,
         Feature.RADIO,
         Feature.LABELS,
+        Feature.NORMS,
     }
 )
 """What the algorithm leaves to its driver."""
@@ -52,6 +54,7 @@ _DESCRIPTIONS = {
     Feature.REPRESENTATIONS: "a model that ends in a linear layer, whose input represents a sample",
     Feature.RADIO: "a world with a channel that can be measured",
     Feature.LABELS: "clients that tell how many samples of each class they have",
+    Feature.NORMS: "clients that tell the length of the update they hold",
     Feature.TIERS: "a schedule that aggregates by tiers: Tiers (FedAT)",
     Feature.ASKING: "a schedule whose clients ask for fresh models: Asking (FedASMU)",
     Feature.MERGE: "an objective that merges the fresh model asked for: FreshMerge (FedASMU)",

@@ -77,7 +77,7 @@ def simulate(
         clients = ClientStates(store.directory if store else None, client_memory)
         work = Live(GlobalModel(algorithm, initial), executor, clients, algorithm.codec, seed)
         simulation = Simulation(
-            algorithm.schedule, population, learner, work.tensors.model.layout.nbytes,
+            algorithm, population, learner, work.tensors.model.layout.nbytes,
             seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
         )  # fmt: skip
         _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=True)
@@ -123,7 +123,7 @@ def resume(
             past = recorded_past(record)
             checkpoint = record.checkpoint()
             simulation = Simulation(
-                algorithm.schedule, population, learner, work.tensors.model.layout.nbytes,
+                algorithm, population, learner, work.tensors.model.layout.nbytes,
                 seed=seed, until=until, every=evaluate or Every(), work=past, recorder=past,
             )  # fmt: skip
             if checkpoint is not None:

@@ -11,7 +11,7 @@ checkpoint: see `work.Recorded`.
 from collections.abc import Iterator
 from typing import Protocol
 
-from offbeat.core.algorithm import Schedule
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import (
     Aggregate,
     Command,
@@ -68,7 +68,7 @@ class Simulation:
 
     def __init__(
         self,
-        schedule: Schedule,
+        algorithm: Algorithm,
         population: Population,
         learner: Learner,
         model_bytes: int,
@@ -79,8 +79,10 @@ class Simulation:
         work: Work,
         recorder: Recorder,
     ) -> None:
-        self.server = Server(schedule, seed)
-        self._labels = Feature.LABELS in schedule.needs
+        self.server = Server(algorithm.schedule, seed)
+        self._labels = Feature.LABELS in algorithm.needs
+        self._norms = Feature.NORMS in algorithm.needs
+        self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.needs
         self.work, self.recorder = work, recorder
         self.until, self.every = until, every
         self.now = 0.0
@@ -133,7 +135,7 @@ class Simulation:
     def submit_all(self, work: Work) -> None:
         """Submit the tasks in training whose end is known, as they were when the run was saved."""
         for course in self.courses.values():
-            if course.due is None or isinstance(course.due[1], Ready | Arrived):
+            if self._needed(course):
                 work.submit(course.local(self._seed), course.due[0] if course.due else self.now)
 
     @property
@@ -171,7 +173,8 @@ class Simulation:
         match event:
             case Ready():
                 self.courses[event.task].due = None
-                event = Ready(event.client, event.task, event.steps, work.prepare(event.task))
+                metrics = work.prepare(event.task) if self._norms else {}
+                event = Ready(event.client, event.task, event.steps, metrics)
             case Arrived():
                 upload = self.courses[event.task].upload
                 metrics = work.finish(event.task, upload[1] if upload else None)
@@ -214,8 +217,19 @@ class Simulation:
         time, event = course.next()
         course.due = max(time, self.now), event
         self._queue.push(*course.due)
-        if isinstance(event, Ready | Arrived) and course.upload is None:
+        if self._needed(course) and (course.upload is None or not self._trains_all):
             self.work.submit(course.local(self._seed), course.due[0])
+
+    def _needed(self, course: Course) -> bool:
+        """Is all known that determines a training, and will its result be needed?
+
+        An update that is held is trained once it may be sent: many are discarded. But its length or the
+        client's new state may be needed before, or all the same.
+        """
+        event = course.due[1] if course.due else None  # none: it is held
+        if course.command.hold and self._trains_all:
+            return event is None or isinstance(event, Ready | Arrived)
+        return isinstance(event, Arrived)
 
     def _carry_out(self, time: float, command: Command) -> None:
         match command:

@@ -111,8 +111,9 @@ class Live:
         return {**result.metrics, "norm": norm}
 
     def discard(self, command: Discard) -> None:
-        """The client has trained all the same: its state stays."""
-        self.clients.put(command.client, self._result(command.task).state)
+        """A client that keeps state has trained all the same: its state stays."""
+        if command.task in self._finished or command.task in self._submitted:
+            self.clients.put(command.client, self._result(command.task).state)
         self.lose(command.task)
 
     def _result(self, task: TaskId) -> LocalResult:
