@@ -23,7 +23,7 @@ MAY_USE: dict[str, set[str]] = {
     "codec": {"core"},
     "local": {"core", "data"},
     "world": {"core", "data"},
-    "algorithms": {"core", "local"},
+    "algorithms": {"core", "local", "codec"},
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "version"},
     "net": {"core", "runs", "algorithms", "local", "codec", "data", "version"},

@@ -46,7 +46,9 @@ RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="a recipe file, or the name of a built-in one")
 ]
 Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")]
-Scale = Annotated[str | None, typer.Option("--scale", help="one of the recipe's own sets of changes")]
+Scales = Annotated[
+    list[str] | None, typer.Option("--scale", help="one of the recipe's own sets of changes; may be repeated")
+]
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
@@ -112,14 +114,14 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
 def run(
     recipe: RecipeName,
     sets: Sets = None,
-    scale: Scale = None,
+    scales: Scales = None,
     seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
     directory: Out = None,
     workers: Workers = "0",
     client_memory: ClientMemory = None,
 ) -> None:
     """Simulate a recipe's algorithm."""
-    loaded = load_recipe(recipe, sets=sets or (), scale=scale, seed=seed)
+    loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
     place = directory or _new_directory(recipe)
     memory = _size("--client-memory", client_memory)
     with live_display() as live:
@@ -155,13 +157,13 @@ def compare(
     target: Target = None,
     baseline: Baseline = None,
     sets: Sets = None,
-    scale: Scale = None,
+    scales: Scales = None,
     directory: Out = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
     client_memory: ClientMemory = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
-    loaded = load_recipe(recipe, sets=sets or (), scale=scale)
+    loaded = load_recipe(recipe, sets=sets or (), scales=scales or ())
     names = _labels(loaded, labels)
     place = directory or _new_directory(recipe)
     goal = target if target is not None else loaded.target
@@ -333,6 +335,20 @@ def _print_table(records: list[RunRecord], target: float | None, baseline: str |
     table = make_table(records, target=target, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
+    _print_findings(records, width)
+
+
+def _print_findings(records: list[RunRecord], width: int) -> None:
+    """What the recipe's paper claims, where it claims something."""
+    from offbeat.report import claims_of, findings, group_runs
+    from offbeat.report.claims import cells
+
+    found = findings(group_runs(records), claims_of(records[0].recipe))
+    if found:
+        table = Table("the paper says", "here", "gap", "seeds", "holds", box=None, padding=(0, 2, 0, 0))
+        for one in found:
+            table.add_row(one.says, *cells(one))
+        out.print(table, width=width, crop=False, soft_wrap=False)
 
 
 def _show_run(run: Run) -> None:

@@ -135,10 +135,10 @@ def test_values_are_yaml_and_sections_are_made(write: Any) -> None:
 
 
 def test_scale_then_seed_then_sets(write: Any) -> None:
-    recipe = load_recipe(write(BASE), scale="small", sets=["until.tasks=6"], seed=9)
+    recipe = load_recipe(write(BASE), scales=["small"], sets=["until.tasks=6"], seed=9)
     assert (recipe.clients, recipe.until.tasks, recipe.seed) == (3, 6, 9)
-    assert load_recipe(write(BASE), scale="small").until.tasks == 5
-    assert chosen(write, scale="buffered")["name"] == "fedbuff"
+    assert load_recipe(write(BASE), scales=["small"]).until.tasks == 5
+    assert chosen(write, scales=["buffered"])["name"] == "fedbuff"
     assert load_recipe(write(BASE), seed=9, sets=["seed=2"]).seed == 2
 
 
@@ -337,7 +337,7 @@ def test_changes_that_cannot_be(change: str, said: str, write: Any) -> None:
 
 
 def test_scales_that_cannot_be(write: Any) -> None:
-    assert 'did you mean "small"?' in complaint(write, BASE, scale="smal")
+    assert 'did you mean "small"?' in complaint(write, BASE, scales=["smal"])
     assert "--scale x is unknown" in complaint(write, {**BASE, "scales": {}}, scale="x")
     odd = {**BASE, "scales": {"odd": {3: 4}}}
     assert "unknown key 3" in complaint(write, odd, scale="odd")

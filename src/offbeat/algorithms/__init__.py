@@ -23,6 +23,7 @@ from offbeat.algorithms.moon import moon
 from offbeat.algorithms.port import port
 from offbeat.algorithms.registry import Factory
 from offbeat.algorithms.scaffold import scaffold
+from offbeat.algorithms.wireless import wireless
 from offbeat.core.algorithm import Algorithm
 
 _FACTORIES: tuple[Factory[...], ...] = (
@@ -46,6 +47,7 @@ _FACTORIES: tuple[Factory[...], ...] = (
     fedfa,
     fedasmu,
     fedcompass,
+    wireless,
 )
 ALGORITHMS: dict[str, Factory[...]] = {f.name: f for f in _FACTORIES}
 """Every algorithm by name, in the order `offbeat algorithms` lists them: synchronous ones first."""
@@ -86,4 +88,5 @@ __all__ = [
     "port",
     "recorded_name",
     "scaffold",
+    "wireless",
 ]

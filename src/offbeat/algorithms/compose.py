@@ -7,18 +7,25 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
 
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import Asking
+from offbeat.algorithms.over_radio import OverRadio, Slots
 from offbeat.algorithms.registry import Factory, factory_of
+from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm, Schedule
+from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
+from offbeat.core.features import Feature
 from offbeat.core.objective import Objective
-from offbeat.core.validation import did_you_mean
+from offbeat.core.validation import did_you_mean, explain
 
 PARTS = ("aggregator", "objective", "server_steps", "requests")
+OPTIONS: dict[str, TypeAdapter[Any]] = {"codec": TypeAdapter(CodecSpec), "radio": TypeAdapter(Slots)}
 
 
 def compose(
@@ -28,11 +35,14 @@ def compose(
     objective: Algorithm | None = None,
     server_steps: Algorithm | None = None,
     requests: Algorithm | None = None,
+    codec: Codec | None = None,
+    radio: Slots | None = None,
 ) -> Algorithm:
     """`base`, with the parts of these algorithms in place of its own; its schedule stays.
 
     `requests` are FedASMU's: clients ask for a fresh model in mid-training and merge it. They go round
-    whatever the schedule and the objective are. Raises `UsageError` where a part needs what no other gives.
+    whatever the schedule and the objective are. Updates go through `codec`, and with `radio` over the channel
+    that all clients share. Raises `UsageError` where a part needs what no other gives.
     """
     source = requests or base
     schedule, goal = _schedule(base), _objective(objective or base)
@@ -41,19 +51,28 @@ def compose(
         goal = replace(source.objective, objective=goal)
     elif requests is not None:
         raise UsageError(f"{requests.name} has no requests for fresh models: take those of fedasmu")
+    if radio is not None:
+        if Feature.RADIO in schedule.needs:
+            raise UsageError(f"{base.name} is on the radio already: leave radio out")
+        schedule = OverRadio(schedule, radio)
     parts = {
         "aggregator": aggregator,
         "objective": objective,
         "server_steps": server_steps,
         "requests": requests,
     }
-    taken = {k: {"name": a.name, **a.hyperparameters} for k, a in parts.items() if a is not None}
+    taken: dict[str, Any] = {
+        k: {"name": a.name, **a.hyperparameters} for k, a in parts.items() if a is not None
+    }
+    options: dict[str, Any] = {"codec": codec, "radio": radio}
+    taken |= {k: asdict(v) for k, v in options.items() if v is not None}
     return replace(
         base,
         schedule=schedule,
         aggregator=(aggregator or base).aggregator,
         objective=goal,
         server_steps=(server_steps or base).server_steps,
+        codec=codec or base.codec,
         hyperparameters={**base.hyperparameters, "with": {**base.hyperparameters.get("with", {}), **taken}},
     )
 
@@ -61,7 +80,8 @@ def compose(
 def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Algorithm:
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3, "with": {"objective": {…}}}.
 
-    Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken.
+    Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken;
+    "codec" has a codec's options, and "radio" those of `Slots`.
     """
     options = dict(spec)
     others = options.pop("with", {})
@@ -71,14 +91,27 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
             f"{base.name}: with = {others!r} is not allowed: "
             "name parts, such as {aggregator: {name: fedfa}}"
         )
-    for part, own in others.items():
-        if part not in PARTS:
-            raise UsageError(f"{base.name}: with.{part} is unknown{did_you_mean(str(part), PARTS)}")
-        if not isinstance(own, Mapping):
-            raise UsageError(f"{base.name}: with.{part} = {own!r} is not allowed: give a mapping with a name")
     if not others:
         return base
-    return compose(base, **{part: build(factories, own) for part, own in others.items()})
+    return compose(base, **{part: _part(factories, base.name, part, own) for part, own in others.items()})
+
+
+def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any) -> Any:
+    """What stands under "with" for one part."""
+    if part not in (*PARTS, *OPTIONS):
+        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), (*PARTS, *OPTIONS))}")
+    if part in OPTIONS:
+        try:
+            return OPTIONS[part].validate_python(own)
+        except ValidationError as error:
+            raise UsageError(f"{base}: with.{part}: {explain(error, _options(part))}") from None
+    if not isinstance(own, Mapping):
+        raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
+    return build(factories, own)
+
+
+def _options(part: str) -> list[str]:
+    return ["slot", "halving"] if part == "radio" else ["kind"]
 
 
 def _schedule(algorithm: Algorithm) -> Schedule:

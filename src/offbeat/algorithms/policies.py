@@ -58,7 +58,7 @@ class _Policy:
         return sorted(c.client for c in chosen)
 
     def unscheduled(self, past: int, times: int, last: int) -> int:
-        """c_k(t) after `past` iterations, of a device that was scheduled `times` times, in `last` for the last.
+        """c_k(t) after `past` iterations, of a device scheduled `times` times, last in the iteration `last`.
 
         Iterations count from 1; `last` is 0 if there was none.
         """

@@ -1,4 +1,4 @@
-"""Radio symbols shared so that every scheduled device can send the same number of bits.
+"""What schedules on a shared radio have in common: equal bits for all, and a diminishing learning rate.
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
 Networks, 2023, Eq. 9. With n symbols for all, C_k bits per symbol on device k's channel and n_k symbols
@@ -6,8 +6,10 @@ for it, n_1 C_1 = … = n_|Π| C_|Π| and Σ n_k = n. So a device with a better 
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import fsum, isfinite
 
+from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError
 
 
@@ -35,3 +37,12 @@ def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list
     total = fsum(worst / capacity for capacity in capacities)
     bits = symbols / total * worst  # n / Σ_j 1/C_j
     return bits, [symbols / total * (worst / float(c)) for c in capacities]  # n_k = bits / C_k
+
+
+def diminished(task: Train, halving: float | None, now: float) -> Train:
+    """The task with its learning rate times halving / (halving + now), both in seconds.
+
+    That is α(t) = β / (t + κ) of the paper's iterations, one every T̃ seconds, with κ = halving / T̃: the rate
+    falls with time, so that schemes which make more versions in it do not learn more slowly for that.
+    """
+    return task if halving is None else replace(task, lr_factor=task.lr_factor * halving / (halving + now))

@@ -13,20 +13,21 @@ model is a mean of models, w := Σ_{k∈Π} w_k (w_o + û_k), weighted by data a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass as plain_dataclass
 from dataclasses import field, replace
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import toward_models
-from offbeat.algorithms.policies import Candidate, Policy
-from offbeat.algorithms.radio import equal_bits
+from offbeat.algorithms.policies import Candidate, DataImportance, Policy
+from offbeat.algorithms.radio import diminished, equal_bits
+from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Aggregator, Schedule, Update, View
-from offbeat.core.commands import Aggregate, Command, Discard, Measure, SetTimer, Train, Upload
+from offbeat.codec import AnyCodec, SparseQuantised
+from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
+from offbeat.core.commands import Aggregate, Command, Discard, Measure, SetTimer, Upload
 from offbeat.core.events import (
     Arrived,
     Begin,
@@ -42,11 +43,13 @@ from offbeat.core.events import (
 )
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
-from offbeat.core.programme import Programme
+from offbeat.core.programme import Programme, programme
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import CLOSED
+from offbeat.local.objectives import Plain, Proximal
 
 Count = Annotated[int, Field(ge=1)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 TICK = "iteration"
 
 
@@ -78,14 +81,16 @@ class RadioIterations(Schedule):
     """Every `period` seconds (T̃) at most `scheduled` (R) of the clients that are ready upload.
 
     Without a period it is synchronous: an iteration begins when every client is ready. An iteration has the
-    radio for `slot` seconds (none: the period, or the channel's own iteration).
+    radio for `slot` seconds (none: the period, or the channel's own iteration). The learning rate halves in
+    the first `halving` seconds (see `diminished`; none: it stays).
     """
 
     programme: Programme
     scheduled: Count
     policy: Policy
-    period: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    slot: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    period: Seconds | None = None
+    slot: Seconds | None = None
+    halving: Seconds | None = None
 
     @property
     def needs(self) -> frozenset[Feature]:
@@ -195,7 +200,8 @@ class RadioIterations(Schedule):
     def _train(self, clients: Sequence[ClientId], state: Iterations, view: View) -> Iterator[Command]:
         for k in clients:
             state.since[k] = state.t + 1  # s_k: it holds θ(t + 1)
-            yield replace(train(k, self.programme, view), hold=True)
+            command = replace(train(k, self.programme, view), hold=True)
+            yield diminished(command, self.halving, view.now)
 
 
 @dataclass(frozen=True, config=CLOSED)
@@ -214,64 +220,56 @@ class AgeWeighted(Aggregator):
         return toward_models(updates, [weight / sum(weights) for weight in weights], model)
 
 
-@plain_dataclass
-class OnAir:
-    """The wrapped schedule's state, and who waits for a measurement."""
+@algorithm(
+    paper="Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over "
+    "Wireless Networks, 2023, Sections II to V"
+)
+def wireless(
+    steps: Steps = None,
+    epochs: Epochs = None,
+    *,
+    scheduled: Annotated[int, Field(ge=1, description="R, most clients that upload in an iteration")],
+    period: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            allow_inf_nan=False,
+            description="T̃, seconds from iteration to iteration; none: wait for all",
+        ),
+    ],
+    policy: Policy = DataImportance(),
+    gamma: Annotated[
+        float,
+        Field(gt=0, allow_inf_nan=False, description="γ of the age weights; below 1 favours fresh updates"),
+    ] = 1.0,
+    mu: Annotated[
+        float, Field(ge=0, allow_inf_nan=False, description="weight λ of the proximal term (λ/2)‖θ − θ_o‖²")
+    ] = 0.02,
+    codec: Annotated[
+        AnyCodec | None,
+        Field(discriminator="kind", description="how updates are made to fit their bits; none: they are not"),
+    ] = SparseQuantised(),
+    slot: Annotated[
+        float | None,
+        Field(gt=0, allow_inf_nan=False, description="seconds of radio in an iteration; none: the period"),
+    ] = None,
+    halving: Annotated[
+        float | None,
+        Field(
+            gt=0, allow_inf_nan=False, description="seconds in which the learning rate halves; none: never"
+        ),
+    ] = None,
+) -> Algorithm:
+    """Every T̃ seconds some of the clients that are ready send, within what the shared radio carries.
 
-    inner: Any
-    waiting: list[ClientId] = field(default_factory=list)
-    measuring: list[ClientId] = field(default_factory=list)
-
-
-@plain_dataclass(frozen=True)
-class OverRadio(Schedule):
-    """Any schedule, whose clients upload as soon as they are ready, each with the radio for `slot` seconds.
-
-    With T' / N, for N updates in T' seconds, they take the resources that the periodic scheme has.
+    θ(t+1) := Σ_{k∈Π} w_k (θ_k(t, 0) + û_k), w_k ∝ |S_k| γ^{a_k} (Eq. 13), goes to all that were ready. It
+    needs a world with a channel. With the period T_max, γ = 1, μ = 0 and random scheduling it is synchronous
+    FedAvg with R of N clients. The default γ = 1 weighs by data alone, as Equation 5; the paper gives no
+    value for γ < 1.
     """
-
-    schedule: Schedule
-    slot: float
-
-    @property
-    def needs(self) -> frozenset[Feature]:
-        """A channel, and what the schedule inside needs."""
-        return self.schedule.needs | {Feature.RADIO}
-
-    @property
-    def gives(self) -> frozenset[Feature]:
-        """What the schedule inside gives."""
-        return self.schedule.gives
-
-    @property
-    def concurrency(self) -> int | None:
-        """That of the schedule inside."""
-        return self.schedule.concurrency
-
-    def initial(self) -> OnAir:
-        """Nobody waits."""
-        return OnAir(self.schedule.initial())
-
-    def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
-        """Measure the channel of who is ready, let it upload; everything else is the schedule's."""
-        match event:
-            case Ready():
-                state.waiting.append(event.client)
-            case Measured():
-                for client, capacity in event.capacities:
-                    if client in state.measuring and client in view.tasks:
-                        yield Upload(client, int(event.symbols / len(event.capacities) * capacity))
-                state.measuring = []
-            case Left():
-                state.waiting = [k for k in state.waiting if k != event.client]
-                state.measuring = [k for k in state.measuring if k != event.client]
-                yield from self._inside(event, state, view)
-            case _:
-                yield from self._inside(event, state, view)
-        if state.waiting and not state.measuring:
-            state.measuring, state.waiting = state.waiting, []
-            yield Measure(tuple(state.measuring), self.slot * len(state.measuring))
-
-    def _inside(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
-        for command in self.schedule.on(event, state.inner, view):
-            yield replace(command, hold=True) if isinstance(command, Train) else command
+    return Algorithm(
+        schedule=RadioIterations(programme(steps, epochs), scheduled, policy, period, slot, halving),
+        aggregator=AgeWeighted(gamma),
+        objective=Proximal(mu) if mu else Plain(),
+        codec=codec,
+    )

@@ -9,7 +9,8 @@ from offbeat.codec.qsgd import Qsgd
 from offbeat.codec.sparse_quantised import SparseQuantised
 from offbeat.codec.top_k import TopK
 
+AnyCodec = Identity | SparseQuantised | TopK | Qsgd
 CodecSpec = Annotated[
-    Identity | SparseQuantised | TopK | Qsgd,
+    AnyCodec,
     Field(discriminator="kind", description="how updates are compressed, such as {kind: sparse_quantised}"),
 ]

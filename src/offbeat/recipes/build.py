@@ -6,6 +6,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.core.algorithm import Algorithm
@@ -32,6 +34,11 @@ def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
     check_seed(seed)
     data = recipe.data
     source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
+    if data.evaluate_on == "train":
+        chance = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
+        count = min(len(source.test), len(source.train))
+        drawn = chance.choice(len(source.train), count, replace=False)
+        source = replace(source, test=source.train.subset(np.sort(drawn)))
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     federated = federate(source, None, parts)

@@ -171,6 +171,7 @@ def _check_same(job: Job) -> None:
 def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:
     """The parts of a recipe that a single run depends on."""
     beside = {
-        "title", "about", "algorithm", "algorithms", "seed", "seeds", "target", "baseline", "scales"
+        "title", "about", "algorithm", "algorithms", "seed", "seeds", "target", "baseline", "claims",
+        "scales",
     }  # fmt: skip
     return {k: v for k, v in (document or {}).items() if k not in beside}

@@ -22,19 +22,20 @@ def built_in() -> dict[str, Path]:
 
 
 def load_recipe(
-    name: str, *, sets: Sequence[str] = (), scale: str | None = None, seed: int | None = None
+    name: str, *, sets: Sequence[str] = (), scales: Sequence[str] = (), seed: int | None = None
 ) -> Recipe:
     """The recipe at a path, or the built-in one of that name, with its changes applied.
 
-    `scale` names one of the recipe's own sets of changes; `sets` are `section.key=value` with a YAML
-    value, applied after it. Whatever is wrong raises `UsageError` with one line.
+    `scales` name some of the recipe's own sets of changes, applied in their order; `sets` are
+    `section.key=value` with a YAML value, applied after them. Whatever is wrong raises `UsageError` with one
+    line.
     """
     document = read_document(name)
-    scales = _mapping(document, "scales")
-    if scale is not None:
-        if scale not in scales:
-            raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, scales)}")
-        for key, value in _mapping(scales, scale, "scales").items():
+    known = _mapping(document, "scales")
+    for scale in scales:
+        if scale not in known:
+            raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, known)}")
+        for key, value in _mapping(known, scale, "scales").items():
             change(document, str(key), value)
     if seed is not None:
         document["seed"] = seed

@@ -1,11 +1,12 @@
 """A recipe: everything an experiment needs, in one checked document."""
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from offbeat.local.training import Training
 from offbeat.models.registry import MLPSpec, ModelSpec
+from offbeat.report.claims import Claim
 from offbeat.sim.until import Every, Until
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
@@ -18,12 +19,17 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """The dataset, a random subsample of it (none: all), and its partition over the clients."""
+    """The dataset, a random subsample of it (none: all), and its partition over the clients.
+
+    The global model is evaluated on the test set or, with `evaluate_on: train`, on that many random samples
+    of the training set, for its training loss.
+    """
 
     dataset: str
     samples: Annotated[int | None, Field(ge=1)] = None
     test_samples: Annotated[int | None, Field(ge=1)] = None
     partition: Partition = DualDirichlet()
+    evaluate_on: Literal["test", "train"] = "test"
 
 
 class Recipe(Section):
@@ -32,7 +38,8 @@ class Recipe(Section):
     `algorithms` gives the hyper-parameters of each algorithm by label; a label that is not an
     algorithm's name says which it is with `name`. `algorithm` is what `offbeat run` runs: a label, or
     a mapping of its own. `target` is the accuracy whose first time a comparison measures, `baseline`
-    the label whose time is 1.00x. `scales` holds named sets of changes, as dotted keys.
+    the label whose time is 1.00x; `claims` are what a paper says of the labels. `scales` holds named sets
+    of changes, as dotted keys.
     """
 
     title: str = ""
@@ -50,6 +57,7 @@ class Recipe(Section):
     seeds: Annotated[int, Field(ge=1)] = 3
     target: Annotated[float | None, Field(gt=0, le=1)] = None
     baseline: str | None = None
+    claims: list[Claim] = []
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="after")

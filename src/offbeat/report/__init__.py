@@ -5,6 +5,7 @@ Everything takes run records (`RunLike`) and groups them by label; the runs of a
 - `make_table` compares labels as FedCompass's Table 1 does; `to_rich`, `to_text`, `to_markdown` and
   `to_csv` render it.
 - `make_curves` gives accuracy or loss against virtual time, versions or traffic.
+- `findings` looks for what a paper claims of the labels, as a recipe's `claims` say it.
 - `make_timeline` gives what each client of one run did when.
 - `staleness_histograms` and `participation` give how stale updates were and who took part, from the
   totals that `read_activity` takes from a journal.
@@ -12,6 +13,7 @@ Everything takes run records (`RunLike`) and groups them by label; the runs of a
 """
 
 from offbeat.report.activity import Activity, read_activity
+from offbeat.report.claims import Claim, Finding, claims_of, findings
 from offbeat.report.curves import Curve, make_curves
 from offbeat.report.distributions import Participation, Staleness, participation, staleness_histograms
 from offbeat.report.html import write_html
@@ -24,7 +26,9 @@ from offbeat.report.timeline import Aggregation, Timeline, make_timeline
 __all__ = [
     "Activity",
     "Aggregation",
+    "Claim",
     "Curve",
+    "Finding",
     "Participation",
     "Row",
     "RunLike",
@@ -32,6 +36,8 @@ __all__ = [
     "Stat",
     "Table",
     "Timeline",
+    "claims_of",
+    "findings",
     "group_runs",
     "make_curves",
     "make_table",

@@ -11,6 +11,7 @@ import yaml
 
 from offbeat.report.activity import Activity
 from offbeat.report.assets import SCRIPT, STYLE
+from offbeat.report.claims import cells, claims_of, findings
 from offbeat.report.curves import AXES, MEASURES, make_curves
 from offbeat.report.distributions import participation, staleness_histograms
 from offbeat.report.interactive import (
@@ -133,6 +134,7 @@ def _page(groups: Groups, table: Table, style: Looks, data: dict[str, Any], titl
 <div class="scroll">{_summary(table, style)}</div>
 {"".join(f'<p class="note">{escape(note)}</p>' for note in table.notes)}
 </section>
+{_claims(groups)}
 <section aria-labelledby="h-curves">
 <div class="bar"><h2 id="h-curves">Learning curves</h2><div class="controls">
 {_switch("measure", "What to show", (("accuracy", "Accuracy"), ("loss", "Loss")))}
@@ -243,6 +245,26 @@ def _summary(table: Table, style: Looks) -> str:
         body.append(f"<tr><td>{_name(style, row.label)}</td>{rest}</tr>")
     heads = "".join(f'<th scope="col">{escape(head)}</th>' for head in cells.heads)
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _claims(groups: Groups) -> str:
+    """What the paper says, as the recipe of the first run has it, beside what the runs show."""
+    first = next(iter(groups.values()))[0]
+    found = findings(groups, claims_of(first.recipe))
+    if not found:
+        return ""
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in (one.says, *cells(one))) + "</tr>"
+        for one in found
+    )
+    heads = ("the paper says", "here", "gap", "seeds", "holds")
+    head = "".join(f'<th scope="col">{name}</th>' for name in heads)
+    return f"""<section aria-labelledby="h-claims">
+<h2 id="h-claims">What the paper claims</h2>
+<div class="scroll"><table class="runs"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>
+<p class="note">Means over the last fifth of each run, seed by seed; the gap is positive where the claim has
+it so, ± one standard deviation over the seeds.</p>
+</section>"""
 
 
 def _name(style: Looks, label: str) -> str:

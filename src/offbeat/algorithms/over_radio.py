@@ -1,0 +1,94 @@
+"""Any schedule on a shared radio: its clients upload as soon as they are ready.
+
+Nobody waits for a period: whoever is ready has its channel measured and gets the symbols of a slot. With
+the slot T' / N, for N updates in T' seconds, a schedule takes what the periodic scheme of `wireless` takes.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass as checked
+
+from offbeat.algorithms.radio import diminished
+from offbeat.core.algorithm import Schedule, View
+from offbeat.core.commands import Command, Measure, Train, Upload
+from offbeat.core.events import ClientId, Event, Left, Measured, Ready
+from offbeat.core.features import Feature
+from offbeat.core.validation import CLOSED
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+@checked(frozen=True, config=CLOSED)
+class Slots:
+    """What an upload gets: the radio for `slot` seconds.
+
+    The learning rate halves in the first `halving` seconds (see `diminished`; none: it stays).
+    """
+
+    slot: Seconds
+    halving: Seconds | None = None
+
+
+@dataclass
+class OnAir:
+    """The wrapped schedule's state, and who waits for a measurement."""
+
+    inner: Any
+    waiting: list[ClientId] = field(default_factory=list)
+    measuring: list[ClientId] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class OverRadio(Schedule):
+    """Any schedule, whose clients upload as soon as they are ready, each in a slot of its own."""
+
+    schedule: Schedule
+    slots: Slots
+
+    @property
+    def needs(self) -> frozenset[Feature]:
+        """A channel, and what the schedule inside needs."""
+        return self.schedule.needs | {Feature.RADIO}
+
+    @property
+    def gives(self) -> frozenset[Feature]:
+        """What the schedule inside gives."""
+        return self.schedule.gives
+
+    @property
+    def concurrency(self) -> int | None:
+        """That of the schedule inside."""
+        return self.schedule.concurrency
+
+    def initial(self) -> OnAir:
+        """Nobody waits."""
+        return OnAir(self.schedule.initial())
+
+    def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
+        """Measure the channel of who is ready, let it upload; everything else is the schedule's."""
+        match event:
+            case Ready():
+                state.waiting.append(event.client)
+            case Measured():
+                for client, capacity in event.capacities:
+                    if client in state.measuring and client in view.tasks:
+                        yield Upload(client, int(event.symbols / len(event.capacities) * capacity))
+                state.measuring = []
+            case Left():
+                state.waiting = [k for k in state.waiting if k != event.client]
+                state.measuring = [k for k in state.measuring if k != event.client]
+                yield from self._inside(event, state, view)
+            case _:
+                yield from self._inside(event, state, view)
+        if state.waiting and not state.measuring:
+            state.measuring, state.waiting = state.waiting, []
+            yield Measure(tuple(state.measuring), self.slots.slot * len(state.measuring))
+
+    def _inside(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
+        for command in self.schedule.on(event, state.inner, view):
+            if isinstance(command, Train):
+                command = diminished(replace(command, hold=True), self.slots.halving, view.now)
+            yield command
