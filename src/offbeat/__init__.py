@@ -33,6 +33,7 @@ from offbeat.algorithms import (
     moon,
     port,
     scaffold,
+    wireless,
 )
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import AlgorithmError, OffbeatError, RunError, UsageError
@@ -50,6 +51,7 @@ from offbeat.sim.until import Every, Until
 from offbeat.version import __version__
 from offbeat.world import laws
 from offbeat.world.availability import Availability
+from offbeat.world.channel import Channel
 from offbeat.world.network import Network
 from offbeat.world.world import World
 
@@ -58,6 +60,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmError",
     "Availability",
+    "Channel",
     "Dataset",
     "Every",
     "FederatedData",
@@ -109,4 +112,5 @@ __all__ = [
     "resume",
     "scaffold",
     "simulate",
+    "wireless",
 ]

@@ -38,8 +38,10 @@ ALL: list[ob.Algorithm] = [
     ob.fedfa(2, "param", epochs=2),
     ob.fedasmu(epochs=2, size=3, period=2.0, ask=LAST),
     ob.fedcompass(2, 6, normalize=True),
+    ob.wireless(epochs=2, scheduled=2, period=3.0),
 ]
 SPEEDS = [1.0, 1.3, 2.2, 3.1]
+WORLD = ob.World(SPEEDS, channel=ob.Channel(1000))
 
 
 def distinct(part: str) -> list[Any]:
@@ -74,7 +76,7 @@ def learner() -> ob.TorchLearner:
 
 
 def play(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> ob.Run:
-    run = ob.simulate(algorithm, ob.World(SPEEDS), learner, until=ob.Until(tasks=14), evaluate=None)
+    run = ob.simulate(algorithm, WORLD, learner, until=ob.Until(tasks=14), evaluate=None)
     assert run.summary.versions > 0
     assert torch.isfinite(run.model.values).all()
     assert not torch.equal(run.model.values, learner.initial(0).values)
@@ -191,10 +193,8 @@ def test_what_does_not_go_together_is_said_in_one_line(others, message):
 
 def test_a_composed_algorithm_runs_and_resumes_from_its_record(tmp_path, learner):
     composed = ob.compose(ob.port(2, 1, epochs=3, urgent=True), server_steps=ob.fedavgm(momentum=0.5))
-    run = ob.simulate(composed, ob.World(SPEEDS), learner, until=ob.Until(tasks=14), out=tmp_path / "run")
+    run = ob.simulate(composed, WORLD, learner, until=ob.Until(tasks=14), out=tmp_path / "run")
     record = ob.read_run(tmp_path / "run")
     again = ob.algorithms.build(ALGORITHMS, record.meta["algorithm"])
     assert again == composed
-    assert torch.equal(
-        ob.resume(tmp_path / "run", again, ob.World(SPEEDS), learner).model.values, run.model.values
-    )
+    assert torch.equal(ob.resume(tmp_path / "run", again, WORLD, learner).model.values, run.model.values)

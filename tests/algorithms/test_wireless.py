@@ -8,9 +8,10 @@ import torch
 from test_reductions import Pull
 
 import offbeat as ob
-from offbeat.algorithms.policies import AgeBased, BestChannel, DataImportance, Random
-from offbeat.algorithms.wireless import AgeWeighted, OverRadio, RadioIterations
-from offbeat.codec import SparseQuantised
+from offbeat.algorithms.over_radio import OverRadio, Slots
+from offbeat.algorithms.policies import AgeBased, BestChannel, BestChannelBestNorm, DataImportance, Random
+from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
+from offbeat.codec import SparseQuantised, TopK
 from offbeat.core.errors import UsageError
 from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
@@ -180,7 +181,7 @@ def test_bit_identical_with_workers_after_an_interruption_and_in_replay(tmp_path
 
 def test_any_schedule_over_the_radio():
     base = ob.fedasync(1, alpha=0.5, staleness=ob.constant())
-    on_air = replace(base, schedule=OverRadio(base.schedule, slot=0.5))
+    on_air = replace(base, schedule=OverRadio(base.schedule, Slots(0.5)))
     channel = replace(STEADY, period=1.0)
     run = ob.simulate(on_air, world(1, 3, 5, channel=channel), Pull((3, 1, 2)), until=ob.Until(seconds=20))
     plain = ob.simulate(base, ob.World([1.0, 3.0, 5.0]), Pull((3, 1, 2)), until=ob.Until(seconds=20))
@@ -205,3 +206,95 @@ def test_a_world_without_a_channel_is_refused():
         ob.simulate(algorithm(period=1.0), ob.World([1.0, 2.0]), Pull((3, 1)), until=ob.Until(versions=1))
     with pytest.raises(UsageError, match="lists 3 values for 2 clients"):
         ob.simulate(algorithm(period=1.0), world(1.0, 2.0), Pull((3, 1)), until=ob.Until(versions=1))
+
+
+def test_the_learning_rate_halves_with_time():
+    """halving / (halving + now), with the schedule's own T̃ or over the radio."""
+    run = ob.simulate(
+        algorithm(period=4.0, halving=4.0), world(1, 3, 5), Pull((3, 1, 2)), until=ob.Until(seconds=12.5)
+    )
+    factors = {e["t"]: e["lr_factor"] for e in run.entries("train") if e.get("lr_factor") is not None}
+    assert factors == {4.0: 0.5, 8.0: pytest.approx(1 / 3), 12.0: 0.25}
+    base = ob.fedasync(1, alpha=0.5)
+    on_air = replace(base, schedule=OverRadio(base.schedule, Slots(0.5, halving=3.0)))
+    run = ob.simulate(on_air, world(1, 3, 5), Pull((3, 1, 2)), until=ob.Until(seconds=7))
+    factors = {e["t"]: e["lr_factor"] for e in run.entries("train") if e.get("lr_factor") is not None}
+    assert factors[3.0] == 0.5
+    assert factors[6.0] == pytest.approx(1 / 3)
+
+
+def test_the_age_policy_may_start_its_count_again():
+    """A scheduled client's c_k: cumulative, 0 has fewest misses for ever; with reset they take turns."""
+    steady = replace(STEADY, fading=Trace([[1.0], [1.0], [1.0]]))
+
+    def turns(policy: AgeBased) -> list[int]:
+        run = ob.simulate(
+            algorithm(policy, period=2.0), world(1, 1, 1.5, channel=steady), Pull((3, 1, 2)),
+            until=ob.Until(seconds=13),
+        )  # fmt: skip
+        return [e["client"] for e in run.entries("upload")]
+
+    # The pool is one device of three: of equal channels the lowest number, whatever its count
+    assert turns(AgeBased()) == [0] * 6
+    schedule = RadioIterations(Programme(steps=1), 1, AgeBased(reset=True), 2.0)
+    state = schedule.initial()
+    state.t, state.times, state.last = 9, {0: 5, 1: 2}, {0: 2, 1: 8}
+    assert [schedule._unscheduled(k, state) for k in range(3)] == [6, 0, 8]
+    schedule = RadioIterations(Programme(steps=1), 1, AgeBased(), 2.0)
+    assert [schedule._unscheduled(k, state) for k in range(3)] == [3, 6, 8]
+
+
+def test_what_is_discarded_is_not_trained(monkeypatch):
+    """Unless its length is asked for, or its client keeps a state."""
+    trained: list[int] = []
+
+    class Counting(Pull):
+        def train(self, base, task, *rest):
+            trained.append(task.task)
+            return super().train(base, task, *rest)
+
+    def tasks(made: ob.Algorithm) -> int:
+        trained.clear()
+        run = ob.simulate(made, world(1, 3, 5), Counting((3, 1, 2)), until=ob.Until(seconds=12.5))
+        assert run.summary.dropped > 0
+        assert len(set(trained)) == len(trained)
+        return len(trained) - run.summary.tasks
+
+    assert tasks(algorithm(period=4.0)) == 0
+    assert tasks(algorithm(BestChannelBestNorm(), period=4.0)) > 0
+
+
+def test_wireless_fedavg_from_its_options():
+    """The factory with T_max, γ = 1, μ = 0, random, R = N and no codec is FedAvg."""
+    speeds = [1.0, 1.7, 2.3, 4.1]
+    made = ob.wireless(
+        steps=1, scheduled=4, period=4.1, policy={"kind": "random"}, mu=0.0, codec=None
+    )  # fmt: skip
+    run = ob.simulate(made, ob.World(speeds, channel=Channel(1)), Pull(), until=ob.Until(versions=6))
+    fedavg = ob.simulate(ob.fedavg(1), ob.World(speeds), Pull(), until=ob.Until(versions=6))
+    assert torch.equal(run.model.values, fedavg.model.values)
+
+
+def test_a_codec_and_the_radio_for_any_algorithm_by_options():
+    from offbeat.algorithms import ALGORITHMS, build, recorded_name
+
+    spec = {
+        "name": "fedbuff", "steps": 1, "size": 2,
+        "with": {"codec": {"kind": "top_k", "fraction": 0.5}, "radio": {"slot": 0.25, "halving": 9.0}},
+    }  # fmt: skip
+    made = build(ALGORITHMS, spec)
+    assert made.codec == TopK(fraction=0.5)
+    assert made.schedule == OverRadio(ob.fedbuff(2, steps=1).schedule, Slots(0.25, 9.0))
+    assert build(ALGORITHMS, {"name": made.name, **made.hyperparameters}) == made
+    assert recorded_name(made) == "fedbuff"
+    for others, words in (
+        ({"codec": {"kind": "topk"}}, "with.codec.kind = 'topk' is unknown; did you mean \"top_k\"?"),
+        ({"codec": "top_k"}, "with.codec = 'top_k' is not allowed"),
+        ({"radio": {}}, "with.radio.slot is missing"),
+        ({"radio": {"slot": 0}}, "with.radio.slot = 0 is not allowed"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            build(ALGORITHMS, {"name": "fedbuff", "with": others})
+        assert words in str(caught.value)
+    with pytest.raises(UsageError, match="wireless is on the radio already: leave radio out"):
+        build(ALGORITHMS, {"name": "wireless", "with": {"radio": {"slot": 1.0}}})

@@ -16,11 +16,13 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.commands import Aggregate, Drop, Send, SetTimer, Stop, Train
-from offbeat.core.events import Arrived, Begin, Event, Joined, Timer, WantsModel
+from offbeat.core.commands import Aggregate, Discard, Drop, Measure, Send, SetTimer, Stop, Train, Upload
+from offbeat.core.events import Arrived, Begin, Event, Joined, Measured, Ready, Timer, WantsModel
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import Fresh, Inputs, LocalTask
+from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
+from offbeat.world.channel import Trace
 
 SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
 SEED, TASKS = 11, 50
@@ -45,7 +47,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedssmu": {"epochs": 3, "clients_per_round": 3},
     "port": {"steps": 3, "size": 2, "tau_max": 2},
     "fedat": {"steps": 3, "ratio": 1.5},
+    "wireless": {"steps": 3, "scheduled": 2, "period": 4.0, "gamma": 0.5},
 }
+# At 0 dB and with these gains the channels carry 1, 2, 3, 1, 2 bits per symbol.
+BITS = [1.0, 2.0, 3.0, 1.0, 2.0]
+RADIO = ob.Channel(800, snr_db=0.0, fading=Trace([[1.0], [3.0], [7.0], [1.0], [3.0]]))
+
+
+class Labelled(ob.NoTraining):
+    def label_counts(self, client: int) -> list[int]:
+        return [client, 2, 3]
 
 
 def make(name: str) -> ob.Algorithm:
@@ -72,7 +83,7 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
     tensors = GlobalModel(algorithm, learner.initial(SEED))
     queue: list[tuple[float, bool, int, Event]] = []
     number, said = count(), []
-    bases, states, fresh, started = {}, {}, {}, {}  # by task, by client, by task, by task
+    bases, states, fresh, started, bits = {}, {}, {}, {}, {}  # by task, by client, by task, by task, by task
 
     def happen(now: float, event: Event) -> None:
         result = None
@@ -81,6 +92,11 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
             inputs = Inputs(states.get(event.client, {}), fresh.pop(event.task, None))
             result = learner.train(base, task, algorithm.objective, inputs)
             states[event.client] = result.state
+            if algorithm.codec is not None:
+                chance = stream(SEED, Purpose.CODEC, task=event.task)
+                delta, spent = algorithm.codec.apply(result.delta, bits[event.task], chance)
+                whole = spent + 64 * len(result.integers)
+                result = replace(result, delta=delta, metrics={**result.metrics, "bits": whole})
             event = Arrived(event.client, event.task, event.steps, result.metrics)
         commands = server.feed(now, event)
         if result is not None:
@@ -97,7 +113,8 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     ask, speed = command.ask_after, SPEEDS[command.client]
                     started[command.task] = now
                     asking = WantsModel(command.client, command.task, ask)
-                    arrival = Arrived(command.client, command.task, command.steps)
+                    end = Ready if command.hold else Arrived
+                    arrival = end(command.client, command.task, command.steps)
                     due = now + (ask or command.steps) * speed
                     heappush(queue, (due, False, next(number), asking if ask else arrival))
                 case Send():
@@ -105,6 +122,15 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     merging = Fresh(event.steps, command.version, command.clock)
                     bases[command.task] = (base, replace(task, fresh=merging))
                     fresh[command.task] = tensors.send(command.task)
+                case Measure():
+                    capacities = tuple((k, BITS[k]) for k in command.clients)
+                    heappush(queue, (now, False, next(number), Measured(capacities, 800)))
+                case Upload():
+                    bits[command.task] = command.bits
+                    steps = bases[command.task][1].steps
+                    heappush(queue, (now, False, next(number), Arrived(command.client, command.task, steps)))
+                case Discard():
+                    tensors.lose(command.task)
                 case Aggregate():
                     tensors.aggregate(command)
                 case Drop():
@@ -121,7 +147,8 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
             heappush(queue, (due, False, next(number), arrival))
 
     for client in range(learner.clients):
-        happen(0.0, Joined(client, learner.samples(client), learner.steps_per_epoch(client)))
+        n, epoch = learner.samples(client), learner.steps_per_epoch(client)
+        happen(0.0, Joined(client, n, epoch, labels=tuple(learner.label_counts(client) or ())))
     happen(0.0, Begin())
     while server.counts["arrived"] < TASKS:
         now, _, _, event = heappop(queue)
@@ -146,6 +173,12 @@ def plain(said: Said) -> list[dict[str, Any]]:
                        "clients": list(command.clients), **command.note}  # fmt: skip
             case Drop():
                 row = {"client": command.client, "task": command.task, "reason": command.reason}
+            case Measure():
+                row = {"clients": list(command.clients)}
+            case Upload():
+                row = {"client": command.client, "task": command.task, "bits": command.bits}
+            case Discard():
+                row = {"client": command.client, "task": command.task, "reason": command.reason}
             case SetTimer():
                 row = {"timer": command.timer, "at": command.at}
             case _:
@@ -167,7 +200,7 @@ def single_threaded() -> Any:
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_three_drivers_agree(name: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     said, tensors = drive(make(name), learner)
-    world = ob.World(seconds_per_step=SPEEDS)
+    world = ob.World(seconds_per_step=SPEEDS, channel=RADIO)
     run = ob.simulate(make(name), world, learner, seed=SEED, until=ob.Until(tasks=TASKS), out=tmp_path)
     recorded = [e for e in run.journal if e["kind"] == "command"]
     mine = plain(said)
@@ -190,8 +223,9 @@ def test_a_journals_events_drive_a_server_to_the_same_commands(name: str, tmp_pa
         seconds_per_step=ob.laws.LogNormal(1.0),
         jitter=0.1,
         availability=ob.Availability(dropout=0.1, join=[0, 0, 0, 5, 30], period=50, present=0.8),
+        channel=RADIO,
     )
-    nothing = ob.NoTraining(5, parameters=2, samples_per_client=30, batches=3)
+    nothing = Labelled(5, parameters=2, samples_per_client=30, batches=3)
     run = ob.simulate(make(name), world, nothing, seed=SEED, until=ob.Until(tasks=TASKS), out=tmp_path)
     assert {"lost", "left", "joined"} <= {e["name"] for e in run.journal}
     assert replay(ob.read_run(tmp_path), make(name)).difference is None

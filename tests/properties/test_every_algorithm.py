@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.over_radio import OverRadio, Slots
 from offbeat.algorithms.policies import AgeBased, BestChannel, Random
-from offbeat.algorithms.wireless import AgeWeighted, OverRadio, RadioIterations
+from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row, command_row, event_of, event_row
 from offbeat.core.programme import Programme
@@ -89,6 +90,7 @@ def worlds(draw: st.DrawFn) -> ob.World:
         per_task=draw(st.booleans()) if by_law else False,
         network=network,
         availability=availability,
+        channel=ob.Channel(draw(st.sampled_from([1, 500]))),
     )
 
 
@@ -164,6 +166,15 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
         st.builds(
             dict, ratio=st.sampled_from([1.01, 1.5, 2.0, 1e9]),
             clients_per_tier=st.none() | st.integers(1, 3), retier=st.booleans(),
+        ),
+    ),
+    "wireless": together(
+        work,
+        st.builds(
+            dict, scheduled=st.integers(1, 4), period=st.none() | st.sampled_from([0.5, 7.0, 60.0]),
+            policy=st.sampled_from([{"kind": k} for k in (
+                "random", "best_channel", "best_channel_best_norm", "age_based",
+            )]),
         ),
     ),
 }  # fmt: skip
@@ -450,7 +461,7 @@ on_radio = st.one_of(
         st.none() | st.sampled_from([1.0, 7.5, 40.0]),
     ),
     st.sampled_from([ob.fedasync(3), ob.fedbuff(2, steps=5), ob.fedcompass(2, 8), ob.fedavg(4)]).map(
-        lambda a: replace(a, schedule=OverRadio(a.schedule, slot=0.5))
+        lambda a: replace(a, schedule=OverRadio(a.schedule, Slots(0.5)))
     ),
 )  # fmt: skip
 channels = st.builds(

@@ -9,7 +9,7 @@ import yaml
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.recipes.build import make_algorithm
+from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import built_in, document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
 
@@ -55,7 +55,7 @@ def every_scale() -> list[tuple[str, str | None]]:
 
 @pytest.mark.parametrize(("name", "scale"), every_scale())
 def test_built_in_recipes_are_right(name: str, scale: str | None) -> None:
-    recipe = load_recipe(name, scale=scale)
+    recipe = load_recipe(name, scales=[scale] if scale else [])
     assert recipe.title
     assert algorithm(recipe).name in ALGORITHMS
     for label in recipe.algorithms:
@@ -138,6 +138,8 @@ def test_scale_then_seed_then_sets(write: Any) -> None:
     recipe = load_recipe(write(BASE), scales=["small"], sets=["until.tasks=6"], seed=9)
     assert (recipe.clients, recipe.until.tasks, recipe.seed) == (3, 6, 9)
     assert load_recipe(write(BASE), scales=["small"]).until.tasks == 5
+    both = load_recipe("wireless/fig3", scales=["iid", "paper"])
+    assert (both.data.partition.kind, both.seeds, len(both.claims)) == ("iid", 10, 4)
     assert chosen(write, scales=["buffered"])["name"] == "fedbuff"
     assert load_recipe(write(BASE), seed=9, sets=["seed=2"]).seed == 2
 
@@ -338,8 +340,19 @@ def test_changes_that_cannot_be(change: str, said: str, write: Any) -> None:
 
 def test_scales_that_cannot_be(write: Any) -> None:
     assert 'did you mean "small"?' in complaint(write, BASE, scales=["smal"])
-    assert "--scale x is unknown" in complaint(write, {**BASE, "scales": {}}, scale="x")
+    assert "--scale x is unknown" in complaint(write, {**BASE, "scales": {}}, scales=["x"])
     odd = {**BASE, "scales": {"odd": {3: 4}}}
-    assert "unknown key 3" in complaint(write, odd, scale="odd")
+    assert "unknown key 3" in complaint(write, odd, scales=["odd"])
     typo = {**BASE, "scales": {"typo": {"cliens": 4}}}
-    assert 'did you mean "clients"?' in complaint(write, typo, scale="typo")
+    assert 'did you mean "clients"?' in complaint(write, typo, scales=["typo"])
+
+
+def test_the_training_loss_is_that_of_training_samples() -> None:
+    recipe = load_recipe("digits")
+    source = make_learner(recipe, 3).data
+    data = recipe.data.model_copy(update={"evaluate_on": "train"})
+    own = make_learner(recipe.model_copy(update={"data": data}), 3).data
+    assert len(own.test) == len(source.test)
+    known = {tuple(x.flatten().tolist()) for x in own.train.x}
+    assert all(tuple(x.flatten().tolist()) in known for x in own.test.x)
+    assert own.offsets.tolist() == source.offsets.tolist()

@@ -38,15 +38,20 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "fedssmu": {"epochs": 4, "clients_per_round": 4},
     "port": {"epochs": 3, "size": 1, "tau_max": 2, "urgent": True},
     "fedat": {"steps": 4, "retier": True},
-}
+    "wireless": {
+        "steps": 4, "scheduled": 2, "period": 2.5, "gamma": 0.7, "policy": {"kind": "best_channel_best_norm"},
+    },
+}  # fmt: skip
+RADIO = ob.Channel(3000)  # too few symbols for whole updates
 
-CALM = ob.World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0])
+CALM = ob.World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0], channel=RADIO)
 HARD = ob.World(
     seconds_per_step=ob.laws.Exponential(1.0, minimum=0.1),
     jitter=0.2,
     change=0.1,
     network=ob.Network(latency=0.1, up=1e6, delay=ob.laws.Uniform(0.05, 0.5)),
     availability=ob.Availability(dropout=0.1, leave=[50, 1e6, 80, 1e6, 1e6], period=60, present=0.8),
+    channel=RADIO,
 )
 WORLDS = {"calm": CALM, "hard": HARD}
 

@@ -38,6 +38,7 @@ OPTIONS = {
     "fedssmu": {"epochs": 3},
     "port": {"steps": 10, "size": 5, "tau_max": 3},
     "fedat": {"steps": 10},
+    "wireless": {"steps": 10, "scheduled": 5, "period": 5.0},
 }
 
 
@@ -67,7 +68,7 @@ def alone(learner: ob.TorchLearner, client: int, steps: int) -> float:
 
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) -> None:
-    world = ob.World(seconds_per_step=ob.laws.Uniform(0.5, 2.0))
+    world = ob.World(seconds_per_step=ob.laws.Uniform(0.5, 2.0), channel=ob.Channel(50_000))
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
     run = ob.simulate(
         algorithm, world, learner, until=ob.Until(tasks=TASKS), evaluate=ob.Every(versions=1000)

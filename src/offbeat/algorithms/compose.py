@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import Asking
@@ -25,7 +25,15 @@ from offbeat.core.objective import Objective
 from offbeat.core.validation import did_you_mean, explain
 
 PARTS = ("aggregator", "objective", "server_steps", "requests")
-OPTIONS: dict[str, TypeAdapter[Any]] = {"codec": TypeAdapter(CodecSpec), "radio": TypeAdapter(Slots)}
+
+
+class Options(BaseModel):
+    """What stands under "with" that is no part of another algorithm."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    codec: CodecSpec | None = None
+    radio: Slots | None = None
 
 
 def compose(
@@ -98,20 +106,17 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
 
 def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any) -> Any:
     """What stands under "with" for one part."""
-    if part not in (*PARTS, *OPTIONS):
-        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), (*PARTS, *OPTIONS))}")
-    if part in OPTIONS:
+    known = (*PARTS, *Options.model_fields)
+    if part not in known:
+        raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
+    if part in Options.model_fields:
         try:
-            return OPTIONS[part].validate_python(own)
+            return getattr(Options.model_validate({part: own}), part)
         except ValidationError as error:
-            raise UsageError(f"{base}: with.{part}: {explain(error, _options(part))}") from None
+            raise UsageError(f"{base}: with.{explain(error)}") from None
     if not isinstance(own, Mapping):
         raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
     return build(factories, own)
-
-
-def _options(part: str) -> list[str]:
-    return ["slot", "halving"] if part == "radio" else ["kind"]
 
 
 def _schedule(algorithm: Algorithm) -> Schedule:

@@ -228,15 +228,11 @@ def wireless(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
-    scheduled: Annotated[int, Field(ge=1, description="R, most clients that upload in an iteration")],
+    scheduled: Annotated[int, Field(ge=1, description="R, most clients that upload in an iteration")] = 8,
     period: Annotated[
         float | None,
-        Field(
-            gt=0,
-            allow_inf_nan=False,
-            description="T̃, seconds from iteration to iteration; none: wait for all",
-        ),
-    ],
+        Field(gt=0, allow_inf_nan=False, description="T̃, seconds an iteration; none: until all are ready"),
+    ] = None,
     policy: Policy = DataImportance(),
     gamma: Annotated[
         float,
@@ -260,7 +256,7 @@ def wireless(
         ),
     ] = None,
 ) -> Algorithm:
-    """Every T̃ seconds some of the clients that are ready send, within what the shared radio carries.
+    """Every so often some of the clients that are ready send, within what the shared radio carries.
 
     θ(t+1) := Σ_{k∈Π} w_k (θ_k(t, 0) + û_k), w_k ∝ |S_k| γ^{a_k} (Eq. 13), goes to all that were ready. It
     needs a world with a channel. With the period T_max, γ = 1, μ = 0 and random scheduling it is synchronous
