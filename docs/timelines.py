@@ -33,6 +33,10 @@ SETS = {
     "fedssmu": ["algorithm.ask_every=5", "algorithm.tau_max=5"],
     "port": ["algorithm.size=2", "algorithm.tau_max=2", "algorithm.urgent=true"],
     "fedfa": ["algorithm.size=3"],
+    "wireless": [
+        "algorithm.scheduled=2", "algorithm.period=2", "algorithm.gamma=0.5",
+        "world.channel.symbols=20000", "world.channel.period=2",
+    ],
 }  # fmt: skip
 PAGES = {"fedadagrad": "fedopt", "fedadam": "fedopt", "fedyogi": "fedopt"}  # the others have their own
 SHOWN = {"fedopt": "fedadam"}  # whose timeline is on such a page

@@ -79,7 +79,7 @@ def test_a_model_sent_to_another_task_answers_no_request() -> None:
 def test_the_page_says_what_the_marks_are(tmp_path: Path) -> None:
     figure = timeline_figure(make_timeline(by_hand()), LOOK)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    assert set(NAMES.values()) <= set(traces)
+    assert set(NAMES.values()) - {NAMES["upload"]} <= set(traces)  # nothing was held
     fresh, dropped = traces["asks, gets a fresh model"], traces["update dropped"]
     assert (fresh["x"], fresh["y"]) == ([4], [-0.38])
     assert fresh["customdata"] == [
@@ -98,7 +98,8 @@ def test_a_legend_has_only_what_there_is() -> None:
         (drawn,) = draw_timeline(make_timeline(run), LOOK).legends
         return [text.get_text() for text in drawn.get_texts()]
 
-    assert legend(by_hand())[2:] == ["arrival", *NAMES.values(), "aggregation"]
+    marks = [name for kind, name in NAMES.items() if kind != "upload"]  # nothing was held
+    assert legend(by_hand())[2:] == ["arrival", *marks, "aggregation"]
     run = by_hand()
     assert not set(NAMES.values()) & set(legend(FakeRun(rows=run.rows[:4], duration=3.0)))
 
@@ -146,3 +147,29 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     assert all(0 < task.steps < task.planned for task in early if task.steps and task.planned)
     paths = write_png([record], tmp_path / "figures")
     assert imread(next(p for p in paths if p.name.startswith("timeline_")))[..., :3].std() > 0.02
+
+
+def test_held_updates_are_marked_where_they_are_sent_or_discarded() -> None:
+    run = FakeRun(
+        rows=[
+            event(0.0, "joined", client=0),
+            event(0.0, "joined", client=1),
+            command(0.0, "train", client=0, task=0, base=0, steps=5),
+            command(0.0, "train", client=1, task=1, base=0, steps=5),
+            event(2.0, "ready", client=0, task=0, steps=5),
+            event(3.0, "ready", client=1, task=1, steps=5),
+            command(4.0, "upload", client=0, task=0, bits=9),
+            command(4.0, "discard", client=1, task=1, reason="not scheduled"),
+            event(4.0, "arrived", client=0, task=0, base=0, version=0, staleness=0, steps=5),
+            command(4.0, "aggregate", version=1, tasks=[0], clients=[0]),
+        ],
+        duration=5.0,
+    )
+    timeline = make_timeline(run)
+    assert timeline.marks == (
+        Mark("dropped", 1, 4.0, 1, "update dropped: not scheduled"),
+        Mark("upload", 0, 4.0, 0, "its update is sent"),
+    )
+    assert [(s.client, s.start, s.end, s.outcome) for s in timeline.training] == [
+        (0, 0.0, 2.0, "ready"), (1, 0.0, 3.0, "ready"),
+    ]  # fmt: skip

@@ -221,7 +221,7 @@ class AgeWeighted(Aggregator):
 
 
 @algorithm(
-    paper="Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over "
+    paper="Hu et al., Scheduling and Aggregation Design for Asynchronous Federated Learning over "
     "Wireless Networks, 2023, Sections II to V"
 )
 def wireless(

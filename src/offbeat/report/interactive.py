@@ -44,6 +44,7 @@ MARKS: dict[Kind, Figure] = {
     "recall": {
         "symbol": "triangle-left", "color": RECALLED, "size": 10, "line": {"color": "white", "width": 1}
     },
+    "upload": {"symbol": "circle", "color": INK, "size": 7, "line": {"color": "white", "width": 1}},
     "dropped": {"symbol": "circle-open", "color": LOST, "size": 11, "line": {"color": LOST, "width": 1.8}},
 }  # fmt: skip
 
@@ -184,8 +185,8 @@ def _by_kind(marks: Sequence[Mark]) -> list[tuple[Kind, list[Mark]]]:
 
 
 def _marks(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: Kind) -> Any:
-    """Dropped updates round their arrival, the others on the upper edge of their bar."""
-    up = 0.0 if kind == "dropped" else 0.38
+    """What becomes of an update at the height of its arrival, the others on the upper edge of their bar."""
+    up = 0.0 if kind in ("dropped", "upload") else 0.38
     return go.Scatter(
         x=_round([mark.t / unit.size for mark in marks]),
         y=[place[mark.client] - up for mark in marks],

@@ -1,15 +1,16 @@
-"""What happens to a task besides its start and its end: requests in mid-task, recalls, dropped updates."""
+"""What happens to a task besides its start and its end: requests, recalls, uploads, dropped updates."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Kind = Literal["fresh", "nothing", "recall", "dropped"]
+Kind = Literal["fresh", "nothing", "recall", "upload", "dropped"]
 
 NAMES: Mapping[Kind, str] = {
     "fresh": "asks, gets a fresh model",
     "nothing": "asks, nothing new",
     "recall": "recalled",
+    "upload": "held update sent",
     "dropped": "update dropped",
 }
 """What the legends call them."""
@@ -19,7 +20,8 @@ NAMES: Mapping[Kind, str] = {
 class Mark:
     """A moment `t` (virtual seconds) of a client's task; `words` say what happened.
 
-    A dropped update is marked where it arrived, whenever it was dropped.
+    A dropped update is marked where it arrived, whenever it was dropped, and a held one where it was
+    discarded.
     """
 
     kind: Kind
@@ -35,6 +37,7 @@ class Marker:
 
     marks: list[Mark] = field(default_factory=list)
     _asking: int | None = None  # where the mark of the request at hand is
+    _ready: set[int] = field(default_factory=set)  # tasks whose update is held
     _arrived: dict[int, float] = field(default_factory=dict)  # by task, until it is used or dropped
 
     def feed(self, row: Mapping[str, Any]) -> None:
@@ -52,11 +55,19 @@ class Marker:
             self.marks[self._asking] = replace(asked, kind="fresh", words=words)
         elif name == "recall":
             self.marks.append(Mark("recall", client, t, task, "is to report at the end of its epoch"))
+        elif name == "ready":
+            self._ready.add(task)
         elif name == "arrived":
             self._arrived[task] = t
+            if task in self._ready:
+                self._ready.discard(task)
+                self.marks.append(Mark("upload", client, t, task, "its update is sent"))
         elif name == "aggregate":
             for used in row.get("tasks") or ():
                 self._arrived.pop(used, None)
+        elif name == "discard":
+            self._ready.discard(task)
+            self.marks.append(Mark("dropped", client, t, task, f"update dropped: {row.get('reason')}"))
         elif name == "drop":
             arrived = self._arrived.pop(task, t)
             self.marks.append(Mark("dropped", client, arrived, task, f"update dropped: {row.get('reason')}"))

@@ -35,6 +35,7 @@ MARKS: dict[Kind, dict[str, Any]] = {
     "fresh": {"marker": "D", "s": 20, "facecolors": INK, "edgecolors": "white", "linewidths": 0.6},
     "nothing": {"marker": "D", "s": 18, "facecolors": "white", "edgecolors": INK, "linewidths": 0.9},
     "recall": {"marker": "<", "s": 34, "facecolors": RECALLED, "edgecolors": "white", "linewidths": 0.6},
+    "upload": {"marker": "o", "s": 25, "facecolors": INK, "edgecolors": "white", "linewidths": 0.6},
     "dropped": {"marker": "o", "s": 62, "facecolors": "none", "edgecolors": LOST, "linewidths": 1.3},
 }
 
@@ -144,7 +145,7 @@ def _draw_marks(
 ) -> None:
     """Dropped updates round their arrival, the others on the upper edge of their bar, clear of its number."""
     marks = [mark for mark in timeline.marks if mark.kind == kind]
-    up = 0.0 if kind == "dropped" else HEIGHT / 2
+    up = 0.0 if kind in ("dropped", "upload") else HEIGHT / 2
     ax.scatter(
         [mark.t / unit.size for mark in marks],
         [place[mark.client] - up for mark in marks],
