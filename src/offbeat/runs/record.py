@@ -117,6 +117,7 @@ class RunRecord:
         return Checkpoint(journal, metrics, version, data["state"], *by_number)
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows that a query gives."""
         database = _open(self.path)
         try:
             yield from database.execute(query, values)
