@@ -87,7 +87,7 @@ def books(c: Coordinator) -> Any:
     return (
         sites, c.books.assigned, c.books.gone, c.books.owners, c.books.fates, c.rows, c.staleness_sum,
         c.bits_up, server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
-        server.dispatched, server.state, server.fleet.idle(), server.now, c.stopped,
+        server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import nn
 
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
@@ -60,12 +61,12 @@ def make_plan(
     sample_shape: tuple[int, ...],
     classes: int,
 ) -> Plan:
-    """The plan of a run with a model of the registry; refuses an algorithm that its name does not describe."""
+    """The plan of a run with a model of the registry; refuses an algorithm its name does not describe."""
     name = recorded_name(replace(algorithm, codec=None))
     if name not in ALGORITHMS:
         raise UsageError(
-            f"{name} cannot be served: sites make the algorithm from its name and hyper-parameters, so use one "
-            f"of {', '.join(sorted(ALGORITHMS))}, or compose them"
+            f"{name} cannot be served: sites make the algorithm from its name and hyper-parameters, so use "
+            f"one of {', '.join(sorted(ALGORITHMS))}, or compose them"
         )
     layout = layout_digest(algorithm, model, sample_shape, classes)
     spec = {"name": algorithm.name, **algorithm.hyperparameters}
@@ -120,6 +121,17 @@ def own_data(data: Dataset, client: ClientId) -> FederatedData:
 def make_learner(plan: Plan, data: Dataset, client: ClientId, device: str = "cpu") -> TorchLearner:
     """What trains at a site: the plan's model on the site's own data."""
     check_data(plan, data)
-    maker = partial(build_module, plan.model, plan.sample_shape, plan.classes)
-    training = replace(plan.training, device=device)
-    return TorchLearner(maker, own_data(data, client), training)
+    return TorchLearner(_maker(plan), own_data(data, client), replace(plan.training, device=device))
+
+
+def evaluating_learner(plan: Plan, test: Dataset | None) -> TorchLearner:
+    """What a server makes the first model with, and evaluates the others, if it has test data."""
+    none = Dataset(torch.zeros(0, *plan.sample_shape), torch.zeros(0, dtype=torch.int64), plan.classes)
+    data = FederatedData(
+        none, none if test is None else test, torch.arange(0), torch.zeros(1, dtype=torch.int64)
+    )
+    return TorchLearner(_maker(plan), data, replace(plan.training, device="cpu"))
+
+
+def _maker(plan: Plan) -> partial[nn.Module]:
+    return partial(build_module, plan.model, plan.sample_shape, plan.classes)

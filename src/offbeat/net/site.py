@@ -1,8 +1,8 @@
 """A site's side of a deployed run: connects, trains what it is given, and delivers it whatever happens.
 
 One loop talks to the server, one thread trains. A conversation may end at any moment: the site comes back
-after a pause that grows, says what it has in hand, and is told what it has missed. An update is kept until the
-server has answered it. Messages that were lost need no memory: what is in hand says them again.
+after a pause that grows, says what it has in hand, and is told what it has missed. An update is kept until
+the server has answered it. Messages that were lost need no memory: what is in hand says them again.
 """
 
 import asyncio
@@ -82,8 +82,8 @@ class Site:
     async def run(self) -> str:
         """Take part until the run is over; returns why it ended.
 
-        Raises `RunError` where the server refuses the site, or is not found, `UsageError` where what the server
-        asks for cannot be done with the data.
+        Raises `RunError` where the server refuses the site, or is not found, `UsageError` where what the
+        server asks for cannot be done with the data.
         """
         attempt, since = 0, self._clock.now()
         try:
@@ -281,9 +281,15 @@ class Site:
                 self._say(Failed(job.task, f"{type(error).__name__}: {error}"))
             return
         if self._job is job:
-            await loop.run_in_executor(self._thread, self._store.keep, kept)
+            try:
+                await loop.run_in_executor(self._thread, self._store.keep, kept)
+            except RunError as error:
+                log.error("%s: the update of task %d is in memory only", error, job.task)
+        if self._job is job:
             self._job = None
             self._deliver()
+        else:  # dropped while it was written
+            self._store.settle(job.task, taken=False)
 
     def _drop_job(self) -> None:
         if self._job is not None:
