@@ -144,6 +144,38 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
     assert [t for t in np.diff([row.t for row in record.rows()]) if t < 0] == []
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -> None:
+    """Dropped at any moment, without a goodbye or a checkpoint, while the network is bad too."""
+    algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
+    chance = Random(seed)
+    data, test = digits
+    network = Network(Faults(cut=0.02, twice=0.05, chance=Random(seed)))
+
+    async def lives() -> int:
+        sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
+        deaths = 0
+        while True:
+            server = asyncio.create_task(
+                serve(
+                    algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                    terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05,
+                )
+            )  # fmt: skip
+            await asyncio.wait({server}, timeout=0.05 + 0.2 * chance.random())
+            if server.done():
+                assert server.result() == "reached 40 client tasks"
+                break
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+            deaths += 1
+        await asyncio.wait_for(asyncio.gather(*sites), 30)
+        return deaths
+
+    assert asyncio.run(lives()) >= 1
+    check_run(tmp_path / "run", algorithm)
+
+
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
@@ -152,7 +184,8 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_p
     asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
     record = check_run(tmp_path / "run", algorithm)
     assert record.meta["rejected"]["not finite"] >= 1
-    assert "not finite" in next(row for row in record.rows() if row.name == "lost").data["reason"]
+    reasons = {row.data["reason"] for row in record.rows() if row.name == "lost" and row.data}
+    assert reasons == {"rejected: metric 'loss' is nan: it must be finite"}
 
 
 def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> None:
@@ -177,7 +210,7 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
 
 
 def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
-    data, test = digits
+    _, test = digits
     network = Network()
 
     async def both() -> Any:

@@ -84,18 +84,18 @@ class Service:
                 await self._round()
             if self._coordinator.stopped is None:
                 await self._in_thread(lambda: self._state.checkpoint(self._coordinator))
-                self._state.abandon("interrupted")
+                self._thread.submit(self._state.abandon, "interrupted")
                 return None
             return await self._finish()
-        except BaseException:
-            self._state.abandon("failed")
+        except BaseException:  # in the thread that may still be writing, once it is done
+            self._thread.submit(self._state.abandon, "failed")
             raise
         finally:
             await self._close()
 
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
-        self._state.abandon("interrupted")
+        self._thread.submit(self._state.abandon, "interrupted")
         await self._close()
 
     def stop(self, reason: str = "stopped") -> None:

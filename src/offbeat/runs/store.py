@@ -258,7 +258,7 @@ def _make_database(
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
+    database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
     database.execute("PRAGMA synchronous = FULL")
     return database
 
