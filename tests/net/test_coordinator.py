@@ -133,11 +133,11 @@ def test_a_bad_update_is_refused_counted_and_its_task_lost(bad: Any, kind: str, 
 
 
 def test_with_a_codec_an_update_is_its_bytes() -> None:
-    c = coordinator(replace(ob.fedasync(steps=6), codec=TopK(k=1)))
+    c = coordinator(replace(ob.fedasync(steps=6), codec=TopK(fraction=0.3)))
     c.receive(0.0, "a", HELLO)
     c.receive(1.0, "a", result(0))
     c.receive(2.0, "a", result(1, delta=b"nonsense, which is much too long"))
-    payload = TopK(k=1).encode(torch.tensor([0.0, 2.0, 0.0]), None, np.random.default_rng())
+    payload = TopK(fraction=0.3).encode(torch.tensor([0.0, 2.0, 0.0]), None, np.random.default_rng())
     c.receive(3.0, "a", result(2, delta=payload, metrics={"bits": 1.0}))
     c.receive(4.0, "a", result(3, delta=payload))
     outcome = c.take()
@@ -365,9 +365,10 @@ class _WithNeeds:
 
 
 def test_a_request_is_answered_and_answered_again() -> None:
-    c = coordinator(ob.fedasmu(epochs=4, size=2, period=0.5, limit=9), clients=2)
+    c = coordinator(ob.fedasmu(epochs=4, size=2, period=0.5, limit=2), clients=2)
     c.receive(0.0, "a", HELLO)
     c.receive(0.0, "b", HELLO)
+    c.tick(0.5)
     assign = said(c)[-1]
     assert isinstance(assign, Assign)
     assert assign.ask_after
@@ -386,7 +387,7 @@ def test_a_request_is_answered_and_answered_again() -> None:
 
 
 def test_a_recall_is_said_again_to_who_comes_back() -> None:
-    c = coordinator(ob.port(steps=6, size=1, tau_max=1), clients=2)
+    c = coordinator(ob.port(steps=6, size=1, tau_max=1, urgent=True), clients=2)
     c.receive(0.0, "a", HELLO)
     c.receive(0.0, "b", HELLO)
     c.take()

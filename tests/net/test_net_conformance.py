@@ -48,11 +48,13 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize("name", [*ob.ALGORITHMS, "port urgent"])
 def test_a_coordinator_does_what_the_simulator_does(
     name: str, world: str, learner: ob.TorchLearner, tmp_path: Path
 ) -> None:
     def make() -> ob.Algorithm:
+        if name == "port urgent":
+            return ob.port(epochs=3, size=2, tau_max=2, urgent=True)
         return ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
 
     run = ob.simulate(

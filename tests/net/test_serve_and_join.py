@@ -67,6 +67,17 @@ async def federation(
     return reason
 
 
+async def serve_again(digits: Any, directory: Path, algorithm: ob.Algorithm) -> str | None:
+    """Serve a run that has ended; a site that comes is told."""
+    network = Network()
+    site = asyncio.create_task(join(network.connect("site-0"), digits[0][0]))
+    reason = await serve(
+        algorithm, LogisticSpec(), TRAINING, directory, network.listen, test=digits[1], seed=3, linger=0.2
+    )
+    assert await asyncio.wait_for(site, 30) == reason
+    return reason
+
+
 def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
     record = ob.read_run(directory)
     assert record.status == "finished"
@@ -159,10 +170,10 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
             server = asyncio.create_task(
                 serve(
                     algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                    terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05,
+                    terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05, linger=0.3,
                 )
             )  # fmt: skip
-            await asyncio.wait({server}, timeout=0.05 + 0.2 * chance.random())
+            await asyncio.wait({server}, timeout=0.05 + 0.2 * chance.random() if deaths < 30 else 60)
             if server.done():
                 assert server.result() == "reached 40 client tasks"
                 break
@@ -205,8 +216,10 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
         asyncio.run(federation(algorithm, digits, Network(), directory, terms, started=started)) == "enough"
     )
     assert check_run(directory, algorithm).stop_reason == "enough"
-    with pytest.raises(ob.UsageError, match=r"has ended \(enough\)"):
-        asyncio.run(federation(algorithm, digits, Network(), directory, terms))
+    again = serve_again(digits, directory, algorithm)
+    assert asyncio.run(again) == "enough"
+    with pytest.raises(ob.RunError, match="started with another plan: algorithm was"):
+        asyncio.run(serve_again(digits, directory, ob.fedavg(steps=3)))
 
 
 def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:

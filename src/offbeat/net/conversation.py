@@ -9,7 +9,6 @@ from offbeat.net.messages import Beat, FromServer
 MOST_WAITING = (
     32  # messages for a site that does not read; it is cut off then, and told again when it is back
 )
-_CLOSING_SECONDS = 5.0
 
 
 class Conversation:
@@ -45,11 +44,6 @@ class Conversation:
         if self._closing is None:
             self._sender.cancel()
             self._closing = asyncio.create_task(self.link.close(reason))
-
-    async def drained(self) -> None:
-        """Return when what waits has been sent, or cannot be."""
-        self.finish("the run has ended")
-        await asyncio.wait({self._sender}, timeout=_CLOSING_SECONDS)
 
     async def close(self) -> None:
         """End the link and the sending."""

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
@@ -17,11 +18,11 @@ from offbeat.data.dataset import Dataset
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
-from offbeat.net.clock import Clock
+from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.coordinator import Coordinator
-from offbeat.net.link import OnLink
+from offbeat.net.link import LinkClosedError, OnLink, ServerLink
 from offbeat.net.plan import Plan, evaluating_learner, make_plan
-from offbeat.net.service import Service
+from offbeat.net.service import Service, tell_the_end
 from offbeat.net.state import CHECKPOINT_SECONDS, State
 from offbeat.net.terms import Terms
 from offbeat.runs.record import RunRecord, read_run
@@ -55,13 +56,15 @@ async def serve(
     recipe: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    linger: float = 10.0,
     started: Callable[[Service], None] | None = None,
 ) -> str | None:
     """Serve a run until it ends, and return why, or until the service is told to leave, and return None.
 
     `model` and `training` are what sites train, and how. `test` are the data the model is evaluated on;
     without them `sample_shape` (of one sample) and `classes` say what the model takes. `state` is the run's
-    directory: where it holds this run already, the run goes on. `listen` opens the transport. `started` is
+    directory: where it holds this run already, the run goes on; if it has ended, sites are told so. `listen` opens the transport. When the
+    run has ended the server waits at most `linger` seconds for sites that have not heard of it. `started` is
     given the service, to watch it and to end it.
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
@@ -78,15 +81,43 @@ async def serve(
             "evaluate_seconds"
         )
     plan = make_plan(algorithm, model, training, seed, sample_shape, classes)
+    ended = _ended(Path(state), plan)
+    if ended is not None:
+        return await _tell(ended, listen, clock or SystemClock(), linger)
     learner = evaluating_learner(plan, test)
     service = open_service(
         algorithm, learner, plan, Path(state),
         terms=terms, label=label, recipe=recipe, clock=clock, checkpoint_seconds=checkpoint_seconds,
-        evaluates=test is not None,
+        evaluates=test is not None, linger=linger,
     )  # fmt: skip
     if started is not None:
         started(service)
     return await run_service(service, listen)
+
+
+def _ended(directory: Path, plan: Plan) -> str | None:
+    """Why the run in a directory has ended, if it has."""
+    if not (directory / DATABASE).is_file():
+        return None
+    record = read_run(directory)
+    _check_same(record, plan)
+    return (record.stop_reason or "") if record.status == "finished" else None
+
+
+async def _tell(reason: str, listen: Listen, clock: Clock, linger: float) -> str:
+    """Tell those who come that the run is over: a server may die before all have heard of it."""
+
+    async def on_link(link: ServerLink) -> None:
+        with suppress(LinkClosedError):
+            await tell_the_end(link, reason)
+        await link.close()
+
+    door = await listen(on_link)
+    try:
+        await clock.sleep(linger)
+    finally:
+        await door.close()
+    return reason
 
 
 async def run_service(service: Service, listen: Listen) -> str | None:
@@ -114,6 +145,7 @@ def open_service(
     clock: Clock | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     evaluates: bool = True,
+    linger: float = 10.0,
 ) -> Service:
     """A service on a new state directory, or on the one there is. `learner` makes and evaluates the model.
 
@@ -147,18 +179,15 @@ def open_service(
         state = State.create(directory, meta, coordinator, checkpoint_seconds)
     name = str(found.meta["label"]) if found is not None else label or algorithm.name
     return Service(
-        coordinator, state, evaluate=learner.evaluate if evaluates else None, clock=clock, label=name
-    )
+        coordinator, state,
+        evaluate=learner.evaluate if evaluates else None, clock=clock, label=name, linger=linger,
+    )  # fmt: skip
 
 
 def _check_same(record: RunRecord, plan: Plan) -> None:
     """Is this the run that the directory holds?"""
     if "plan" not in record.meta:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
-    if record.status == "finished":
-        raise UsageError(
-            f"{record.path} holds a run that has ended ({record.stop_reason}): choose another state directory"
-        )
     now, then = json.loads(json.dumps(plan.document())), record.meta["plan"]
     for key in {**then, **now}:
         if now.get(key) != then.get(key):

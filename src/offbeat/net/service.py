@@ -19,7 +19,7 @@ from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.conversation import Conversation
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.link import LinkClosedError, ServerLink
-from offbeat.net.messages import Beat, FromSite, Hello, Over, Refused
+from offbeat.net.messages import Beat, Bye, FromSite, Hello, Over, Refused
 from offbeat.net.outcome import Evaluation, Outcome
 from offbeat.net.snapshot import Snapshot
 from offbeat.net.state import State
@@ -42,7 +42,10 @@ class _Said:
 
 
 class Service:
-    """Serves one run until it ends, fails, or is left to go on another time."""
+    """Serves one run until it ends, fails, or is left to go on another time.
+
+    When the run has ended it waits at most `linger` seconds for sites that have not heard of it.
+    """
 
     def __init__(
         self,
@@ -52,9 +55,12 @@ class Service:
         evaluate: Evaluate | None = None,
         clock: Clock | None = None,
         label: str = "",
+        linger: float = 10.0,
     ) -> None:
         self._coordinator, self._state, self._evaluate = coordinator, state, evaluate
         self._clock, self._label = clock or SystemClock(), label
+        self._patience = linger
+        self._told: set[str] = set()
         self._offset = coordinator.now - self._clock.now()
         self._links: dict[str, Conversation] = {}
         self._inbox: list[_Said] = []
@@ -125,12 +131,17 @@ class Service:
             if not isinstance(hello, Hello):
                 await link.send(Refused("a conversation begins with hello", final=False))
             elif self._over is not None:
-                await link.send(Over(self._over))
+                await asyncio.wait_for(tell_the_end(link, self._over), HELLO_SECONDS)
+                self._heard_of_the_end(link.site)
             elif not self._leaving:
                 await self._converse(link, hello)
         except (LinkClosedError, TimeoutError):
             pass
         await link.close()
+
+    def _heard_of_the_end(self, site: str) -> None:
+        self._told.add(site)
+        self._stirred.set()
 
     async def _converse(self, link: ServerLink, hello: Hello) -> None:
         older, mine = self._links.get(link.site), Conversation(link)
@@ -152,6 +163,10 @@ class Service:
             if isinstance(message, Beat):
                 self._seen[link.site] = (self.now(), message)
                 conversation.say(Beat())
+            elif self._over is not None:
+                if isinstance(message, Bye):
+                    self._heard_of_the_end(link.site)
+                    return
             else:
                 await slot.acquire()
                 self._put(_Said(self.now(), link.site, message, slot))
@@ -262,6 +277,9 @@ class Service:
         """Measure the last version, tell the sites, write the final model."""
         coordinator = self._coordinator
         self._over = coordinator.stopped or ""
+        for said in self._inbox:  # too late: whoever sent it will hear of the end
+            if said.slot is not None:
+                said.slot.release()
         self._to_measure = None
         if self._measuring is not None:
             await self._measuring
@@ -271,8 +289,19 @@ class Service:
         self._to_measure = None
         measured, self._measured = self._measured, []
         await self._in_thread(lambda: self._write_end(measured))
-        await asyncio.gather(*(c.drained() for c in list(self._links.values())))
+        await self._linger()
         return self._over
+
+    async def _linger(self) -> None:
+        """Wait until the sites have heard that the run is over, but not for those that do not come."""
+        present = {site.name for site in self._coordinator.books.sites.values() if site.present}
+        passed = asyncio.create_task(self._clock.sleep(self._patience))
+        while not present <= self._told and not passed.done():
+            self._stirred.clear()
+            stirred = asyncio.create_task(self._stirred.wait())
+            await asyncio.wait({stirred, passed}, return_when=asyncio.FIRST_COMPLETED)
+            stirred.cancel()
+        passed.cancel()
 
     def _write_end(self, measured: list[tuple[Evaluation, Metrics]]) -> None:
         coordinator = self._coordinator
@@ -292,3 +321,10 @@ class Service:
                 await self._measuring
         self._thread.shutdown(wait=True)
         self._evaluator.shutdown(wait=True)
+
+
+async def tell_the_end(link: ServerLink, reason: str) -> None:
+    """Tell a site that the run is over, until it says that it has heard."""
+    await link.send(Over(reason))
+    while not isinstance(await link.receive(), Bye):
+        pass

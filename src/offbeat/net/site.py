@@ -145,6 +145,8 @@ class Site:
             self._heard = self._clock.now()
             match message:
                 case Over():
+                    with suppress(LinkClosedError):
+                        await link.send(Bye("the run is over"))
                     return message.reason
                 case Refused():
                     if message.final:
