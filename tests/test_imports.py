@@ -26,7 +26,7 @@ MAY_USE: dict[str, set[str]] = {
     "algorithms": {"core", "local", "codec"},
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "version"},
-    "net": {"core", "runs", "algorithms", "local", "codec", "data", "version"},
+    "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "version"},
     "report": {"core", "runs", "version"},
     "recipes": {
         "core",

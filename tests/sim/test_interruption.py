@@ -79,7 +79,7 @@ def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner,
     assert outcome(resumed) == outcome(whole)
     assert on_disk(broken) == on_disk(tmp_path / "whole")
     assert tensor_files(broken) == {"model.safetensors"}
-    sessions = list(ob.read_run(broken)._select("SELECT events FROM sessions"))
+    sessions = list(ob.read_run(broken).select("SELECT events FROM sessions"))
     assert len(sessions) == 6
     assert sum(n for (n,) in sessions) == len(whole.journal)
 

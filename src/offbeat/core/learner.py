@@ -63,6 +63,19 @@ class LocalResult:
 NOTHING = Inputs()
 
 
+class Watch(Protocol):
+    """What a training is told while it goes on, where that is not known before. Called by the one who trains.
+
+    Either may raise to end the training without a result.
+    """
+
+    def stops(self, steps: int) -> bool:
+        """With `steps` local steps done, and more to come: is the task to end here? False at 0."""
+
+    def fresh(self, steps: int) -> tuple[Fresh, Model] | None:
+        """The model to merge after `steps` local steps, if there is one now; may wait for it."""
+
+
 class Learner(Protocol):
     """A population of clients with data, a model and a way to train it."""
 
@@ -120,9 +133,18 @@ class NoTraining:
         return Model.empty(Layout.flat(self.parameters))
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self,
+        base: Model,
+        task: LocalTask,
+        objective: Objective,
+        inputs: Inputs = NOTHING,
+        watch: Watch | None = None,
     ) -> LocalResult:
         """A zero update."""
+        for step in range(task.steps) if watch is not None else ():
+            if watch is None or watch.stops(step):
+                break
+            watch.fresh(step)
         return LocalResult(torch.zeros_like(base.values), base.integers)
 
     def evaluate(self, model: Model) -> Metrics:

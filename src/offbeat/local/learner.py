@@ -12,7 +12,7 @@ from torch.nn import functional
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.features import Feature
-from offbeat.core.learner import NOTHING, Fresh, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NOTHING, Fresh, Inputs, LocalResult, LocalTask, Watch
 from offbeat.core.model import Model
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
@@ -78,9 +78,18 @@ class TorchLearner:
             return Model.of(self._module())
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self,
+        base: Model,
+        task: LocalTask,
+        objective: Objective,
+        inputs: Inputs = NOTHING,
+        watch: Watch | None = None,
     ) -> LocalResult:
-        """`task.steps` steps of the optimizer from `base` on the client's own data."""
+        """`task.steps` steps of the optimizer from `base` on the client's own data.
+
+        A `watch` is asked between them whether to stop, and for a model to merge; it takes the place of
+        `task.fresh`.
+        """
         ready, training = self._prepare(), self.training
         bench = ready.bench
         anchor = bench.load(base)
@@ -91,8 +100,12 @@ class TorchLearner:
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             for step, (x, y) in enumerate(self._batches(ready, task)):
-                if task.fresh is not None and step == task.fresh.after:
-                    fresh = self._fresh(bench, task.fresh, task.base, inputs)
+                if watch is not None and watch.stops(step):
+                    run.steps = step
+                    break
+                merging = watch.fresh(step) if watch is not None else _told(task, inputs, step)
+                if merging is not None:
+                    fresh = self._fresh(bench, *merging, task.base)
                     objective.merge(run, fresh, lambda x=x, y=y: self._loss(bench.module(x), y))  # type: ignore[misc]
                 optimizer.zero_grad()
                 loss = self._loss(bench.module(x), y)
@@ -102,7 +115,7 @@ class TorchLearner:
                 total += loss.detach()
             own = objective.end(run)
         delta, integers = bench.delta(base)
-        metrics = {"loss": float(total) / task.steps, **own}
+        metrics = {"loss": float(total) / run.steps, **own}
         state = {name: tensor.to("cpu") for name, tensor in run.state.items()}
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
@@ -140,10 +153,9 @@ class TorchLearner:
             indices = own[batch].to(self.training.device)
             yield ready.bench.laid_out(ready.x[indices]), ready.y[indices]
 
-    def _fresh(self, bench: Workbench, fresh: Fresh, base: int, inputs: Inputs) -> FreshModel:
+    def _fresh(self, bench: Workbench, fresh: Fresh, model: Model, base: int) -> FreshModel:
         """The model a task was sent, on the device."""
-        assert inputs.fresh is not None
-        values = bench.floats(inputs.fresh.values.to(self.training.device))
+        values = bench.floats(model.values.to(self.training.device))
         return FreshModel(values, fresh.clock, fresh.version - base)
 
     def evaluate(self, model: Model) -> Metrics:
@@ -183,6 +195,14 @@ class _Ready:
     bench: Workbench
     x: Tensor
     y: Tensor
+
+
+def _told(task: LocalTask, inputs: Inputs, step: int) -> tuple[Fresh, Model] | None:
+    """The model to merge after `step` steps, as the task says."""
+    if task.fresh is None or step != task.fresh.after:
+        return None
+    assert inputs.fresh is not None
+    return task.fresh, inputs.fresh
 
 
 def _check_device(device: str) -> None:

@@ -85,7 +85,7 @@ class RunRecord:
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         """Journal rows in order; `kind` is "event" or "command"."""
         where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
-        for *columns, data in self._select(f"SELECT * FROM journal {where} ORDER BY seq", values):
+        for *columns, data in self.select(f"SELECT * FROM journal {where} ORDER BY seq", values):
             yield Row._make((*columns, json.loads(data) if data else None))
 
     def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
@@ -94,7 +94,7 @@ class RunRecord:
 
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""
-        found = self._select("SELECT * FROM metrics ORDER BY seq")
+        found = self.select("SELECT * FROM metrics ORDER BY seq")
         return [Metric._make((*columns, json.loads(data) if data else None)) for *columns, data in found]
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -103,11 +103,11 @@ class RunRecord:
 
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
-        return dict(self._select("SELECT client, samples FROM clients ORDER BY client"))
+        return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint."""
-        found = list(self._select("SELECT journal, metrics, version, data FROM checkpoints"))
+        found = list(self.select("SELECT journal, metrics, version, data FROM checkpoints"))
         if not found:
             return None
         journal, metrics, version, text = found[0]
@@ -116,7 +116,8 @@ class RunRecord:
         by_number = [{int(n): value for n, value in data.get(key, {}).items()} for key in keys]
         return Checkpoint(journal, metrics, version, data["state"], *by_number)
 
-    def _select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows that a query gives."""
         database = _open(self.path)
         try:
             yield from database.execute(query, values)

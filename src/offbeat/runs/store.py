@@ -8,7 +8,7 @@ names any more are deleted. Whenever the process dies, the directory holds the l
 import json
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +22,9 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.schema import DATABASE, FORMAT, MODEL, SCHEMA, Metric
+
+Statement = tuple[str, Iterable[tuple[Any, ...]]]
+"""A query, and the rows of values it is executed with."""
 
 
 class RunStore:
@@ -95,6 +98,13 @@ class RunStore:
         with self._database:
             self._put_meta(values)
 
+    def flush(self, meta: Mapping[str, Any], others: Iterable[Statement] = ()) -> None:
+        """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
+
+        Their tensors are not: whoever calls this keeps what brings those back from the last checkpoint.
+        """
+        self._commit(meta, None, {}, others)
+
     def checkpoint(self, tensors: GlobalModel, clients: ClientStates, duration: float) -> None:
         """Make everything so far durable, so that the run can go on from here."""
         states = clients.save()
@@ -147,7 +157,13 @@ class RunStore:
         self._database.close()
         self._lock.close()
 
-    def _commit(self, meta: Mapping[str, Any], statement: str, values: Mapping[str, Any]) -> None:
+    def _commit(
+        self,
+        meta: Mapping[str, Any],
+        statement: str | None,
+        values: Mapping[str, Any],
+        others: Iterable[Statement] = (),
+    ) -> None:
         journal = self._journal_length + len(self._rows)
         metrics = self._metrics_length + len(self._metrics)
         wall = time.monotonic() - self._started
@@ -159,7 +175,10 @@ class RunStore:
                 self._database.executemany(
                     "INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics)
                 )
-                self._database.execute(statement, {"journal": journal, "metrics": metrics, **values})
+                if statement is not None:
+                    self._database.execute(statement, {"journal": journal, "metrics": metrics, **values})
+                for query, rows in others:
+                    self._database.executemany(query, rows)
                 self._put_meta(meta)
                 self._database.execute(
                     "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
@@ -239,7 +258,7 @@ def _make_database(
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path)
+    database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
     database.execute("PRAGMA synchronous = FULL")
     return database
 

@@ -1,0 +1,201 @@
+"""Serving a run, from its start or from where its state directory has it."""
+
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Protocol
+
+import torch
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.model import Model
+from offbeat.core.streams import check_seed
+from offbeat.data.dataset import Dataset
+from offbeat.local.learner import TorchLearner
+from offbeat.local.training import Training
+from offbeat.models.registry import ModelSpec
+from offbeat.net.clock import Clock, SystemClock
+from offbeat.net.coordinator import Coordinator
+from offbeat.net.link import LinkClosedError, OnLink, ServerLink
+from offbeat.net.plan import Plan, evaluating_learner, make_plan
+from offbeat.net.service import Service, tell_the_end
+from offbeat.net.state import CHECKPOINT_SECONDS, State
+from offbeat.net.terms import Terms
+from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.schema import DATABASE
+from offbeat.version import __version__
+
+Listen = Callable[[OnLink], Awaitable["Listening"]]
+"""Opens a server's door: every link that comes in is given to the function it is called with."""
+
+
+class Listening(Protocol):
+    """A door that can be closed."""
+
+    async def close(self) -> None:
+        """Take no more links, and end those there are."""
+
+
+async def serve(
+    algorithm: Algorithm,
+    model: ModelSpec,
+    training: Training,
+    state: str | Path,
+    listen: Listen,
+    *,
+    terms: Terms | None = None,
+    seed: int = 0,
+    sample_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    test: Dataset | None = None,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    linger: float = 10.0,
+    started: Callable[[Service], None] | None = None,
+) -> str | None:
+    """Serve a run until it ends, and return why, or until the service is told to leave, and return None.
+
+    `model` and `training` are what sites train, and how. `test` are the data the model is evaluated on;
+    without them `sample_shape` (of one sample) and `classes` say what the model takes. `state` is the run's
+    directory: where it holds this run already, the run goes on; if it has ended, sites are told so. `listen` opens the transport. When the
+    run has ended the server waits at most `linger` seconds for sites that have not heard of it. `started` is
+    given the service, to watch it and to end it.
+
+    Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
+    """
+    check_seed(seed)
+    terms = terms or Terms()
+    if test is not None:
+        sample_shape, classes = test.sample_shape, test.classes
+    if sample_shape is None or classes is None:
+        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
+    if terms.accuracy is not None and not (test and (terms.evaluate_versions or terms.evaluate_seconds)):
+        raise UsageError(
+            f"accuracy = {terms.accuracy} needs evaluations: give test data, and evaluate_versions or "
+            "evaluate_seconds"
+        )
+    plan = make_plan(algorithm, model, training, seed, sample_shape, classes)
+    ended = _ended(Path(state), plan)
+    if ended is not None:
+        return await _tell(ended, listen, clock or SystemClock(), linger)
+    learner = evaluating_learner(plan, test)
+    service = open_service(
+        algorithm, learner, plan, Path(state),
+        terms=terms, label=label, recipe=recipe, clock=clock, checkpoint_seconds=checkpoint_seconds,
+        evaluates=test is not None, linger=linger,
+    )  # fmt: skip
+    if started is not None:
+        started(service)
+    return await run_service(service, listen)
+
+
+def _ended(directory: Path, plan: Plan) -> str | None:
+    """Why the run in a directory has ended, if it has."""
+    if not (directory / DATABASE).is_file():
+        return None
+    record = read_run(directory)
+    _check_same(record, plan)
+    return (record.stop_reason or "") if record.status == "finished" else None
+
+
+async def _tell(reason: str, listen: Listen, clock: Clock, linger: float) -> str:
+    """Tell those who come that the run is over: a server may die before all have heard of it."""
+
+    async def on_link(link: ServerLink) -> None:
+        with suppress(LinkClosedError):
+            await tell_the_end(link, reason)
+        await link.close()
+
+    door = await listen(on_link)
+    try:
+        await clock.sleep(linger)
+    finally:
+        await door.close()
+    return reason
+
+
+async def run_service(service: Service, listen: Listen) -> str | None:
+    """Open the door, serve, and close the door."""
+    try:
+        door = await listen(service.on_link)
+    except BaseException:
+        await service.abandon()
+        raise
+    try:
+        return await service.run()
+    finally:
+        await door.close()
+
+
+def open_service(
+    algorithm: Algorithm,
+    learner: TorchLearner,
+    plan: Plan,
+    directory: Path,
+    *,
+    terms: Terms,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    clock: Clock | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    evaluates: bool = True,
+    linger: float = 10.0,
+) -> Service:
+    """A service on a new state directory, or on the one there is. `learner` makes and evaluates the model.
+
+    The process computes with one thread from here on, as the simulator does: more would change the last bits.
+    """
+    torch.set_num_threads(1)
+    initial = learner.initial(plan.seed)
+    found = read_run(directory) if (directory / DATABASE).is_file() else None
+    if found is not None:
+        _check_same(found, plan)
+    run = str(found.meta["run"]) if found is not None else token_hex(8)
+    coordinator = Coordinator(
+        algorithm, initial, terms,
+        seed=plan.seed, run=run, plan=plan.document(), classes=plan.classes,
+        batch_size=plan.training.batch_size,
+    )  # fmt: skip
+    if found is not None:
+        state = State.reopen(directory, coordinator, checkpoint_seconds)
+    else:
+        meta = {
+            "offbeat": __version__,
+            "label": label or algorithm.name,
+            "algorithm": plan.algorithm,
+            "seed": plan.seed,
+            "clients": terms.clients,
+            "recipe": recipe,
+            "run": run,
+            "plan": plan.document(),
+            "initial": _digest(initial),
+        }
+        state = State.create(directory, meta, coordinator, checkpoint_seconds)
+    name = str(found.meta["label"]) if found is not None else label or algorithm.name
+    return Service(
+        coordinator, state,
+        evaluate=learner.evaluate if evaluates else None, clock=clock, label=name, linger=linger,
+    )  # fmt: skip
+
+
+def _check_same(record: RunRecord, plan: Plan) -> None:
+    """Is this the run that the directory holds?"""
+    if "plan" not in record.meta:
+        raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
+    now, then = json.loads(json.dumps(plan.document())), record.meta["plan"]
+    for key in {**then, **now}:
+        if now.get(key) != then.get(key):
+            raise RunError(
+                f"{record.path} was started with another plan: {key} was {then.get(key)!r}, now it is "
+                f"{now.get(key)!r}"
+            )
+
+
+def _digest(model: Model) -> str:
+    return sha256(model.values.numpy().tobytes() + model.integers.numpy().tobytes()).hexdigest()

@@ -1,0 +1,206 @@
+"""The state directory of a deployed run: a run's directory whose every update is durable.
+
+An update is written to a file of its own and fsynced; then one transaction holds the journal's rows of its
+arrival and of all it caused. The model is written now and then only: after a crash it is the last
+checkpoint's, with the updates that arrived since taken in once more, in the order of the journal.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from offbeat.core.errors import RunError
+from offbeat.core.events import TaskId
+from offbeat.core.journal import Row
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Tensors
+from offbeat.net.coordinator import Coordinator
+from offbeat.net.outcome import Outcome, SiteRow
+from offbeat.runs.client_states import ClientStates
+from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.restore import restore_model
+from offbeat.runs.store import RunStore, Statement, update_file
+
+CHECKPOINT_SECONDS = 30.0
+MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
+_SITES = (
+    "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)"
+)
+
+
+class State:
+    """The writing end of a state directory; one process at a time has it."""
+
+    def __init__(self, store: RunStore, pause: float = CHECKPOINT_SECONDS) -> None:
+        self.directory = store.directory
+        self._store, self._pause = store, pause
+        self._least_pause = pause
+        self._logged, self._saved = 0, time.monotonic()
+        self._store.flush({}, [(_SITES, [()])])
+
+    @classmethod
+    def create(
+        cls,
+        directory: Path,
+        meta: Mapping[str, Any],
+        coordinator: Coordinator,
+        pause: float = CHECKPOINT_SECONDS,
+    ) -> Self:
+        """Begin a state directory, with the initial model in it; refuses one that holds a run already."""
+        state = cls(RunStore.create(directory, meta, []), pause)
+        try:
+            state.checkpoint(coordinator)
+        except BaseException:
+            state.close()
+            raise
+        return state
+
+    @classmethod
+    def reopen(cls, directory: Path, coordinator: Coordinator, pause: float = CHECKPOINT_SECONDS) -> Self:
+        """Go on with a state directory: brings the coordinator, which must be new, to where it was.
+
+        Raises `RunError` where the journal cannot be repeated or a file is missing.
+        """
+        state = cls(RunStore.reopen(directory), pause)  # first: nobody else may write from here on
+        try:
+            recover(read_run(directory), coordinator)
+            state._store.set_meta({"status": "running"})
+            state.checkpoint(coordinator)
+        except BaseException:
+            state.close()
+            raise
+        return state
+
+    def commit(self, outcome: Outcome, coordinator: Coordinator) -> None:
+        """Make an outcome durable. Raises `RunError` where that fails: then nothing of it is."""
+        try:
+            for task, result in outcome.updates.items():
+                self._logged += result.delta.nbytes
+                write_tensors(self.directory / update_file(task), _update_tensors(result))
+            if outcome.updates:
+                sync_directory(self.directory)
+        except OSError as error:
+            raise RunError(
+                f"cannot write an update to {self.directory}: {error}. No acknowledged update is lost: make "
+                "room, or mend it, and start the server again"
+            ) from None
+        for row in outcome.rows:
+            self._store.row(row)
+        for metric in outcome.metrics:
+            self._store.metric(metric)
+        self._store.flush(_meta(coordinator), _register(outcome.sites.values()))
+
+    def due(self, model_bytes: int) -> bool:
+        """Is it time for a checkpoint?"""
+        pause = time.monotonic() - self._saved
+        return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
+
+    def checkpoint(self, coordinator: Coordinator) -> None:
+        """Write the tensors as they are now; delete the files that are not needed any more."""
+        begun = time.monotonic()
+        self._store.checkpoint(coordinator.tensors, ClientStates(self.directory), coordinator.now)
+        self._logged, self._saved = 0, time.monotonic()
+        self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
+
+    def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> None:
+        """The run has ended: its final model, by tensor names."""
+        model, reason = coordinator.tensors.model, coordinator.stopped or ""
+        self._store.finish(model, coordinator.now, reason, summary)
+        self.close()
+
+    def abandon(self, status: str) -> None:
+        """Leave the run as it is, "interrupted" or "failed"; it can go on."""
+        self._store.abandon(status)
+
+    def close(self) -> None:
+        """Let the directory go."""
+        self._store.close()
+
+
+def recover(record: RunRecord, coordinator: Coordinator) -> None:
+    """Bring a new coordinator to where a run's record ends."""
+    checkpoint = record.checkpoint()
+    if checkpoint is None:
+        raise RunError(f"{record.path} has no checkpoint: restore the directory from a copy")
+    for name, client, labels in _sites(record):
+        coordinator.books.add(name, client).labels = tuple(json.loads(labels)) if labels else None
+    restored = False
+    for rows in _groups(record.rows()):
+        if not restored and rows[0].seq >= checkpoint.journal:
+            restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
+            restored = True
+        coordinator.relive(rows, _loader(record.path, rows[0]) if restored else None)
+    if not restored:
+        restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
+    _recall_evaluations(record, coordinator)
+    coordinator.rejected.update(record.meta.get("rejected", {}))
+    coordinator.relived(record.duration)
+
+
+def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
+    """Each event with its commands."""
+    group: list[Row] = []
+    for row in rows:
+        if row.kind == "event" and group:
+            yield group
+            group = []
+        group.append(row)
+    if group:
+        yield group
+
+
+def _loader(directory: Path, row: Row) -> Any:
+    def load(task: TaskId) -> LocalResult:
+        path = directory / update_file(task)
+        if not path.is_file():
+            raise RunError(f"{path} is missing: restore the directory from a copy that was made whole")
+        saved = read_tensors(path)
+        metrics = {k: v for k, v in (row.data or {}).items() if k != "seconds"}
+        return LocalResult(
+            saved["delta"], saved["integers"], metrics, float(saved["lr"][0]), saved.get("shared")
+        )
+
+    return load
+
+
+def _recall_evaluations(record: RunRecord, coordinator: Coordinator) -> None:
+    for metric in record.evaluations():
+        coordinator.evaluations += 1
+        named = {"loss": metric.loss, "accuracy": metric.accuracy}
+        coordinator.last_metrics = {k: v for k, v in named.items() if v is not None} | (metric.data or {})
+        if metric.accuracy is not None:
+            coordinator.best_accuracy = max(metric.accuracy, coordinator.best_accuracy or 0.0)
+
+
+def _sites(record: RunRecord) -> list[tuple[str, int, str | None]]:
+    return list(record.select("SELECT name, client, labels FROM sites ORDER BY client"))
+
+
+def _register(sites: Iterable[SiteRow]) -> list[Statement]:
+    """What keeps the sites that are new, or have other data than before."""
+    rows = [(s.name, s.client, s.samples, json.dumps(s.labels) if s.labels else None) for s in sites]
+    names = [(name, client, labels) for name, client, _, labels in rows]
+    clients = [(client, samples, labels) for _, client, samples, labels in rows]
+    return [
+        ("INSERT OR REPLACE INTO sites VALUES (?, ?, ?)", names),
+        ("INSERT OR REPLACE INTO clients VALUES (?, ?, ?)", clients),
+    ]
+
+
+def _meta(coordinator: Coordinator) -> dict[str, Any]:
+    clients = max(coordinator.terms.clients, len(coordinator.books.sites))
+    return {"duration": coordinator.now, "clients": clients, "rejected": dict(coordinator.rejected)}
+
+
+def _update_tensors(result: LocalResult) -> Tensors:
+    tensors = {
+        "delta": result.delta,
+        "integers": result.integers,
+        "lr": torch.tensor([result.lr], dtype=torch.float64),
+    }
+    return tensors if result.shared is None else {**tensors, "shared": result.shared}

@@ -1,0 +1,48 @@
+"""The tensors of a checkpoint, put back around a server whose books are those of that moment."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from offbeat.core.algorithm import Update
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.model import Layout, Model
+from offbeat.core.server import Server
+from offbeat.runs.files import read_tensors
+from offbeat.runs.record import Checkpoint
+from offbeat.runs.store import update_file, version_file
+
+
+def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpoint: Checkpoint) -> None:
+    """Put the model, the versions in flight, the updates held and the parts' memories back."""
+    layout = tensors.model.layout
+    state = read_tensors(directory / checkpoint.state)
+    tensors.model = _model(layout, state)
+    tensors.version = server.version
+    tensors.memory.update(_under(state, "aggregator."))
+    for i, memory in enumerate(tensors.step_memories):
+        memory.update(_under(state, f"step.{i}."))
+    versions = {server.version: tensors.model}
+
+    def base(version: int) -> Model:
+        if version not in versions:
+            versions[version] = _model(layout, read_tensors(directory / version_file(version)))
+        return versions[version]
+
+    tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
+    tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
+    for number, (version, lr, metrics) in checkpoint.updates.items():
+        task, saved = server.held[number], read_tensors(directory / update_file(number))
+        fresh = base(task.fresh) if task.fresh is not None else None
+        tensors.updates[number] = Update(
+            task, base(version), saved["delta"], saved["integers"], metrics, lr, saved.get("shared"), fresh
+        )  # fmt: skip
+
+
+def _model(layout: Layout, saved: Mapping[str, Tensor]) -> Model:
+    return Model(layout, saved["values"], saved["integers"], saved["shared"])
+
+
+def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

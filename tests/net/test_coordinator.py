@@ -1,0 +1,491 @@
+"""What a coordinator answers to what sites say and do not say."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import offbeat as ob
+from offbeat.codec import TopK
+from offbeat.core.commands import Command, Discard, Train, Upload
+from offbeat.core.events import Begin, Event, Joined, Ready
+from offbeat.core.features import Feature
+from offbeat.core.learner import NoTraining
+from offbeat.net.coordinator import Coordinator
+from offbeat.net.messages import (
+    Asks,
+    Assign,
+    Beat,
+    Bye,
+    CutShort,
+    Done,
+    Failed,
+    Forget,
+    Fresh,
+    FromServer,
+    Hello,
+    MaySend,
+    Over,
+    Receipt,
+    Refused,
+    Result,
+    Welcome,
+)
+from offbeat.net.terms import Terms
+
+D = 3
+HELLO = Hello(samples=30, steps_per_epoch=3)
+
+
+def coordinator(algorithm: Any = None, **terms: Any) -> Coordinator:
+    return Coordinator(
+        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), Terms(**terms),
+        seed=1, run="r1", plan={"a": 1}, classes=2, batch_size=10,
+    )  # fmt: skip
+
+
+def said(c: Coordinator, site: str = "a") -> list[FromServer]:
+    return [message for name, message in c.take().messages if name == site]
+
+
+def result(task: int = 0, steps: int = 6, delta: Any = None, **fields: Any) -> Result:
+    delta = torch.ones(D) if delta is None else delta
+    return Result(task, steps, delta, **{"integers": torch.zeros(0, dtype=torch.int64), **fields})
+
+
+def kinds(messages: list[FromServer]) -> list[str]:
+    return [type(m).__name__ for m in messages]
+
+
+def names(c: Coordinator) -> list[str]:
+    return [row.name for row in c.take().rows]
+
+
+def test_a_site_joins_is_given_work_and_its_update_is_used() -> None:
+    c = coordinator(clients=2, lease=5.0)
+    c.receive(1.0, "a", HELLO)
+    outcome = c.take()
+    assert outcome.messages == [("a", Welcome(0, "r1", {"a": 1}, 5.0))]
+    assert [row.name for row in outcome.rows] == ["joined"]
+    assert outcome.sites["a"].client == 0
+    c.receive(2.0, "b", HELLO)
+    outcome = c.take()
+    assert [(name, type(m).__name__) for name, m in outcome.messages] == [
+        ("b", "Welcome"), ("a", "Assign"), ("b", "Assign"),
+    ]  # fmt: skip
+    assert outcome.messages[1][1] == Assign(0, 0, 6, 1, c.tensors.model)
+    c.receive(3.0, "a", result())
+    outcome = c.take()
+    assert outcome.messages[0] == ("a", Receipt(0, accepted=True))
+    assert kinds([m for _, m in outcome.messages]) == ["Receipt", "Assign"]
+    assert list(outcome.updates) == [0]
+    assert [row.name for row in outcome.rows] == ["arrived", "aggregate", "train"]
+    assert c.tensors.version == 1
+
+
+def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_tell() -> None:
+    c = coordinator()
+    c.receive(0.0, "a", Hello(samples=31, steps_per_epoch=0))
+    assert c.server.fleet.steps_per_epoch(0) == 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "kind", "says"),
+    [
+        ({"delta": torch.ones(D + 1)}, "layout", r"update is float32 \[4\], .* asks for float32 \[3\]"),
+        ({"delta": torch.ones(D, dtype=torch.float64)}, "layout", r"update is float64 \[3\]"),
+        ({"delta": torch.ones(1, D)}, "layout", r"float32 \[1, 3\]"),
+        ({"delta": b"abc"}, "layout", "no codec"),
+        ({"delta": torch.tensor([1.0, float("nan"), 1.0])}, "not finite", "NaN or infinite"),
+        ({"delta": torch.tensor([1.0, float("inf"), 1.0])}, "not finite", "NaN or infinite"),
+        ({"delta": torch.full((D,), 9.0)}, "norm", "norm is 15.5885, at most 10"),
+        ({"integers": torch.zeros(2, dtype=torch.int64)}, "layout", r"integers is int64 \[2\]"),
+        ({"integers": torch.zeros(0)}, "layout", r"integers is float32 \[0\]"),
+        ({"shared": torch.zeros(D)}, "layout", r"shared is float32 \[3\]"),
+        ({"steps": 0}, "steps", "0 local steps were done, the task has 1 to 6"),
+        ({"steps": 7}, "steps", "7 local steps"),
+        ({"lr": float("nan")}, "not finite", "lr = nan"),
+        ({"lr": -1.0}, "not finite", "lr = -1.0"),
+        ({"metrics": {"loss": float("inf")}}, "not finite", "'loss' is inf"),
+        ({"metrics": {"task": 7.0}}, "metrics", "'task' is a name of the server's own"),
+        ({"metrics": {"seconds": 7.0}}, "metrics", "'seconds' is a name of the server's own"),
+    ],
+)
+def test_a_bad_update_is_refused_counted_and_its_task_lost(bad: Any, kind: str, says: str) -> None:
+    c = coordinator(norm_bound=10.0)
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", result(**bad))
+    outcome = c.take()
+    receipt, assign = (m for _, m in outcome.messages)
+    assert isinstance(receipt, Receipt)
+    assert not receipt.accepted
+    assert re.search(says, receipt.reason), receipt.reason
+    assert isinstance(assign, Assign)
+    assert c.rejected == {kind: 1}
+    assert [row.name for row in outcome.rows] == ["lost", "train"]
+    assert not outcome.updates
+    c.receive(2.0, "a", result(task=1))
+    assert said(c)[0] == Receipt(1, accepted=True)
+
+
+def test_with_a_codec_an_update_is_its_bytes() -> None:
+    c = coordinator(replace(ob.fedasync(steps=6), codec=TopK(fraction=0.3)))
+    c.receive(0.0, "a", HELLO)
+    c.receive(1.0, "a", result(0))
+    c.receive(2.0, "a", result(1, delta=b"nonsense, which is much too long"))
+    payload = TopK(fraction=0.3).encode(torch.tensor([0.0, 2.0, 0.0]), None, np.random.default_rng())
+    c.receive(3.0, "a", result(2, delta=payload, metrics={"bits": 1.0}))
+    c.receive(4.0, "a", result(3, delta=payload))
+    outcome = c.take()
+    receipts = [m for _, m in outcome.messages if isinstance(m, Receipt)]
+    assert [r.accepted for r in receipts] == [False, False, False, True]
+    assert "not encoded" in receipts[0].reason
+    assert "cannot be decoded" in receipts[1].reason
+    assert outcome.updates[3].delta.tolist() == [0.0, 2.0, 0.0]
+    assert next(row for row in outcome.rows if row.name == "arrived").data["bits"] == 8 * len(payload)
+
+
+def test_an_update_that_comes_again_is_accepted_and_changes_nothing() -> None:
+    c = coordinator()
+    c.receive(0.0, "a", HELLO)
+    c.receive(1.0, "a", result())
+    c.take()
+    before = c.tensors.model.values.clone()
+    c.receive(2.0, "a", result(delta=torch.full((D,), float("nan"))))
+    outcome = c.take()
+    assert outcome.messages == [("a", Receipt(0, accepted=True))]
+    assert not outcome.rows
+    assert torch.equal(before, c.tensors.model.values)
+
+
+def test_nobody_speaks_of_the_tasks_of_others() -> None:
+    c = coordinator(clients=2)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.take()
+    c.receive(1.0, "b", result(0))
+    c.receive(1.0, "b", result(77))
+    c.receive(1.0, "b", result(-1))
+    c.receive(1.0, "b", Failed(0, "mine"))
+    c.receive(1.0, "b", Asks(0, 3))
+    c.receive(1.0, "b", Done(0, 6))
+    outcome = c.take()
+    assert kinds([m for _, m in outcome.messages]) == ["Receipt"] * 3 + ["Forget"] * 2
+    assert "never given to this site" in outcome.messages[0][1].reason
+    assert not outcome.rows
+    assert c.rejected == {"foreign task": 3}
+
+
+def test_who_is_back_within_the_lease_was_never_away() -> None:
+    c = coordinator(lease=10.0)
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.disconnected(1.0, "a")
+    c.tick(9.0)
+    c.receive(9.5, "a", replace(HELLO, holds=0, run="r1"))
+    outcome = c.take()
+    assert kinds([m for _, m in outcome.messages]) == ["Welcome"]
+    assert not outcome.rows
+    c.receive(9.6, "a", HELLO)  # a process that remembers nothing
+    assert kinds(said(c)) == ["Welcome", "Assign"]
+    c.receive(9.7, "a", replace(HELLO, holds=0, run="another"))
+    messages = said(c)
+    assert kinds(messages) == ["Welcome", "Forget", "Assign"]
+    assert "another run" in messages[1].reason
+    c.receive(9.8, "a", replace(HELLO, holds=5, run="r1"))
+    assert kinds(said(c)) == ["Welcome", "Forget", "Assign"]
+    c.receive(10.0, "a", result())
+    c.take()
+    c.receive(10.1, "a", replace(HELLO, holds=0, run="r1"))  # whose receipt was lost
+    messages = said(c)
+    assert messages[1] == Receipt(0, accepted=True)
+    assert kinds(messages) == ["Welcome", "Receipt", "Assign"]
+
+
+def ticks(c: Coordinator, start: float, end: float, step: float = 1.0) -> None:
+    now = start
+    while now < end:
+        c.tick(now)
+        now += step
+    c.tick(end)
+
+
+def test_a_lease_that_is_over_loses_the_task_and_the_site_may_bring_it_back() -> None:
+    c = coordinator(lease=10.0)
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    ticks(c, 0.0, 9.9)
+    assert names(c) == []
+    assert c.next_due() == 10.0
+    c.tick(10.0)
+    outcome = c.take()
+    assert [(row.name, row.task) for row in outcome.rows] == [("left", 0)]
+    assert outcome.rows[0].data == {"reason": "silent for 10 s"}
+    assert outcome.closed == [("a", "silent for 10 s")]
+    c.receive(11.0, "a", Beat())
+    outcome = c.take()
+    assert isinstance(outcome.messages[0][1], Refused)
+    assert outcome.closed
+    c.receive(12.0, "a", replace(HELLO, holds=0, run="r1"))
+    outcome = c.take()
+    assert kinds([m for _, m in outcome.messages]) == ["Welcome"]
+    assert [(row.name, row.task) for row in outcome.rows] == [("joined", 0)]
+    c.receive(13.0, "a", result())
+    assert kinds(said(c)) == ["Receipt", "Assign"]
+    assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 0}
+
+
+def test_who_comes_back_without_its_task_is_given_another() -> None:
+    c = coordinator(lease=10.0)
+    c.receive(0.0, "a", HELLO)
+    ticks(c, 0.0, 10.0)
+    c.take()
+    c.receive(11.0, "a", HELLO)
+    messages = said(c)
+    assert kinds(messages) == ["Welcome", "Assign"]
+    assert messages[1].task == 1
+    assert list(c.tensors.bases) == [1]
+    c.receive(12.0, "a", result(0))
+    assert said(c) == [Receipt(0, False, "task 0 is over: it was lost")]
+    assert not c.rejected
+
+
+def test_only_so_many_versions_are_kept_for_those_who_left() -> None:
+    c = coordinator(clients=5, lease=10.0, remembered=2)
+    for i in range(5):
+        c.receive(0.0, f"s{i}", HELLO)
+    for i in range(3):  # each gets a base of its own
+        c.receive(1.0 + i, f"s{i}", result(i))
+    for i in range(3):
+        c.receive(5.0 + i, f"s{i}", Bye())
+    c.receive(9.0, "s3", Bye())
+    assert len(c.books.gone) == 2
+    c.take()
+    c.receive(10.0, "s0", replace(HELLO, holds=5, run="r1"))
+    messages = said(c, "s0")
+    assert kinds(messages) == ["Welcome", "Forget", "Assign"]
+    assert "longer than its lease" in messages[1].reason
+    kept = next(iter(c.books.gone))
+    owner = f"s{c.books.owners[kept]}"
+    c.receive(11.0, owner, replace(HELLO, holds=kept, run="r1"))
+    assert kinds(said(c, owner)) == ["Welcome"]
+    assert set(c.tensors.bases) == {t.id for t in c.server.tasks.values()} | set(c.books.gone)
+
+
+def test_time_that_the_server_was_away_is_not_held_against_the_sites() -> None:
+    c = coordinator(lease=10.0)
+    c.receive(0.0, "a", HELLO)
+    c.tick(1.0)
+    c.tick(500.0)
+    ticks(c, 500.0, 508.0)
+    assert "left" not in names(c)
+    ticks(c, 508.0, 515.0)
+    assert "left" in names(c)
+
+
+def test_time_never_goes_back() -> None:
+    c = coordinator()
+    c.receive(100.0, "a", HELLO)
+    c.receive(3.0, "a", result())
+    c.tick(2.0)
+    c.receive(50.0, "a", result(1))
+    assert [row.t for row in c.take().rows] == [100.0] * 9
+
+
+def test_other_data_is_another_site_under_the_same_name() -> None:
+    c = coordinator()
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", replace(HELLO, samples=31, holds=0, run="r1"))
+    outcome = c.take()
+    assert [row.name for row in outcome.rows] == ["left", "joined"]
+    assert outcome.rows[1].client == 0
+    assert c.server.fleet.samples(0) == 31
+
+
+@pytest.mark.parametrize(
+    ("hello", "says"),
+    [
+        (Hello(0, 1), "samples = 0"),
+        (Hello(2**41, 1), "samples = "),
+        (Hello(5, 6), "steps_per_epoch = 6"),
+        (Hello(5, 1, (1, 2, 2)), "labels has 3 classes, the run has 2"),
+        (Hello(5, 1, (6, -1)), "labels must be from 0"),
+    ],
+)
+def test_a_site_that_cannot_take_part_is_told(hello: Hello, says: str) -> None:
+    c = coordinator()
+    c.receive(0.0, "a", hello)
+    outcome = c.take()
+    ((_, refused),) = outcome.messages
+    assert isinstance(refused, Refused)
+    assert refused.final
+    assert says in refused.reason
+    assert outcome.closed
+    assert not c.books.sites
+    assert c.rejected == {"data": 1}
+
+
+def test_labels_are_asked_for_where_the_algorithm_chooses_by_them() -> None:
+    schedule = ob.fedasync(steps=6).schedule
+    needy = replace(ob.fedasync(steps=6), schedule=_WithNeeds(schedule, frozenset({Feature.LABELS})))
+    c = coordinator(needy)
+    c.receive(0.0, "a", HELLO)
+    assert "by class" in said(c)[0].reason
+    c.receive(0.0, "a", replace(HELLO, labels=(10, 20)))
+    assert c.server.fleet.labels(0) == (10, 20)
+
+
+def test_an_algorithm_that_needs_a_radio_is_refused() -> None:
+    schedule = ob.fedasync(steps=6).schedule
+    radio = replace(ob.fedasync(steps=6), schedule=_WithNeeds(schedule, frozenset({Feature.RADIO})))
+    with pytest.raises(ob.UsageError, match="channel that can be measured, which a network has not"):
+        coordinator(radio)
+
+
+class _WithNeeds:
+    """A schedule that says it needs more."""
+
+    gives: frozenset[Feature] = frozenset()
+
+    def __init__(self, schedule: Any, needs: frozenset[Feature]) -> None:
+        self._schedule, self.needs = schedule, needs
+
+    concurrency = None
+
+    def initial(self) -> Any:
+        return self._schedule.initial()
+
+    def on(self, event: Event, state: Any, view: Any) -> Any:
+        return self._schedule.on(event, state, view)
+
+
+def test_a_request_is_answered_and_answered_again() -> None:
+    c = coordinator(ob.fedasmu(epochs=4, size=2, period=0.5, limit=2), clients=2)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.tick(0.5)
+    assign = said(c)[-1]
+    assert isinstance(assign, Assign)
+    assert assign.ask_after
+    c.receive(1.0, "a", Asks(assign.task, assign.ask_after + 1))
+    wrong = said(c)
+    assert kinds(wrong) == ["Refused", "Fresh"]
+    assert c.rejected == {"request": 1}
+    c.receive(2.0, "a", Asks(assign.task, assign.ask_after))
+    (fresh,) = said(c)
+    assert isinstance(fresh, Fresh)
+    c.receive(3.0, "a", Asks(assign.task, assign.ask_after))
+    assert said(c) == [fresh]
+    c.receive(4.0, "a", replace(HELLO, holds=assign.task, run="r1"))
+    assert said(c)[1:] == [fresh]
+    assert c.server.sent == (1 if fresh.model is not None else 0)
+
+
+def test_a_recall_is_said_again_to_who_comes_back() -> None:
+    c = coordinator(ob.port(steps=6, size=1, tau_max=1, urgent=True), clients=2)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.take()
+    task = 1
+    for i in range(3):
+        c.receive(1.0 + i, "b", result(task))
+        assigned = [m for m in said(c, "b") if isinstance(m, Assign)]
+        c.receive(1.5 + i, "a", replace(HELLO, holds=0, run="r1"))
+        again = said(c)
+        if CutShort(0) in again or not assigned:
+            break
+        task = assigned[0].task
+    assert CutShort(0) in again
+    c.receive(9.0, "a", result(0, steps=3))
+    assert said(c)[0] == Receipt(0, accepted=True)
+
+
+class _Holding:
+    """A schedule whose clients hold their updates: the first is discarded, the others are let in."""
+
+    needs: frozenset[Feature] = frozenset()
+    gives: frozenset[Feature] = frozenset()
+    concurrency = None
+
+    def initial(self) -> Any:
+        return []
+
+    def on(self, event: Event, state: Any, view: Any) -> Any:
+        command: Command
+        match event:
+            case Begin() | Joined():
+                yield from (Train(client, 6, hold=True) for client in view.fleet.idle())
+            case Ready(task=0):
+                command = Discard(event.client, "not this one")
+                yield command
+                yield Train(event.client, 6, hold=True)
+            case Ready():
+                yield Upload(event.client)
+
+
+def test_an_update_that_is_held_waits_to_be_called() -> None:
+    c = coordinator(replace(ob.fedasync(steps=6), schedule=_Holding()))
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", Done(0, 6, {"norm": 1.0}))
+    assert kinds(said(c)) == ["Forget", "Assign"]
+    c.receive(2.0, "a", Done(1, 6, {"norm": 1.0}))
+    assert said(c) == [MaySend(1)]
+    c.receive(2.5, "a", Done(1, 6, {"norm": 1.0}))
+    assert said(c) == [MaySend(1)]
+    c.receive(3.0, "a", replace(HELLO, holds=1, run="r1"))
+    assert said(c)[1:] == [MaySend(1)]
+    c.receive(4.0, "a", result(1))
+    assert said(c) == [Receipt(1, accepted=True)]
+    c.receive(5.0, "a", replace(HELLO, holds=0, run="r1"))
+    assert said(c)[1] == Forget(0, "its update was not wanted")
+
+
+def test_an_update_that_was_to_wait_is_not_taken() -> None:
+    c = coordinator(replace(ob.fedasync(steps=6), schedule=_Holding()))
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", result(0))
+    assert said(c)[0] == Receipt(0, False, "task 0 was not let send its update")
+    assert c.server.counts["lost"] == 1
+
+
+def test_the_end_is_told_to_all_and_to_whoever_comes_late() -> None:
+    c = coordinator(clients=2, tasks=1)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.disconnected(0.5, "b")
+    c.take()
+    c.receive(1.0, "a", result())
+    outcome = c.take()
+    assert outcome.messages[-1] == ("a", Over("reached 1 client tasks"))
+    assert c.stopped == "reached 1 client tasks"
+    c.receive(2.0, "b", HELLO)
+    assert said(c, "b") == [Over("reached 1 client tasks")]
+    c.tick(1e9)
+    assert not c.take().rows
+
+
+def test_the_seconds_of_the_run_end_it() -> None:
+    c = coordinator(seconds=30.0, lease=1e6)
+    c.receive(0.0, "a", HELLO)
+    assert c.next_due() == 30.0
+    c.tick(29.9)
+    assert c.stopped is None
+    c.tick(30.0)
+    assert c.stopped == "reached 30 seconds"
+
+
+def test_reasons_of_sites_are_one_short_line() -> None:
+    c = coordinator()
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    c.receive(1.0, "a", Failed(0, "line\nbreak\x1b[31m " + 1000 * "x"))
+    reason = next(row for row in c.take().rows if row.name == "lost").data["reason"]
+    assert reason.startswith("line break [31m xxx")
+    assert len(reason) == 200

@@ -1,0 +1,238 @@
+"""A server that dies at any moment: books and model come back from the state directory, bit for bit."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.errors import RunError
+from offbeat.core.journal import Row
+from offbeat.net.coordinator import Coordinator
+from offbeat.net.outcome import Outcome
+from offbeat.net.state import State
+from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.net.played import Play, coordinator_of, rows_of
+
+NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat")
+TASKS = 30
+META = {"label": "x", "algorithm": {"name": "x"}, "seed": SEED, "clients": 5}
+
+
+def make(name: str) -> ob.Algorithm:
+    return ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+
+
+def module() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+class Runs:
+    """Finished runs by name, with a short repr."""
+
+    def __init__(self, made: dict[str, ob.Run]) -> None:
+        self._made = made
+
+    def __getitem__(self, name: str) -> ob.Run:
+        return self._made[name]
+
+
+@pytest.fixture(scope="module")
+def learner() -> ob.TorchLearner:
+    source = ob.load("digits", samples=100, test_samples=20)
+    data = ob.federate(source, None, np.array_split(np.arange(100), 5))
+    return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
+
+
+@pytest.fixture(scope="module")
+def runs(learner: ob.TorchLearner) -> Runs:
+    threads = torch.get_num_threads()
+    world = ob.World(
+        seconds_per_step=SPEEDS, jitter=0.1, availability=ob.Availability(dropout=0.1, period=60, present=0.8)
+    )
+    made = {
+        n: ob.simulate(make(n), world, learner, seed=SEED, until=ob.Until(tasks=TASKS), evaluate=None)
+        for n in NAMES
+    }
+    torch.set_num_threads(threads)
+    return Runs(made)
+
+
+@pytest.fixture(autouse=True)
+def single_threaded() -> Any:
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)
+
+
+def new(name: str, learner: ob.TorchLearner, rows: list[Row], other: bool = False) -> Coordinator:
+    there = next(row.seq for row in rows if row.name == "begin")
+    return coordinator_of(make(name), learner.initial(SEED + other), max(1, there), SEED, tasks=TASKS)
+
+
+def books(c: Coordinator) -> Any:
+    """Everything a coordinator knows, but for who is connected and when they were seen."""
+    server = c.server
+    sites = [
+        (s.name, s.client, s.samples, s.steps_per_epoch, s.labels, s.present, s.speed, s.staleness, s.updates)
+        for s in c.books.sites.values()
+    ]
+    return (
+        sites, c.books.assigned, c.books.gone, c.books.owners, c.books.fates, c.rows, c.staleness_sum,
+        c.bits_up, server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
+        server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
+    )  # fmt: skip
+
+
+def tensors(c: Coordinator) -> dict[str, torch.Tensor]:
+    t = c.tensors
+    named = {"values": t.model.values, "integers": t.model.integers, "shared": t.model.shared, **t.memory}
+    for i, memory in enumerate(t.step_memories):
+        named |= {f"{i}.{k}": v for k, v in memory.items()}
+    for kind, models in (("base", t.bases), ("fresh", t.fresh)):
+        for task, (version, model) in models.items():
+            named[f"{kind}.{task}.{version}"] = model.values
+            named[f"{kind}.{task}.shared"] = model.shared
+    for task, update in t.updates.items():
+        named |= {f"delta.{task}": update.delta, f"from.{task}": update.base.values}
+        named[f"lr.{task}"] = torch.tensor(update.lr, dtype=torch.float64)
+        if update.fresh is not None:
+            named[f"merged.{task}"] = update.fresh.values
+        if update.shared is not None:
+            named[f"reported.{task}"] = update.shared
+    return named
+
+
+def same(a: Coordinator, b: Coordinator) -> None:
+    assert books(a) == books(b)
+    mine, yours = tensors(a), tensors(b)
+    assert mine.keys() == yours.keys()
+    for key, tensor in mine.items():
+        assert torch.equal(tensor, yours[key]), key
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(NAMES),
+    deaths=st.dictionaries(st.integers(0, 90), st.sampled_from(("before", "after")), max_size=4),
+    checkpoints=st.sets(st.integers(0, 90), max_size=10),
+)
+def test_killed_at_any_moment_and_brought_back(
+    name: str,
+    deaths: dict[int, str],
+    checkpoints: set[int],
+    learner: ob.TorchLearner,
+    runs: Runs,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """With checkpoints at any time, and deaths before and after a commit."""
+    rows = rows_of(runs[name])
+    directory = tmp_path_factory.mktemp("state") / "d"
+    coordinator = new(name, learner, rows)
+    play = Play(make(name), learner, coordinator)
+    state = State.create(directory, META, coordinator)
+    try:
+        for i, row in enumerate(row for row in rows if row.kind == "event"):
+            outcome = play.event(row)
+            if deaths.get(i) != "before":
+                state.commit(outcome, coordinator)
+                play.deliver(outcome)
+            if i in checkpoints and i not in deaths:
+                state.checkpoint(coordinator)
+            if i in deaths:
+                state.close()
+                back = new(name, learner, rows, other=True)  # whose initial model is another one
+                state = State.reopen(directory, back)
+                if deaths[i] == "after":
+                    same(coordinator, back)
+                play.coordinator = coordinator = back
+            if deaths.get(i) == "before":  # nobody has heard of it: it comes again
+                outcome = play.event(row)
+                state.commit(outcome, coordinator)
+                play.deliver(outcome)
+        assert play.rows == rows
+        assert torch.equal(coordinator.tensors.model.values, runs[name].model.values)
+        state.finish(coordinator, {})
+    finally:
+        state.close()
+    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs, tmp_path: Path) -> None:
+    """Four sites answer before anything is written: one commit, and it comes back whole."""
+    rows = rows_of(runs["feddyn"])
+    coordinator = new("feddyn", learner, rows)
+    play = Play(make("feddyn"), learner, coordinator)
+    state = State.create(tmp_path / "d", META, coordinator)
+    events = [row for row in rows if row.kind == "event"]
+    first = next(i for i, row in enumerate(events) if row.name == "arrived")
+    for row in events[: first - 1]:
+        outcome = play.event(row)
+        state.commit(outcome, coordinator)
+        play.deliver(outcome)
+    take, coordinator.take = coordinator.take, Outcome  # type: ignore[method-assign]
+    together = [row for row in events[first:] if row.name == "arrived"][:2]
+    for row in together:
+        play.event(row)
+    outcome = take()
+    assert len(outcome.updates) == 2
+    state.commit(outcome, coordinator)
+    state.close()
+    back = new("feddyn", learner, rows, other=True)
+    State.reopen(tmp_path / "d", back).close()
+    same(coordinator, back)
+
+
+def test_a_missing_update_is_an_error_that_names_it(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    rows = rows_of(runs["fedbuff"])
+    coordinator = new("fedbuff", learner, rows)
+    play = Play(make("fedbuff"), learner, coordinator)
+    state = State.create(tmp_path / "d", META, coordinator)
+    for row in (row for row in rows if row.kind == "event"):
+        outcome = play.event(row)
+        state.commit(outcome, coordinator)
+        play.deliver(outcome)
+        if outcome.updates:
+            break
+    state.close()
+    (file,) = (tmp_path / "d").glob("update-*")
+    file.unlink()
+    with pytest.raises(RunError, match=rf"{file.name} is missing"):
+        State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
+
+
+def test_a_full_disk_stops_before_anything_is_said(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = rows_of(runs["fedbuff"])
+    coordinator = new("fedbuff", learner, rows)
+    play = Play(make("fedbuff"), learner, coordinator)
+    state = State.create(tmp_path / "d", META, coordinator)
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    for row in (row for row in rows if row.kind == "event"):
+        outcome = play.event(row)
+        if outcome.updates:
+            with monkeypatch.context() as patch:
+                patch.setattr("offbeat.net.state.write_tensors", full)
+                with pytest.raises(RunError, match=r"No space left.*No acknowledged update is lost"):
+                    state.commit(outcome, coordinator)
+            break
+        state.commit(outcome, coordinator)
+        play.deliver(outcome)
+    state.abandon("failed")
+    back = new("fedbuff", learner, rows)
+    State.reopen(tmp_path / "d", back).close()
+    assert back.server.counts["arrived"] == 0
+    assert back.rows == len(play.rows)

@@ -1,0 +1,262 @@
+"""A server and its sites in one event loop, over links in memory: whole runs, good networks and bad ones."""
+
+import asyncio
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import offbeat as ob
+from offbeat.data.dataset import Dataset
+from offbeat.models.registry import LogisticSpec
+from offbeat.net import Terms, join, serve
+from offbeat.net.service import Service
+from offbeat.sim.replay import replay
+from tests.net.memory_links import Faults, Network
+
+TRAINING = ob.Training(lr=0.1, batch_size=20)
+SITES = 4
+TERMS = Terms(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> Any:
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(before)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[list[Dataset], Dataset]:
+    source = ob.load("digits", samples=400, test_samples=200)
+    return [source.train.subset(p) for p in np.array_split(np.arange(400), SITES)], source.test
+
+
+@pytest.fixture(autouse=True)
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.net.site.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("offbeat.net.site.LONGEST_PAUSE", 0.05)
+
+
+async def federation(
+    algorithm: ob.Algorithm, digits: tuple[list[Dataset], Dataset], network: Network, directory: Path,
+    terms: Terms = TERMS, states: Path | None = None, started: Any = None,
+) -> str | None:  # fmt: skip
+    data, test = digits
+    server = asyncio.create_task(
+        serve(
+            algorithm, LogisticSpec(), TRAINING, directory, network.listen,
+            terms=terms, test=test, seed=3, started=started,
+        )
+    )  # fmt: skip
+    sites = [
+        asyncio.create_task(join(network.connect(f"site-{i}"), d, state=states / str(i) if states else None))
+        for i, d in enumerate(data)
+    ]
+    reason = await server
+    done = await asyncio.wait_for(asyncio.gather(*sites, return_exceptions=True), 30) if reason else sites
+    for site in sites:
+        site.cancel()
+    await asyncio.gather(*sites, return_exceptions=True)
+    if reason:
+        assert set(done) <= {reason}
+    return reason
+
+
+async def serve_again(digits: Any, directory: Path, algorithm: ob.Algorithm) -> str | None:
+    """Serve a run that has ended; a site that comes is told."""
+    network = Network()
+    site = asyncio.create_task(join(network.connect("site-0"), digits[0][0]))
+    reason = await serve(
+        algorithm, LogisticSpec(), TRAINING, directory, network.listen, test=digits[1], seed=3, linger=0.2
+    )
+    assert await asyncio.wait_for(site, 30) == reason
+    return reason
+
+
+def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
+    record = ob.read_run(directory)
+    assert record.status == "finished"
+    assert replay(record, algorithm).difference is None
+    rows = list(record.rows())
+    ended = [row.task for row in rows if row.name in ("arrived", "lost")]
+    assert len(ended) == len(set(ended))
+    assert record.meta["summary"]["tasks"] == sum(row.name == "arrived" for row in rows)
+    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+    return record
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        ob.fedcompass(q_min=2, q_max=8),
+        ob.fedfa(steps=3, size=4),
+        ob.fedasmu(epochs=2, size=2, period=0.05, limit=3),
+        ob.port(epochs=3, size=2, tau_max=2),
+        ob.scaffold(steps=3),
+    ],
+    ids=lambda a: a.name,
+)
+def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Path) -> None:
+    reason = asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run"))
+    assert reason == "reached 40 client tasks"
+    record = check_run(tmp_path / "run", algorithm)
+    first, last = record.evaluations()[0], record.evaluations()[-1]
+    assert first.accuracy is not None
+    assert last.accuracy is not None
+    assert last.accuracy > first.accuracy + 0.2
+    assert last.version == record.meta["summary"]["versions"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_bad_network_loses_nothing(seed: int, digits: Any, tmp_path: Path) -> None:
+    """Links are cut at any message, which may have arrived, and messages come twice."""
+    faults = Faults(cut=0.05, twice=0.1, delay=0.002, chance=Random(seed))
+    algorithm = ob.fedasmu(epochs=2, size=2, period=0.05, limit=3) if seed % 2 else ob.scaffold(steps=3)
+    asyncio.run(federation(algorithm, digits, Network(faults), tmp_path / "run", states=tmp_path / "sites"))
+    record = check_run(tmp_path / "run", algorithm)
+    assert faults.cuts > 3
+    assert faults.doubled > 3
+    assert record.meta["rejected"] == {}
+
+
+def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
+    """Three times on the same directory, with sites that stay and deliver what they have trained."""
+    algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
+    data, test = digits
+    directory, network = tmp_path / "run", Network()
+
+    async def lives() -> list[str | None]:
+        sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
+        reasons = []
+        for life in range(3):
+            services: list[Service] = []
+            server = asyncio.create_task(
+                serve(
+                    algorithm, LogisticSpec(), TRAINING, directory, network.listen,
+                    terms=TERMS, test=test, seed=3, started=services.append,
+                )
+            )  # fmt: skip
+            while life < 2 and not (services and services[0].snapshot().arrived >= 12 * (life + 1)):
+                await asyncio.sleep(0.005)
+            if life < 2:
+                services[0].leave()
+            reasons.append(await server)
+        assert set(await asyncio.wait_for(asyncio.gather(*sites), 30)) == {reasons[-1]}
+        return reasons
+
+    assert asyncio.run(lives()) == [None, None, "reached 40 client tasks"]
+    record = check_run(directory, algorithm)
+    assert not [row for row in record.rows() if row.name == "left"]
+    assert [t for t in np.diff([row.t for row in record.rows()]) if t < 0] == []
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -> None:
+    """Dropped at any moment, without a goodbye or a checkpoint, while the network is bad too."""
+    algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
+    chance = Random(seed)
+    data, test = digits
+    network = Network(Faults(cut=0.02, twice=0.05, chance=Random(seed)))
+
+    async def lives() -> int:
+        sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
+        deaths = 0
+        while True:
+            server = asyncio.create_task(
+                serve(
+                    algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                    terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05, linger=0.3,
+                )
+            )  # fmt: skip
+            await asyncio.wait({server}, timeout=0.05 + 0.2 * chance.random() if deaths < 30 else 60)
+            if server.done():
+                assert server.result() == "reached 40 client tasks"
+                break
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+            deaths += 1
+        await asyncio.wait_for(asyncio.gather(*sites), 30)
+        return deaths
+
+    assert asyncio.run(lives()) >= 1
+    check_run(tmp_path / "run", algorithm)
+
+
+def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
+    data, test = digits
+    bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
+    terms = Terms(clients=SITES, tasks=20, lease=20.0)
+    algorithm = ob.fedasync(steps=3)
+    asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
+    record = check_run(tmp_path / "run", algorithm)
+    assert record.meta["rejected"]["not finite"] >= 1
+    reasons = {row.data["reason"] for row in record.rows() if row.name == "lost" and row.data}
+    assert reasons == {"rejected: metric 'loss' is nan: it must be finite"}
+
+
+def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> None:
+    def started(service: Service) -> None:
+        async def later() -> None:
+            while service.snapshot().version < 3:
+                await asyncio.sleep(0.01)
+            service.stop("enough")
+
+        tasks.append(asyncio.get_running_loop().create_task(later()))
+
+    tasks: list[Any] = []
+    terms = Terms(clients=SITES)
+    algorithm = ob.fedavg(steps=2)
+    directory = tmp_path / "run"
+    assert (
+        asyncio.run(federation(algorithm, digits, Network(), directory, terms, started=started)) == "enough"
+    )
+    assert check_run(directory, algorithm).stop_reason == "enough"
+    again = serve_again(digits, directory, algorithm)
+    assert asyncio.run(again) == "enough"
+    with pytest.raises(ob.RunError, match="started with another plan: algorithm was"):
+        asyncio.run(serve_again(digits, directory, ob.fedavg(steps=3)))
+
+
+def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
+    _, test = digits
+    network = Network()
+
+    async def both() -> Any:
+        server = asyncio.create_task(
+            serve(
+                ob.fedavg(steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                terms=Terms(clients=2), test=test,
+            )
+        )  # fmt: skip
+        await asyncio.sleep(0)
+        wrong = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
+        try:
+            while network._on_link is None:
+                await asyncio.sleep(0.01)
+            return await join(network.connect("a"), wrong)
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+
+    with pytest.raises(ob.UsageError, match=r"shape \(3,\) and 10 classes, the run has"):
+        asyncio.run(both())
+
+
+def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
+    async def attempt(**options: Any) -> None:
+        algorithm = options.pop("algorithm", ob.fedavg(steps=2))
+        await serve(algorithm, LogisticSpec(), TRAINING, tmp_path, Network().listen, **options)
+
+    shape = {"sample_shape": (4,), "classes": 2}
+    with pytest.raises(ob.UsageError, match="sample_shape and classes"):
+        asyncio.run(attempt())
+    with pytest.raises(ob.UsageError, match="needs evaluations"):
+        asyncio.run(attempt(terms=Terms(accuracy=0.5), **shape))
+    with pytest.raises(ob.UsageError, match="3 clients cannot train at the same time"):
+        asyncio.run(attempt(algorithm=ob.fedbuff(steps=1, concurrency=3), **shape))
+    assert not list(tmp_path.glob("*.db"))
