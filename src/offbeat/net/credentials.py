@@ -52,8 +52,8 @@ class ServerCredentials:
             )
         if self.client_ca is None and self.tokens is None and not self.insecure_any_name:
             raise UsageError(
-                f"listen = {address}: beyond loopback sites must prove who they are; give client-ca or tokens, "
-                "or insecure-any-name, with which anybody may take part under any name"
+                f"listen = {address}: beyond loopback sites must prove who they are; give client-ca or "
+                "tokens, or insecure-any-name, with which anybody may take part under any name"
             )
 
 
@@ -91,7 +91,8 @@ class SiteCredentials:
     def __repr__(self) -> str:
         """Without the token."""
         shown = None if self.token is None else "…"
-        return f"SiteCredentials(name={self.name!r}, token={shown}, ca={self.ca}, certificate={self.certificate})"
+        files = f"ca={self.ca}, certificate={self.certificate}, key={self.key}"
+        return f"SiteCredentials(name={self.name!r}, token={shown}, {files})"
 
     def tls(self, address: str) -> bool:
         """Whether the connection to this address is TLS."""

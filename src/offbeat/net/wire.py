@@ -211,7 +211,7 @@ def announced(envelope: pb.Envelope, kind: str, known: Layout | None, limits: Li
 
     Nothing has been allocated when this raises `Violation`.
     """
-    sizes: dict[int, int] = {part.kind: part.bytes for part in envelope.parts}
+    sizes: dict[int, int] = {int(part.kind): part.bytes for part in envelope.parts}
     if len(sizes) < len(envelope.parts):
         raise Violation(f"{kind} has two parts of one kind", "size")
     if not sizes and kind != "result" and kind != "assign":

@@ -4,86 +4,89 @@
 # source: offbeat/net/wire.proto
 # Protobuf Python Version: 7.35.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC, 7, 35, 1, "", "offbeat/net/wire.proto"
+    _runtime_version.Domain.PUBLIC,
+    7,
+    35,
+    1,
+    '',
+    'offbeat/net/wire.proto'
 )
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x16offbeat/net/wire.proto\x12\noffbeat.v1"]\n\x05\x46rame\x12(\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x14.offbeat.v1.EnvelopeH\x00\x12"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.offbeat.v1.ChunkH\x00\x42\x06\n\x04kind""\n\x05\x43hunk\x12\x0b\n\x03sum\x18\x01 \x01(\x06\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c"\x8a\x05\n\x08\x45nvelope\x12"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.offbeat.v1.HelloH\x00\x12 \n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x10.offbeat.v1.BeatH\x00\x12 \n\x04\x61sks\x18\x03 \x01(\x0b\x32\x10.offbeat.v1.AsksH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.offbeat.v1.DoneH\x00\x12$\n\x06result\x18\x05 \x01(\x0b\x32\x12.offbeat.v1.ResultH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.offbeat.v1.FailedH\x00\x12\x1e\n\x03\x62ye\x18\x07 \x01(\x0b\x32\x0f.offbeat.v1.ByeH\x00\x12&\n\x07welcome\x18\x08 \x01(\x0b\x32\x13.offbeat.v1.WelcomeH\x00\x12&\n\x07refused\x18\t \x01(\x0b\x32\x13.offbeat.v1.RefusedH\x00\x12$\n\x06\x61ssign\x18\n \x01(\x0b\x32\x12.offbeat.v1.AssignH\x00\x12"\n\x05\x66resh\x18\x0b \x01(\x0b\x32\x11.offbeat.v1.FreshH\x00\x12)\n\tcut_short\x18\x0c \x01(\x0b\x32\x14.offbeat.v1.CutShortH\x00\x12\'\n\x08may_send\x18\r \x01(\x0b\x32\x13.offbeat.v1.MaySendH\x00\x12$\n\x06\x66orget\x18\x0e \x01(\x0b\x32\x12.offbeat.v1.ForgetH\x00\x12&\n\x07receipt\x18\x0f \x01(\x0b\x32\x13.offbeat.v1.ReceiptH\x00\x12 \n\x04over\x18\x10 \x01(\x0b\x32\x10.offbeat.v1.OverH\x00\x12\x1f\n\x05parts\x18\x1e \x03(\x0b\x32\x10.offbeat.v1.PartB\t\n\x07message"\x8d\x01\n\x04Part\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.offbeat.v1.Part.Kind\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04"Q\n\x04Kind\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06VALUES\x10\x01\x12\x0c\n\x08INTEGERS\x10\x02\x12\n\n\x06SHARED\x10\x03\x12\t\n\x05\x44\x45LTA\x10\x04\x12\x0b\n\x07PAYLOAD\x10\x05"\x18\n\x06Labels\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04"\x90\x01\n\x05Hello\x12\x0f\n\x07samples\x18\x01 \x01(\x04\x12\x17\n\x0fsteps_per_epoch\x18\x02 \x01(\x04\x12\'\n\x06labels\x18\x03 \x01(\x0b\x32\x12.offbeat.v1.LabelsH\x00\x88\x01\x01\x12\x12\n\x05holds\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0b\n\x03run\x18\x05 \x01(\tB\t\n\x07_labelsB\x08\n\x06_holds"1\n\x04\x42\x65\x61t\x12\x11\n\x04task\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05steps\x18\x02 \x01(\x04\x42\x07\n\x05_task"#\n\x04\x41sks\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04"\x83\x01\n\x04\x44one\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04\x12.\n\x07metrics\x18\x03 \x03(\x0b\x32\x1d.offbeat.v1.Done.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01"\x93\x01\n\x06Result\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04\x12\x30\n\x07metrics\x18\x03 \x03(\x0b\x32\x1f.offbeat.v1.Result.MetricsEntry\x12\n\n\x02lr\x18\x04 \x01(\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01"&\n\x06\x46\x61iled\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t"\x15\n\x03\x42ye\x12\x0e\n\x06reason\x18\x01 \x01(\t"C\n\x07Welcome\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0c\n\x04plan\x18\x03 \x01(\t\x12\r\n\x05lease\x18\x04 \x01(\x01"(\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08"D\n\x05\x45ntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0f\n\x07section\x18\x04 \x01(\t"<\n\x06Layout\x12"\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x11.offbeat.v1.Entry\x12\x0e\n\x06shared\x18\x02 \x01(\x04"\xa9\x01\n\x06\x41ssign\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x11\n\task_after\x18\x05 \x01(\x04\x12\x11\n\tlr_factor\x18\x06 \x01(\x01\x12\x0c\n\x04hold\x18\x07 \x01(\x08\x12\'\n\x06layout\x18\x08 \x01(\x0b\x32\x12.offbeat.v1.LayoutH\x00\x88\x01\x01\x42\t\n\x07_layout"i\n\x05\x46resh\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\'\n\x06layout\x18\x04 \x01(\x0b\x32\x12.offbeat.v1.LayoutH\x00\x88\x01\x01\x42\t\n\x07_layout"\x18\n\x08\x43utShort\x12\x0c\n\x04task\x18\x01 \x01(\x04"3\n\x07MaySend\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x11\n\x04\x62its\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_bits"&\n\x06\x46orget\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t"9\n\x07Receipt\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t"\x16\n\x04Over\x12\x0e\n\x06reason\x18\x01 \x01(\t2B\n\nFederation\x12\x34\n\x08\x43onverse\x12\x11.offbeat.v1.Frame\x1a\x11.offbeat.v1.Frame(\x01\x30\x01\x62\x06proto3'
-)
+
+
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16offbeat/net/wire.proto\x12\noffbeat.v1\"]\n\x05\x46rame\x12(\n\x08\x65nvelope\x18\x01 \x01(\x0b\x32\x14.offbeat.v1.EnvelopeH\x00\x12\"\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x11.offbeat.v1.ChunkH\x00\x42\x06\n\x04kind\"\"\n\x05\x43hunk\x12\x0b\n\x03sum\x18\x01 \x01(\x06\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"\x8a\x05\n\x08\x45nvelope\x12\"\n\x05hello\x18\x01 \x01(\x0b\x32\x11.offbeat.v1.HelloH\x00\x12 \n\x04\x62\x65\x61t\x18\x02 \x01(\x0b\x32\x10.offbeat.v1.BeatH\x00\x12 \n\x04\x61sks\x18\x03 \x01(\x0b\x32\x10.offbeat.v1.AsksH\x00\x12 \n\x04\x64one\x18\x04 \x01(\x0b\x32\x10.offbeat.v1.DoneH\x00\x12$\n\x06result\x18\x05 \x01(\x0b\x32\x12.offbeat.v1.ResultH\x00\x12$\n\x06\x66\x61iled\x18\x06 \x01(\x0b\x32\x12.offbeat.v1.FailedH\x00\x12\x1e\n\x03\x62ye\x18\x07 \x01(\x0b\x32\x0f.offbeat.v1.ByeH\x00\x12&\n\x07welcome\x18\x08 \x01(\x0b\x32\x13.offbeat.v1.WelcomeH\x00\x12&\n\x07refused\x18\t \x01(\x0b\x32\x13.offbeat.v1.RefusedH\x00\x12$\n\x06\x61ssign\x18\n \x01(\x0b\x32\x12.offbeat.v1.AssignH\x00\x12\"\n\x05\x66resh\x18\x0b \x01(\x0b\x32\x11.offbeat.v1.FreshH\x00\x12)\n\tcut_short\x18\x0c \x01(\x0b\x32\x14.offbeat.v1.CutShortH\x00\x12\'\n\x08may_send\x18\r \x01(\x0b\x32\x13.offbeat.v1.MaySendH\x00\x12$\n\x06\x66orget\x18\x0e \x01(\x0b\x32\x12.offbeat.v1.ForgetH\x00\x12&\n\x07receipt\x18\x0f \x01(\x0b\x32\x13.offbeat.v1.ReceiptH\x00\x12 \n\x04over\x18\x10 \x01(\x0b\x32\x10.offbeat.v1.OverH\x00\x12\x1f\n\x05parts\x18\x1e \x03(\x0b\x32\x10.offbeat.v1.PartB\t\n\x07message\"\x8d\x01\n\x04Part\x12#\n\x04kind\x18\x01 \x01(\x0e\x32\x15.offbeat.v1.Part.Kind\x12\r\n\x05\x62ytes\x18\x02 \x01(\x04\"Q\n\x04Kind\x12\x0b\n\x07UNKNOWN\x10\x00\x12\n\n\x06VALUES\x10\x01\x12\x0c\n\x08INTEGERS\x10\x02\x12\n\n\x06SHARED\x10\x03\x12\t\n\x05\x44\x45LTA\x10\x04\x12\x0b\n\x07PAYLOAD\x10\x05\"\x18\n\x06Labels\x12\x0e\n\x06\x63ounts\x18\x01 \x03(\x04\"\x90\x01\n\x05Hello\x12\x0f\n\x07samples\x18\x01 \x01(\x04\x12\x17\n\x0fsteps_per_epoch\x18\x02 \x01(\x04\x12\'\n\x06labels\x18\x03 \x01(\x0b\x32\x12.offbeat.v1.LabelsH\x00\x88\x01\x01\x12\x12\n\x05holds\x18\x04 \x01(\x04H\x01\x88\x01\x01\x12\x0b\n\x03run\x18\x05 \x01(\tB\t\n\x07_labelsB\x08\n\x06_holds\"1\n\x04\x42\x65\x61t\x12\x11\n\x04task\x18\x01 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05steps\x18\x02 \x01(\x04\x42\x07\n\x05_task\"#\n\x04\x41sks\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04\"\x83\x01\n\x04\x44one\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04\x12.\n\x07metrics\x18\x03 \x03(\x0b\x32\x1d.offbeat.v1.Done.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x93\x01\n\x06Result\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\r\n\x05steps\x18\x02 \x01(\x04\x12\x30\n\x07metrics\x18\x03 \x03(\x0b\x32\x1f.offbeat.v1.Result.MetricsEntry\x12\n\n\x02lr\x18\x04 \x01(\x01\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"&\n\x06\x46\x61iled\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x15\n\x03\x42ye\x12\x0e\n\x06reason\x18\x01 \x01(\t\"C\n\x07Welcome\x12\x0e\n\x06\x63lient\x18\x01 \x01(\x04\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0c\n\x04plan\x18\x03 \x01(\t\x12\r\n\x05lease\x18\x04 \x01(\x01\"(\n\x07Refused\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x66inal\x18\x02 \x01(\x08\"D\n\x05\x45ntry\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05shape\x18\x02 \x03(\x04\x12\r\n\x05\x64type\x18\x03 \x01(\t\x12\x0f\n\x07section\x18\x04 \x01(\t\"<\n\x06Layout\x12\"\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x11.offbeat.v1.Entry\x12\x0e\n\x06shared\x18\x02 \x01(\x04\"\xa9\x01\n\x06\x41ssign\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0c\n\x04\x62\x61se\x18\x02 \x01(\x04\x12\r\n\x05steps\x18\x03 \x01(\x04\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x11\n\task_after\x18\x05 \x01(\x04\x12\x11\n\tlr_factor\x18\x06 \x01(\x01\x12\x0c\n\x04hold\x18\x07 \x01(\x08\x12\'\n\x06layout\x18\x08 \x01(\x0b\x32\x12.offbeat.v1.LayoutH\x00\x88\x01\x01\x42\t\n\x07_layout\"i\n\x05\x46resh\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0f\n\x07version\x18\x02 \x01(\x04\x12\r\n\x05\x63lock\x18\x03 \x01(\x04\x12\'\n\x06layout\x18\x04 \x01(\x0b\x32\x12.offbeat.v1.LayoutH\x00\x88\x01\x01\x42\t\n\x07_layout\"\x18\n\x08\x43utShort\x12\x0c\n\x04task\x18\x01 \x01(\x04\"3\n\x07MaySend\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x11\n\x04\x62its\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\x07\n\x05_bits\"&\n\x06\x46orget\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x0e\n\x06reason\x18\x02 \x01(\t\"9\n\x07Receipt\x12\x0c\n\x04task\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\"\x16\n\x04Over\x12\x0e\n\x06reason\x18\x01 \x01(\t2B\n\nFederation\x12\x34\n\x08\x43onverse\x12\x11.offbeat.v1.Frame\x1a\x11.offbeat.v1.Frame(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "offbeat.net.wire_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'offbeat.net.wire_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_DONE_METRICSENTRY"]._loaded_options = None
-    _globals["_DONE_METRICSENTRY"]._serialized_options = b"8\001"
-    _globals["_RESULT_METRICSENTRY"]._loaded_options = None
-    _globals["_RESULT_METRICSENTRY"]._serialized_options = b"8\001"
-    _globals["_FRAME"]._serialized_start = 38
-    _globals["_FRAME"]._serialized_end = 131
-    _globals["_CHUNK"]._serialized_start = 133
-    _globals["_CHUNK"]._serialized_end = 167
-    _globals["_ENVELOPE"]._serialized_start = 170
-    _globals["_ENVELOPE"]._serialized_end = 820
-    _globals["_PART"]._serialized_start = 823
-    _globals["_PART"]._serialized_end = 964
-    _globals["_PART_KIND"]._serialized_start = 883
-    _globals["_PART_KIND"]._serialized_end = 964
-    _globals["_LABELS"]._serialized_start = 966
-    _globals["_LABELS"]._serialized_end = 990
-    _globals["_HELLO"]._serialized_start = 993
-    _globals["_HELLO"]._serialized_end = 1137
-    _globals["_BEAT"]._serialized_start = 1139
-    _globals["_BEAT"]._serialized_end = 1188
-    _globals["_ASKS"]._serialized_start = 1190
-    _globals["_ASKS"]._serialized_end = 1225
-    _globals["_DONE"]._serialized_start = 1228
-    _globals["_DONE"]._serialized_end = 1359
-    _globals["_DONE_METRICSENTRY"]._serialized_start = 1313
-    _globals["_DONE_METRICSENTRY"]._serialized_end = 1359
-    _globals["_RESULT"]._serialized_start = 1362
-    _globals["_RESULT"]._serialized_end = 1509
-    _globals["_RESULT_METRICSENTRY"]._serialized_start = 1313
-    _globals["_RESULT_METRICSENTRY"]._serialized_end = 1359
-    _globals["_FAILED"]._serialized_start = 1511
-    _globals["_FAILED"]._serialized_end = 1549
-    _globals["_BYE"]._serialized_start = 1551
-    _globals["_BYE"]._serialized_end = 1572
-    _globals["_WELCOME"]._serialized_start = 1574
-    _globals["_WELCOME"]._serialized_end = 1641
-    _globals["_REFUSED"]._serialized_start = 1643
-    _globals["_REFUSED"]._serialized_end = 1683
-    _globals["_ENTRY"]._serialized_start = 1685
-    _globals["_ENTRY"]._serialized_end = 1753
-    _globals["_LAYOUT"]._serialized_start = 1755
-    _globals["_LAYOUT"]._serialized_end = 1815
-    _globals["_ASSIGN"]._serialized_start = 1818
-    _globals["_ASSIGN"]._serialized_end = 1987
-    _globals["_FRESH"]._serialized_start = 1989
-    _globals["_FRESH"]._serialized_end = 2094
-    _globals["_CUTSHORT"]._serialized_start = 2096
-    _globals["_CUTSHORT"]._serialized_end = 2120
-    _globals["_MAYSEND"]._serialized_start = 2122
-    _globals["_MAYSEND"]._serialized_end = 2173
-    _globals["_FORGET"]._serialized_start = 2175
-    _globals["_FORGET"]._serialized_end = 2213
-    _globals["_RECEIPT"]._serialized_start = 2215
-    _globals["_RECEIPT"]._serialized_end = 2272
-    _globals["_OVER"]._serialized_start = 2274
-    _globals["_OVER"]._serialized_end = 2296
-    _globals["_FEDERATION"]._serialized_start = 2298
-    _globals["_FEDERATION"]._serialized_end = 2364
+  DESCRIPTOR._loaded_options = None
+  _globals['_DONE_METRICSENTRY']._loaded_options = None
+  _globals['_DONE_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_RESULT_METRICSENTRY']._loaded_options = None
+  _globals['_RESULT_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_FRAME']._serialized_start=38
+  _globals['_FRAME']._serialized_end=131
+  _globals['_CHUNK']._serialized_start=133
+  _globals['_CHUNK']._serialized_end=167
+  _globals['_ENVELOPE']._serialized_start=170
+  _globals['_ENVELOPE']._serialized_end=820
+  _globals['_PART']._serialized_start=823
+  _globals['_PART']._serialized_end=964
+  _globals['_PART_KIND']._serialized_start=883
+  _globals['_PART_KIND']._serialized_end=964
+  _globals['_LABELS']._serialized_start=966
+  _globals['_LABELS']._serialized_end=990
+  _globals['_HELLO']._serialized_start=993
+  _globals['_HELLO']._serialized_end=1137
+  _globals['_BEAT']._serialized_start=1139
+  _globals['_BEAT']._serialized_end=1188
+  _globals['_ASKS']._serialized_start=1190
+  _globals['_ASKS']._serialized_end=1225
+  _globals['_DONE']._serialized_start=1228
+  _globals['_DONE']._serialized_end=1359
+  _globals['_DONE_METRICSENTRY']._serialized_start=1313
+  _globals['_DONE_METRICSENTRY']._serialized_end=1359
+  _globals['_RESULT']._serialized_start=1362
+  _globals['_RESULT']._serialized_end=1509
+  _globals['_RESULT_METRICSENTRY']._serialized_start=1313
+  _globals['_RESULT_METRICSENTRY']._serialized_end=1359
+  _globals['_FAILED']._serialized_start=1511
+  _globals['_FAILED']._serialized_end=1549
+  _globals['_BYE']._serialized_start=1551
+  _globals['_BYE']._serialized_end=1572
+  _globals['_WELCOME']._serialized_start=1574
+  _globals['_WELCOME']._serialized_end=1641
+  _globals['_REFUSED']._serialized_start=1643
+  _globals['_REFUSED']._serialized_end=1683
+  _globals['_ENTRY']._serialized_start=1685
+  _globals['_ENTRY']._serialized_end=1753
+  _globals['_LAYOUT']._serialized_start=1755
+  _globals['_LAYOUT']._serialized_end=1815
+  _globals['_ASSIGN']._serialized_start=1818
+  _globals['_ASSIGN']._serialized_end=1987
+  _globals['_FRESH']._serialized_start=1989
+  _globals['_FRESH']._serialized_end=2094
+  _globals['_CUTSHORT']._serialized_start=2096
+  _globals['_CUTSHORT']._serialized_end=2120
+  _globals['_MAYSEND']._serialized_start=2122
+  _globals['_MAYSEND']._serialized_end=2173
+  _globals['_FORGET']._serialized_start=2175
+  _globals['_FORGET']._serialized_end=2213
+  _globals['_RECEIPT']._serialized_start=2215
+  _globals['_RECEIPT']._serialized_end=2272
+  _globals['_OVER']._serialized_start=2274
+  _globals['_OVER']._serialized_end=2296
+  _globals['_FEDERATION']._serialized_start=2298
+  _globals['_FEDERATION']._serialized_end=2364
 # @@protoc_insertion_point(module_scope)

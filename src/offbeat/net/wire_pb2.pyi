@@ -13,11 +13,7 @@ class Frame(_message.Message):
     CHUNK_FIELD_NUMBER: _ClassVar[int]
     envelope: Envelope
     chunk: Chunk
-    def __init__(
-        self,
-        envelope: _Optional[_Union[Envelope, _Mapping]] = ...,
-        chunk: _Optional[_Union[Chunk, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("sum", "data")
@@ -28,25 +24,7 @@ class Chunk(_message.Message):
     def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = (
-        "hello",
-        "beat",
-        "asks",
-        "done",
-        "result",
-        "failed",
-        "bye",
-        "welcome",
-        "refused",
-        "assign",
-        "fresh",
-        "cut_short",
-        "may_send",
-        "forget",
-        "receipt",
-        "over",
-        "parts",
-    )
+    __slots__ = ("hello", "beat", "asks", "done", "result", "failed", "bye", "welcome", "refused", "assign", "fresh", "cut_short", "may_send", "forget", "receipt", "over", "parts")
     HELLO_FIELD_NUMBER: _ClassVar[int]
     BEAT_FIELD_NUMBER: _ClassVar[int]
     ASKS_FIELD_NUMBER: _ClassVar[int]
@@ -81,26 +59,7 @@ class Envelope(_message.Message):
     receipt: Receipt
     over: Over
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(
-        self,
-        hello: _Optional[_Union[Hello, _Mapping]] = ...,
-        beat: _Optional[_Union[Beat, _Mapping]] = ...,
-        asks: _Optional[_Union[Asks, _Mapping]] = ...,
-        done: _Optional[_Union[Done, _Mapping]] = ...,
-        result: _Optional[_Union[Result, _Mapping]] = ...,
-        failed: _Optional[_Union[Failed, _Mapping]] = ...,
-        bye: _Optional[_Union[Bye, _Mapping]] = ...,
-        welcome: _Optional[_Union[Welcome, _Mapping]] = ...,
-        refused: _Optional[_Union[Refused, _Mapping]] = ...,
-        assign: _Optional[_Union[Assign, _Mapping]] = ...,
-        fresh: _Optional[_Union[Fresh, _Mapping]] = ...,
-        cut_short: _Optional[_Union[CutShort, _Mapping]] = ...,
-        may_send: _Optional[_Union[MaySend, _Mapping]] = ...,
-        forget: _Optional[_Union[Forget, _Mapping]] = ...,
-        receipt: _Optional[_Union[Receipt, _Mapping]] = ...,
-        over: _Optional[_Union[Over, _Mapping]] = ...,
-        parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...,
-    ) -> None: ...
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., asks: _Optional[_Union[Asks, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., fresh: _Optional[_Union[Fresh, _Mapping]] = ..., cut_short: _Optional[_Union[CutShort, _Mapping]] = ..., may_send: _Optional[_Union[MaySend, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("kind", "bytes")
@@ -112,7 +71,6 @@ class Part(_message.Message):
         SHARED: _ClassVar[Part.Kind]
         DELTA: _ClassVar[Part.Kind]
         PAYLOAD: _ClassVar[Part.Kind]
-
     UNKNOWN: Part.Kind
     VALUES: Part.Kind
     INTEGERS: Part.Kind
@@ -123,9 +81,7 @@ class Part(_message.Message):
     BYTES_FIELD_NUMBER: _ClassVar[int]
     kind: Part.Kind
     bytes: int
-    def __init__(
-        self, kind: _Optional[_Union[Part.Kind, str]] = ..., bytes: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, kind: _Optional[_Union[Part.Kind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class Labels(_message.Message):
     __slots__ = ("counts",)
@@ -145,14 +101,7 @@ class Hello(_message.Message):
     labels: Labels
     holds: int
     run: str
-    def __init__(
-        self,
-        samples: _Optional[int] = ...,
-        steps_per_epoch: _Optional[int] = ...,
-        labels: _Optional[_Union[Labels, _Mapping]] = ...,
-        holds: _Optional[int] = ...,
-        run: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
 class Beat(_message.Message):
     __slots__ = ("task", "steps")
@@ -179,19 +128,13 @@ class Done(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     task: int
     steps: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(
-        self,
-        task: _Optional[int] = ...,
-        steps: _Optional[int] = ...,
-        metrics: _Optional[_Mapping[str, float]] = ...,
-    ) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class Result(_message.Message):
     __slots__ = ("task", "steps", "metrics", "lr")
@@ -202,7 +145,6 @@ class Result(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
-
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
@@ -211,13 +153,7 @@ class Result(_message.Message):
     steps: int
     metrics: _containers.ScalarMap[str, float]
     lr: float
-    def __init__(
-        self,
-        task: _Optional[int] = ...,
-        steps: _Optional[int] = ...,
-        metrics: _Optional[_Mapping[str, float]] = ...,
-        lr: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ...) -> None: ...
 
 class Failed(_message.Message):
     __slots__ = ("task", "reason")
@@ -243,13 +179,7 @@ class Welcome(_message.Message):
     run: str
     plan: str
     lease: float
-    def __init__(
-        self,
-        client: _Optional[int] = ...,
-        run: _Optional[str] = ...,
-        plan: _Optional[str] = ...,
-        lease: _Optional[float] = ...,
-    ) -> None: ...
+    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ...) -> None: ...
 
 class Refused(_message.Message):
     __slots__ = ("reason", "final")
@@ -269,13 +199,7 @@ class Entry(_message.Message):
     shape: _containers.RepeatedScalarFieldContainer[int]
     dtype: str
     section: str
-    def __init__(
-        self,
-        name: _Optional[str] = ...,
-        shape: _Optional[_Iterable[int]] = ...,
-        dtype: _Optional[str] = ...,
-        section: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., section: _Optional[str] = ...) -> None: ...
 
 class Layout(_message.Message):
     __slots__ = ("entries", "shared")
@@ -283,9 +207,7 @@ class Layout(_message.Message):
     SHARED_FIELD_NUMBER: _ClassVar[int]
     entries: _containers.RepeatedCompositeFieldContainer[Entry]
     shared: int
-    def __init__(
-        self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...) -> None: ...
 
 class Assign(_message.Message):
     __slots__ = ("task", "base", "steps", "seed", "ask_after", "lr_factor", "hold", "layout")
@@ -305,17 +227,7 @@ class Assign(_message.Message):
     lr_factor: float
     hold: bool
     layout: Layout
-    def __init__(
-        self,
-        task: _Optional[int] = ...,
-        base: _Optional[int] = ...,
-        steps: _Optional[int] = ...,
-        seed: _Optional[int] = ...,
-        ask_after: _Optional[int] = ...,
-        lr_factor: _Optional[float] = ...,
-        hold: _Optional[bool] = ...,
-        layout: _Optional[_Union[Layout, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., base: _Optional[int] = ..., steps: _Optional[int] = ..., seed: _Optional[int] = ..., ask_after: _Optional[int] = ..., lr_factor: _Optional[float] = ..., hold: _Optional[bool] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
 class Fresh(_message.Message):
     __slots__ = ("task", "version", "clock", "layout")
@@ -327,13 +239,7 @@ class Fresh(_message.Message):
     version: int
     clock: int
     layout: Layout
-    def __init__(
-        self,
-        task: _Optional[int] = ...,
-        version: _Optional[int] = ...,
-        clock: _Optional[int] = ...,
-        layout: _Optional[_Union[Layout, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., version: _Optional[int] = ..., clock: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
 class CutShort(_message.Message):
     __slots__ = ("task",)
@@ -365,9 +271,7 @@ class Receipt(_message.Message):
     task: int
     accepted: bool
     reason: str
-    def __init__(
-        self, task: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...
-    ) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Over(_message.Message):
     __slots__ = ("reason",)
