@@ -200,10 +200,10 @@ class Conversation(Generic[Out, In]):
         if size or message is None:
             self._without_chunk = 0.0
         await self._throttle(len(frame), message is not None)
+        if size and not self._reserved:
+            await self._pool.take(size)
+            self._reserved = size
         if message is None:
-            if size:
-                await self._pool.take(size)
-                self._reserved = size
             return
         if not self._still_valid():
             raise Violation(f"the credential of {self._site} is no longer valid", "credential")

@@ -1,7 +1,7 @@
-"""Frames: an envelope, or a chunk of a body with the running checksum of that body.
+"""Frames: an envelope, a chunk of a body with the running checksum of that body, or both.
 
-A chunk is written and read here by hand, in the bytes that protobuf defines for it, because protobuf would
-copy its data twice more. One that another encoder wrote in another order of fields is read by protobuf.
+Frames are put together and taken apart here by hand, in the bytes that protobuf defines for them, because
+protobuf would copy a chunk's data twice more. What another encoder wrote in another order is read by protobuf.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,29 +13,31 @@ from offbeat.net import wire_pb2 as pb
 from offbeat.net.fields import Violation
 from offbeat.net.limits import CHUNK
 
-_CHUNK, _SUM, _DATA = 0x12, 0x09, 0x12  # protobuf's tags: Frame.chunk, Chunk.sum, Chunk.data
+_ENVELOPE, _CHUNK = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
+_SUM, _DATA = 0x09, 0x12  # Chunk.sum, Chunk.data
+
+Frame = tuple[pb.Envelope | None, int, memoryview | None]
+"""An envelope, if there is one; a chunk's checksum and data, if there is one."""
 
 
-def envelope_frame(envelope: pb.Envelope) -> bytes:
-    """The frame of an envelope."""
-    return pb.Frame(envelope=envelope).SerializeToString()
-
-
-def chunk_frame(total: int, pieces: Sequence[memoryview]) -> bytes:
-    """The frame of a chunk whose data are these pieces; `total` is the checksum so far."""
-    length = _varint(sum(len(piece) for piece in pieces))
-    inner = b"".join((bytes((_SUM,)), total.to_bytes(8, "little"), bytes((_DATA,)), length))
-    size = len(inner) + sum(len(piece) for piece in pieces)
-    return b"".join((bytes((_CHUNK,)), _varint(size), inner, *pieces))
-
-
-def chunk_frames(parts: Sequence[memoryview], size: int = CHUNK) -> Iterator[bytes]:
-    """The frames of a body: its parts, one after the other, in chunks of `size` bytes but for the last."""
+def frames(envelope: pb.Envelope, body: Sequence[memoryview], size: int = CHUNK) -> Iterator[bytes]:
+    """The frames of a message: its envelope, with its body in chunks of `size` bytes but for the last."""
+    said = envelope.SerializeToString()
+    head = b"".join((bytes((_ENVELOPE,)), _varint(len(said)), said))
     checksum = xxh3_64()
-    for pieces in _cut(parts, size):
+    for pieces in _cut(body, size):
         for piece in pieces:
             checksum.update(piece)
-        yield chunk_frame(checksum.intdigest(), pieces)
+        yield b"".join((head, _chunk_head(checksum.intdigest(), pieces), *pieces))
+        head = b""
+    if head:
+        yield head
+
+
+def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
+    length = sum(len(piece) for piece in pieces)
+    inner = b"".join((bytes((_SUM,)), checksum.to_bytes(8, "little"), bytes((_DATA,)), _varint(length)))
+    return b"".join((bytes((_CHUNK,)), _varint(len(inner) + length), inner))
 
 
 def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
@@ -53,34 +55,45 @@ def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
         yield pieces
 
 
-def parse(frame: bytes) -> pb.Envelope | tuple[int, memoryview]:
-    """An envelope, or a chunk's checksum and data. Raises `Violation`."""
-    chunk = _plain_chunk(frame)
-    if chunk is not None:
-        return chunk
+def parse(frame: bytes) -> Frame:
+    """What a frame holds. Raises `Violation`."""
     try:
-        parsed = pb.Frame.FromString(frame)
+        return _plain(frame) or _any(frame)
     except DecodeError:
         raise Violation("a frame that is not protobuf", "frame") from None
-    kind = parsed.WhichOneof("kind")
-    if kind == "envelope":
-        return parsed.envelope
-    if kind == "chunk":
-        return parsed.chunk.sum, memoryview(parsed.chunk.data)
-    raise Violation("a frame with neither an envelope nor a chunk", "frame")
 
 
-def _plain_chunk(frame: bytes) -> tuple[int, memoryview] | None:
-    """A chunk that is written as `chunk_frame` does, without a copy; none if it is anything else."""
-    if not frame or frame[0] != _CHUNK:
+def _any(frame: bytes) -> Frame:
+    """A frame in whatever order it was written."""
+    parsed = pb.Frame.FromString(frame)
+    envelope = parsed.envelope if parsed.HasField("envelope") else None
+    if parsed.HasField("chunk"):
+        return envelope, parsed.chunk.sum, memoryview(parsed.chunk.data)
+    if envelope is None:
+        raise Violation("a frame with neither an envelope nor a chunk", "frame")
+    return envelope, 0, None
+
+
+def _plain(frame: bytes) -> Frame | None:
+    """A frame that is written as `frames` does, its chunk without a copy; none if it is anything else."""
+    at, envelope = 0, None
+    if frame and frame[0] == _ENVELOPE:
+        size, start = _read_varint(frame, 1)
+        at = start + size
+        if at > len(frame):
+            return None
+        envelope = pb.Envelope.FromString(frame[start:at])
+        if at == len(frame):
+            return envelope, 0, None
+    if at + 11 > len(frame) or frame[at] != _CHUNK:
         return None
-    size, at = _read_varint(frame, 1)
-    if at + size != len(frame) or size < 10 or frame[at] != _SUM or frame[at + 9] != _DATA:
+    size, at = _read_varint(frame, at + 1)
+    if at + size != len(frame) or size < 11 or frame[at] != _SUM or frame[at + 9] != _DATA:
         return None
     length, start = _read_varint(frame, at + 10)
     if start + length != len(frame):
         return None
-    return int.from_bytes(frame[at + 1 : at + 9], "little"), memoryview(frame)[start:]
+    return envelope, int.from_bytes(frame[at + 1 : at + 9], "little"), memoryview(frame)[start:]
 
 
 def _varint(number: int) -> bytes:

@@ -20,6 +20,7 @@ from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.receiver import Receiver
+from offbeat.net.rooms import Rooms
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
@@ -62,7 +63,7 @@ class Listener:
 
     def __init__(self, gate: Gate, limits: Limits, on_link: OnLink) -> None:
         self._gate, self._limits, self._on_link = gate, limits, on_link
-        self._pool = Pool(limits.memory)
+        self._pool, self._rooms = Pool(limits.memory), Rooms()
         self._open = 0
         self._links: dict[str, tuple[ServerConversation, asyncio.Event]] = {}
         self._rejected: Counter[str] = Counter()
@@ -124,7 +125,7 @@ class Listener:
             proof = self._gate.admit(_metadata(context), _identity(context))
         except Violation as violation:
             return Ending(str(violation), violation.kind)
-        receiver: Receiver[FromSite] = Receiver("site", self._limits)
+        receiver: Receiver[FromSite] = Receiver("site", self._limits, self._rooms)
         pipe = _ServerPipe(context)
         link: ServerConversation = Conversation(
             proof.site, pipe, receiver, self._limits, self._pool, proof.valid

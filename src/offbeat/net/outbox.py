@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Iterator
 
 from offbeat.core.model import Layout
-from offbeat.net.frames import chunk_frames, envelope_frame
+from offbeat.net.frames import frames
 from offbeat.net.messages import Assign, Beat, Fresh, Message, Result
 from offbeat.net.wire import encode
 
@@ -23,7 +23,7 @@ class Outbox:
     def __init__(self) -> None:
         self._waiting: deque[Message] = deque()
         self._body: Iterator[bytes] = iter(())
-        self._chunk: bytes | None = None
+        self._next: bytes | None = None
         self._speaks_of: object = None
         self._told: Layout | None = None
 
@@ -34,7 +34,7 @@ class Outbox:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to send."""
-        return not self._waiting and self._chunk is None
+        return not self._waiting and self._next is None
 
     def put(self, message: Message) -> None:
         """Send this after what is there."""
@@ -42,23 +42,23 @@ class Outbox:
 
     def frame(self) -> bytes:
         """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
-        if self._chunk is None:
-            return self._start(self._waiting.popleft())
-        passing = self._take_passing()
-        if passing is not None:
-            return envelope_frame(encode(passing).envelope)
-        chunk = self._chunk
-        self._chunk = next(self._body, None)
-        return chunk
+        if self._next is None:
+            self._start(self._waiting.popleft())
+        else:
+            passing = self._take_passing()
+            if passing is not None:
+                return next(frames(encode(passing).envelope, ()))
+        frame, self._next = self._next, next(self._body, None)
+        assert frame is not None
+        return frame
 
-    def _start(self, message: Message) -> bytes:
+    def _start(self, message: Message) -> None:
         outgoing = encode(message, self._told)
         if isinstance(message, Assign | Fresh) and message.model is not None:
             self._told = message.model.layout
-        self._body = chunk_frames(outgoing.body)
-        self._chunk = next(self._body, None)
+        self._body = frames(outgoing.envelope, outgoing.body)
+        self._next = next(self._body)
         self._speaks_of = _subject(message)
-        return envelope_frame(outgoing.envelope)
 
     def _take_passing(self) -> Message | None:
         """The first message that may be sent before the body under way is complete."""

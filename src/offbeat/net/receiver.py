@@ -16,6 +16,7 @@ from offbeat.net.fields import Violation
 from offbeat.net.frames import parse
 from offbeat.net.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.messages import FromServer, FromSite, Message
+from offbeat.net.rooms import Rooms
 from offbeat.net.wire import FROM_SERVER, FROM_SITE, allocate, announced, decode, kind_of, told_layout
 
 M = TypeVar("M", FromSite, FromServer)
@@ -34,11 +35,14 @@ class _Body:
 
 
 class Receiver(Generic[M]):
-    """Reads what a `peer` says. A site must say `Hello` first, and once."""
+    """Reads what a `peer` says. A site must say `Hello` first, and once.
 
-    def __init__(self, peer: Literal["site", "server"], limits: Limits) -> None:
+    Tensors are made in `rooms`, which several may share.
+    """
+
+    def __init__(self, peer: Literal["site", "server"], limits: Limits, rooms: Rooms | None = None) -> None:
         self._allowed = FROM_SITE if peer == "site" else FROM_SERVER
-        self._limits = limits
+        self._limits, self._rooms = limits, rooms or Rooms()
         self._layout = limits.layout
         self._greeted = peer == "server"
         self._hello_came = False
@@ -53,16 +57,21 @@ class Receiver(Generic[M]):
     def feed(self, frame: bytes) -> tuple[M | None, int]:
         """The message that this frame completes, if it does, with the bytes its body took.
 
-        Without a message the number is what a body that has just been announced will take. Raises
+        Without a message the number is what a body that this frame has announced will take. Raises
         `Violation`.
         """
-        parsed = parse(frame)
-        if isinstance(parsed, tuple):
-            return self._chunk(*parsed)
-        if len(frame) > self._limits.envelope:
-            said = f"a message of {len(frame)} bytes without its tensors: {self._limits.envelope} are allowed"
+        envelope, checksum, data = parse(frame)
+        size = len(frame) - (0 if data is None else len(data))
+        if size > self._limits.envelope:
+            said = f"a message of {size} bytes without its tensors: {self._limits.envelope} are allowed"
             raise Violation(said, "size")
-        return self._envelope(parsed)
+        message, announced_bytes = (None, 0) if envelope is None else self._envelope(envelope)
+        if data is None:
+            return message, announced_bytes
+        if envelope is not None and not announced_bytes:
+            raise Violation("a chunk with a message that has no body", "frame")
+        message, taken = self._chunk(checksum, data)
+        return message, taken or announced_bytes
 
     def _envelope(self, envelope: pb.Envelope) -> tuple[M | None, int]:
         kind = kind_of(envelope, self._allowed)
@@ -77,7 +86,7 @@ class Receiver(Generic[M]):
             self._layout = told or self._layout
             if self._layout is None:
                 raise Violation(f"{kind} before the model's layout", "layout")
-        bodies = allocate(sizes)
+        bodies = allocate(sizes, self._rooms)
         total = sum(sizes.values())
         if not total:
             return self._message(envelope, kind, bodies), 0

@@ -52,10 +52,11 @@ from offbeat.net.messages import (
     Result,
     Welcome,
 )
+from offbeat.net.rooms import Rooms
 
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD
-_WIDTH = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1}
+_WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1}
 _SECTIONS = {
     "parameter": {"float32", "float16", "bfloat16"},
     "buffer": {"float32", "float16", "bfloat16", "float64"},
@@ -211,7 +212,7 @@ def announced(envelope: pb.Envelope, kind: str, known: Layout | None, limits: Li
 
     Nothing has been allocated when this raises `Violation`.
     """
-    sizes: dict[int, int] = {int(part.kind): part.bytes for part in envelope.parts}
+    sizes = _sizes(envelope)
     if len(sizes) < len(envelope.parts):
         raise Violation(f"{kind} has two parts of one kind", "size")
     if not sizes and kind != "result" and kind != "assign":
@@ -226,10 +227,17 @@ def announced(envelope: pb.Envelope, kind: str, known: Layout | None, limits: Li
     if len(order) not in (2, 3) or order[0] not in first or order[1:] not in ([INTEGERS], [INTEGERS, SHARED]):
         raise Violation(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
     for part, size in sizes.items():
-        if size % _WIDTH[pb.Part.Kind.ValueType(part)]:
+        if size % _WIDTH[part]:
             raise Violation(f"{kind} announces a part of {size} bytes, not a whole number of values", "size")
     if known is not None:
         _fits(sizes, kind, known, limits)
+    return sizes
+
+
+def _sizes(envelope: pb.Envelope) -> dict[int, int]:
+    sizes: dict[int, int] = {}
+    for part in envelope.parts:
+        sizes[part.kind] = part.bytes
     return sizes
 
 
@@ -252,15 +260,15 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
             raise Violation(f"{kind} has {size} bytes of {name}: the model has {wanted[part]}", "layout")
 
 
-def allocate(sizes: Mapping[int, int]) -> dict[int, Tensor | bytearray]:
+def allocate(sizes: Mapping[int, int], rooms: Rooms) -> dict[int, Tensor | bytearray]:
     """Room for the parts of a body."""
-    return {part: _room(part, size) for part, size in sizes.items()}
+    return {part: _room(part, size, rooms) for part, size in sizes.items()}
 
 
-def _room(part: int, size: int) -> Tensor | bytearray:
+def _room(part: int, size: int, rooms: Rooms) -> Tensor | bytearray:
     if part == PAYLOAD:
         return bytearray(size)
-    return torch.empty(size // 8, dtype=torch.int64) if part == INTEGERS else torch.empty(size // 4)
+    return rooms.vector(size // 8, torch.int64) if part == INTEGERS else rooms.vector(size // 4, torch.float32)
 
 
 def told_layout(envelope: pb.Envelope, kind: str, limits: Limits) -> Layout | None:
