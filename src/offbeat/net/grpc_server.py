@@ -11,7 +11,7 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import split
-from offbeat.net.conversation import Conversation, Ending
+from offbeat.net.talk import Conversation, Ending
 from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool

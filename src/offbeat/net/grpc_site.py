@@ -7,7 +7,7 @@ import grpc
 from grpc import aio
 
 from offbeat.net.address import split
-from offbeat.net.conversation import Conversation
+from offbeat.net.talk import Conversation
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
 from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, options
