@@ -14,6 +14,10 @@ class LinkClosedError(ConnectionError):
     """The conversation has ended; its text says how."""
 
 
+class LinkRefusedError(LinkClosedError):
+    """The peer does not take what was shown or said, and trying again as it is will not help."""
+
+
 class ServerLink(Protocol):
     """The server's end."""
 

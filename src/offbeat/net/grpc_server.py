@@ -1,0 +1,222 @@
+"""The server's end on gRPC: it authenticates sites, opens a link for each and survives what they send."""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import grpc
+from grpc import aio
+
+from offbeat.core.errors import UsageError
+from offbeat.net.address import split
+from offbeat.net.talk import Conversation, Ending
+from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
+from offbeat.net.fields import Violation
+from offbeat.net.flow import Pool
+from offbeat.net.grpc_common import METHOD, SERVICE, STATUS, Options, options, said
+from offbeat.net.limits import Limits
+from offbeat.net.link import LinkClosedError, OnLink
+from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.receiver import Receiver
+from offbeat.net.rooms import Rooms
+
+_log = logging.getLogger(__name__)
+Context = aio.ServicerContext[bytes, bytes]
+ServerConversation = Conversation[FromServer, FromSite]
+_STREAMS = 8  # at once on one connection; an honest site has one, and a second while it comes back
+
+
+async def listen(address: str, credentials: ServerCredentials, limits: Limits, on_link: OnLink) -> "Listener":
+    """Take sites at "HOST:PORT" (port 0: a free one), each of which gets its own run of `on_link`.
+
+    Raises `UsageError` if the address cannot be listened at, or not with these credentials.
+    """
+    credentials.check(address)
+    split(address)
+    listener = Listener(Gate(credentials), limits, on_link)
+    await listener.open(address, credentials)
+    return listener
+
+
+class _ServerPipe:
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def read(self) -> bytes | None:
+        try:
+            frame = await self._context.read()
+        except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
+            raise LinkClosedError(f"the connection is gone: {error}") from None
+        return frame if isinstance(frame, bytes) else None
+
+    async def write(self, frame: bytes) -> None:
+        try:
+            await self._context.write(frame)
+        except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
+            raise LinkClosedError(f"the connection is gone: {error}") from None
+
+
+class Listener:
+    """A server that listens. `rejected` counts, by a word for the reason, what was refused."""
+
+    def __init__(self, gate: Gate, limits: Limits, on_link: OnLink) -> None:
+        self._gate, self._limits, self._on_link = gate, limits, on_link
+        self._pool, self._rooms = Pool(limits.memory), Rooms()
+        self._open = 0
+        self._links: dict[str, tuple[ServerConversation, asyncio.Event]] = {}
+        self._rejected: Counter[str] = Counter()
+        self._server: aio.Server | None = None
+        self.port = 0
+
+    @property
+    def rejected(self) -> Mapping[str, int]:
+        """What was refused so far, by a word for the reason."""
+        return dict(self._rejected)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites that are connected."""
+        return tuple(sorted(self._links))
+
+    async def open(self, address: str, credentials: ServerCredentials) -> None:
+        """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
+        server = aio.server(options=_server_options(self._limits))
+        method: Any = grpc.stream_stream_rpc_method_handler(self._converse)
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        tls = _tls(credentials)
+        try:
+            if tls is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                self.port = server.add_secure_port(address, tls)
+        except RuntimeError:
+            raise UsageError(
+                f"listen = {address}: the address is taken, or not one of this machine's"
+            ) from None
+        await server.start()
+        self._server = server
+
+    async def close(self) -> None:
+        """End all links, once their last messages are sent, and listen no more."""
+        links = [link for link, _ in self._links.values()]
+        await asyncio.gather(*(link.close("the server has stopped") for link in links))
+        if self._server is not None:
+            await self._server.stop(self._limits.drain)
+
+    async def _converse(self, _requests: Any, context: Context) -> None:
+        """One stream, from its credential to its end."""
+        if self._open >= self._limits.connections:
+            await self._refuse(
+                context, Ending(f"{self._open} connections are open, no more are taken", "full")
+            )
+        self._open += 1
+        try:
+            ending = await self._serve(context)
+        finally:
+            self._open -= 1
+        if ending.kind:
+            await self._refuse(context, ending)
+        context.set_details(said(ending.reason))
+
+    async def _serve(self, context: Context) -> Ending:
+        try:
+            proof = self._gate.admit(_metadata(context), _identity(context))
+        except Violation as violation:
+            return Ending(str(violation), violation.kind)
+        receiver: Receiver[FromSite] = Receiver("site", self._limits, self._rooms)
+        pipe = _ServerPipe(context)
+        link: ServerConversation = Conversation(
+            proof.site, pipe, receiver, self._limits, self._pool, proof.valid
+        )
+        link.start()
+        try:
+            return await self._lead(link, proof, context)
+        except asyncio.CancelledError:  # gRPC's word for a connection that is gone
+            link.end(Ending("the connection is gone"))
+            raise
+        finally:
+            await link.ended()
+            await link.release()
+
+    async def _lead(self, link: ServerConversation, proof: Proof, context: Context) -> Ending:
+        """Wait for the hello, take the place of an older link of this site, and run the link to its end."""
+        await context.send_initial_metadata(())
+        try:
+            async with asyncio.timeout(self._limits.handshake):
+                await link.greeted()
+        except TimeoutError:
+            link.end(Ending(f"no hello within {self._limits.handshake:g} s", "deadline"))
+        if link.ending is not None:
+            return link.ending
+        gone = asyncio.Event()
+        older, self._links[proof.site] = self._links.get(proof.site), (link, gone)
+        task = asyncio.create_task(self._run(link, older))
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            link.end(Ending("the connection is gone"))
+            await task
+            raise
+        finally:
+            gone.set()
+            if self._links.get(proof.site) == (link, gone):
+                del self._links[proof.site]
+        return await link.ended()
+
+    async def _run(
+        self, link: ServerConversation, older: tuple[ServerConversation, asyncio.Event] | None
+    ) -> None:
+        if older is not None:
+            older[0].end(Ending("a newer connection of this site has taken its place", "replaced"))
+            await older[1].wait()
+        try:
+            await self._on_link(link)
+        except LinkClosedError:
+            pass
+        except Exception:
+            _log.exception("the link of site %s failed", link.site)
+            link.end(Ending("the server failed to handle what this site said", "ours"))
+        await link.close()
+
+    async def _refuse(self, context: Context, ending: Ending) -> None:
+        self._rejected[ending.kind] += 1
+        _log.warning("refused %s: %s", context.peer(), ending.reason)
+        await context.abort(STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT), said(ending.reason))
+
+
+def _server_options(limits: Limits) -> Options:
+    milliseconds = int(limits.handshake * 1000)
+    return [
+        *options(limits),
+        ("grpc.so_reuseport", 0),  # or a second server at the same port would share it in silence
+        ("grpc.server_handshake_timeout_ms", milliseconds),
+        ("grpc.max_connection_idle_ms", max(milliseconds, 1000)),
+        ("grpc.max_concurrent_streams", _STREAMS),
+        ("grpc.http2.min_ping_interval_without_data_ms", int(limits.keepalive * 500)),
+    ]
+
+
+def _tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
+    if credentials.certificate is None or credentials.key is None:
+        return None
+    pair = (pem(credentials.key), pem(credentials.certificate))
+    if credentials.client_ca is None:
+        return grpc.ssl_server_credentials([pair])
+    return grpc.ssl_server_credentials([pair], pem(credentials.client_ca), require_client_auth=True)
+
+
+def _metadata(context: Context) -> dict[str, str]:
+    """The text metadata of a call; a key given twice is refused."""
+    found: dict[str, str] = {}
+    for key, value in context.invocation_metadata() or ():
+        if isinstance(value, str):
+            if key in found:
+                raise Violation("a metadata key is given twice", "credential")
+            found[key] = value
+    return found
+
+
+def _identity(context: Context) -> Mapping[str, list[bytes]]:
+    return {str(key): list(values) for key, values in context.auth_context().items()}

@@ -1,0 +1,134 @@
+"""The site's end on gRPC."""
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+from grpc import aio
+
+from offbeat.net.address import split
+from offbeat.net.talk import Conversation
+from offbeat.net.credentials import SiteCredentials, pem
+from offbeat.net.flow import Pool
+from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, options
+from offbeat.net.limits import Limits
+from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
+from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.receiver import Receiver
+
+Call = aio.StreamStreamCall[bytes, bytes]
+
+
+async def connect(address: str, credentials: SiteCredentials, limits: Limits) -> SiteLink:
+    """A link to the server at "HOST:PORT", once it has taken the site's credential.
+
+    Raises `LinkRefusedError` if it has not, `LinkClosedError` if it cannot be reached (or is not who it
+    should be), `UsageError` for an address or file that cannot be used.
+    """
+    split(address)
+    channel = _channel(address, credentials, limits)
+    call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
+    try:
+        async with asyncio.timeout(limits.handshake):
+            await call.initial_metadata()
+            if call.done():
+                raise await _broken(call)
+    except TimeoutError:
+        call.cancel()
+        await channel.close()
+        raise LinkClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
+    except (aio.AioRpcError, asyncio.CancelledError, LinkClosedError):
+        if not call.done():
+            call.cancel()
+            await channel.close()
+            raise
+        error = await _broken(call)
+        await channel.close()
+        raise error from None
+    return _open(call, channel, credentials, limits)
+
+
+class _SitePipe:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def read(self) -> bytes | None:
+        try:
+            frame = await self._call.read()
+        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            raise await _broken(self._call) from None
+        if isinstance(frame, bytes):
+            return frame
+        raise await _broken(self._call)
+
+    async def write(self, frame: bytes) -> None:
+        try:
+            await self._call.write(frame)
+        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            raise await _broken(self._call) from None
+
+
+class GrpcSiteLink:
+    """A `SiteLink` on a gRPC call."""
+
+    def __init__(
+        self, talk: Conversation[FromSite, FromServer], call: Call, channel: aio.Channel, drain: float
+    ) -> None:
+        self._talk, self._call, self._channel, self._drain = talk, call, channel, drain
+
+    async def send(self, message: FromSite) -> None:
+        """Hand a message over; waits while the server reads too slowly. Raises `LinkClosedError`."""
+        await self._talk.send(message)
+
+    async def receive(self) -> FromServer:
+        """The next message. Raises `LinkClosedError`."""
+        return await self._talk.receive()
+
+    async def close(self, reason: str = "") -> None:
+        """End the conversation, once what was handed over is sent."""
+        await self._talk.close(reason)
+        await self._talk.release()
+        try:
+            async with asyncio.timeout(self._drain):
+                await self._call.done_writing()
+                await self._call.code()
+        except (TimeoutError, aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            self._call.cancel()
+        await self._channel.close()
+
+
+def _open(call: Call, channel: aio.Channel, credentials: SiteCredentials, limits: Limits) -> GrpcSiteLink:
+    receiver: Receiver[FromServer] = Receiver("server", limits)
+    talk: Conversation[FromSite, FromServer] = Conversation(
+        credentials.name or "", _SitePipe(call), receiver, limits, Pool(limits.memory)
+    )
+    talk.start()
+    return GrpcSiteLink(talk, call, channel, limits.drain)
+
+
+def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.Channel:
+    chosen: Sequence[tuple[str, int]] = [
+        *options(limits),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
+    ]
+    if not credentials.tls(address):
+        return aio.insecure_channel(address, options=chosen)
+    tls = grpc.ssl_channel_credentials(
+        root_certificates=None if credentials.ca is None else pem(credentials.ca),
+        private_key=None if credentials.key is None else pem(credentials.key),
+        certificate_chain=None if credentials.certificate is None else pem(credentials.certificate),
+    )
+    return aio.secure_channel(address, tls, options=chosen)
+
+
+async def _broken(call: Call) -> LinkClosedError:
+    """How a call that is over ended."""
+    code, details = await call.code(), await call.details()
+    what = details or "no reason given"
+    if code == grpc.StatusCode.OK:
+        return LinkClosedError(f"the server has ended the conversation: {what}")
+    if code in FINAL:
+        return LinkRefusedError(f"the server has refused this site: {what}")
+    return LinkClosedError(f"the connection has ended ({code.name}): {what}")

@@ -1,0 +1,65 @@
+"""What a peer may ask of this process: sizes, rates and times, each refused or waited for when exceeded."""
+
+from dataclasses import dataclass
+from math import isfinite
+
+from offbeat.core.errors import UsageError
+from offbeat.core.model import Layout
+
+MIB = 1 << 20
+CHUNK = MIB
+"""Bytes of a chunk that this implementation sends."""
+LEAST_CHUNK, MOST_CHUNK = 64 << 10, 4 * MIB
+"""What a received chunk may have; the last of a body may be shorter."""
+FRAME = MOST_CHUNK + 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one end of a transport. Times are in seconds, sizes in bytes.
+
+    `layout` is the model's: with it, an update must have exactly its sizes. `body` is the most a message's
+    tensors may take in any case, `payload` the most a coded update may, which a layout bounds further.
+    `memory` is for all bodies being received at once, and not yet taken; further ones wait. A message
+    without its tensors has at most `envelope` bytes, a model at most `tensors` tensors.
+
+    `messages_per_second` and `bytes_per_second` (none: no limit) hold for each link, after a burst of ten
+    seconds' worth; who sends faster is read more slowly. `queue` messages may wait in each direction.
+
+    `handshake` is the time from a connection to its `Hello`, `stall` that in which a peer must read or go on
+    with a body that it has begun, `drain` that in which the last messages are sent when a link is closed.
+    Pings go out after `keepalive` silent seconds and must be answered in the same time.
+    """
+
+    layout: Layout | None = None
+    body: int = 4 << 30
+    payload: int = 4 << 30
+    memory: int = 8 << 30
+    envelope: int = MIB
+    tensors: int = 20_000
+    messages_per_second: float = 100.0
+    bytes_per_second: float | None = None
+    queue: int = 64
+    connections: int = 1000
+    metadata: int = 8192
+    handshake: float = 10.0
+    stall: float = 60.0
+    drain: float = 5.0
+    keepalive: float = 20.0
+
+    def __post_init__(self) -> None:
+        sizes = ("body", "payload", "memory", "envelope", "tensors", "queue", "connections", "metadata")
+        for name in sizes:
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} = {getattr(self, name)}: it must be at least 1")
+        rates = ("messages_per_second", "bytes_per_second", "handshake", "stall", "drain", "keepalive")
+        for name in rates:
+            value = getattr(self, name)
+            if value is not None and not (isfinite(value) and value > 0):
+                raise UsageError(f"{name} = {value}: it must be greater than 0 and finite")
+        if self.envelope > MOST_CHUNK:
+            raise UsageError(f"envelope = {self.envelope}: it must be at most {MOST_CHUNK} bytes")
+        if self.memory < self.body:
+            raise UsageError(
+                f"memory = {self.memory}: it must be at least body = {self.body}, or no such body could come"
+            )

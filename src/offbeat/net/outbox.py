@@ -1,0 +1,79 @@
+"""Messages in, frames out: which frame is sent next, without sockets or clocks.
+
+Messages go out in the order they were put in, with one exception: while a body of tensors is on its way, a
+message without a body is sent between two chunks, unless it speaks of the same task as the body or as a
+message that waits before it. So a recall does not wait for another task's model, and what is said of one
+task keeps its order. `Beat` passes everything: it only says that the sender is alive.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+
+from offbeat.core.model import Layout
+from offbeat.net.frames import frames
+from offbeat.net.messages import Assign, Beat, Fresh, Message, Result
+from offbeat.net.wire import encode
+
+_EVERYTHING = object()
+
+
+class Outbox:
+    """What is still to be sent to a peer, which may know the model's layout already."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Message] = deque()
+        self._body: Iterator[bytes] = iter(())
+        self._next: bytes | None = None
+        self._speaks_of: object = None
+        self._told: Layout | None = None
+
+    def __len__(self) -> int:
+        """Number of messages that wait, without the one whose body is on its way."""
+        return len(self._waiting)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to send."""
+        return not self._waiting and self._next is None
+
+    def put(self, message: Message) -> None:
+        """Send this after what is there."""
+        self._waiting.append(message)
+
+    def frame(self) -> bytes:
+        """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
+        if self._next is None:
+            self._start(self._waiting.popleft())
+        else:
+            passing = self._take_passing()
+            if passing is not None:
+                return next(frames(encode(passing).envelope, ()))
+        frame, self._next = self._next, next(self._body, None)
+        assert frame is not None
+        return frame
+
+    def _start(self, message: Message) -> None:
+        outgoing = encode(message, self._told)
+        if isinstance(message, Assign | Fresh) and message.model is not None:
+            self._told = message.model.layout
+        self._body = frames(outgoing.envelope, outgoing.body)
+        self._next = next(self._body)
+        self._speaks_of = _subject(message)
+
+    def _take_passing(self) -> Message | None:
+        """The first message that may be sent before the body under way is complete."""
+        before = {self._speaks_of}
+        for place, message in enumerate(self._waiting):
+            subject = _subject(message)
+            small = not isinstance(message, Assign | Fresh | Result)
+            free = subject not in before and _EVERYTHING not in before and subject is not _EVERYTHING
+            if isinstance(message, Beat) or (small and free):
+                del self._waiting[place]  # `remove` would compare tensors
+                return message
+            before.add(subject)
+        return None
+
+
+def _subject(message: Message) -> object:
+    """The task that a message speaks of; one that speaks of none keeps its place among all."""
+    return getattr(message, "task", _EVERYTHING)

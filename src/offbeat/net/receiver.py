@@ -1,0 +1,151 @@
+"""Frames in, messages out: a side's reading of the stream, without sockets or clocks.
+
+After an envelope that announces a body, its chunks follow. Between them may be envelopes of messages
+without a body; each is a message at once. What breaks the rules is a `Violation`, and ends the conversation.
+"""
+
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar, cast
+
+import numpy as np
+from torch import Tensor
+from xxhash import xxh3_64
+
+from offbeat.net import wire_pb2 as pb
+from offbeat.net.fields import Violation
+from offbeat.net.frames import parse
+from offbeat.net.limits import LEAST_CHUNK, MOST_CHUNK, Limits
+from offbeat.net.messages import FromServer, FromSite, Message
+from offbeat.net.rooms import Rooms
+from offbeat.net.wire import FROM_SERVER, FROM_SITE, allocate, announced, decode, kind_of, told_layout
+
+M = TypeVar("M", FromSite, FromServer)
+
+
+@dataclass(slots=True)
+class _Body:
+    """A body under way: what of each part is still to be filled."""
+
+    envelope: pb.Envelope
+    kind: str
+    bodies: dict[int, Tensor | bytearray]
+    unfilled: list[memoryview]
+    left: int
+    checksum: xxh3_64
+
+
+class Receiver(Generic[M]):
+    """Reads what a `peer` says. A site must say `Hello` first, and once.
+
+    Tensors are made in `rooms`, which several may share.
+    """
+
+    def __init__(self, peer: Literal["site", "server"], limits: Limits, rooms: Rooms | None = None) -> None:
+        self._allowed = FROM_SITE if peer == "site" else FROM_SERVER
+        self._limits, self._rooms = limits, rooms or Rooms()
+        self._layout = limits.layout
+        self._greeted = peer == "server"
+        self._hello_came = False
+        self._body: _Body | None = None
+        self._finished = 0
+
+    @property
+    def under_way(self) -> bool:
+        """Whether chunks of a body are still to come."""
+        return self._body is not None
+
+    def feed(self, frame: bytes) -> tuple[M | None, int]:
+        """The message that this frame completes, if it does, with the bytes its body took.
+
+        Without a message the number is what a body that this frame has announced will take. Raises
+        `Violation`.
+        """
+        envelope, checksum, data = parse(frame)
+        size = len(frame) - (0 if data is None else len(data))
+        if size > self._limits.envelope:
+            said = f"a message of {size} bytes without its tensors: {self._limits.envelope} are allowed"
+            raise Violation(said, "size")
+        message, announced_bytes = (None, 0) if envelope is None else self._envelope(envelope)
+        if data is None:
+            return message, announced_bytes
+        if envelope is not None and not announced_bytes:
+            raise Violation("a chunk with a message that has no body", "frame")
+        message, taken = self._chunk(checksum, data)
+        return message, taken or announced_bytes
+
+    def _envelope(self, envelope: pb.Envelope) -> tuple[M | None, int]:
+        kind = kind_of(envelope, self._allowed)
+        self._greeting(kind)
+        told = told_layout(envelope, kind, self._limits)
+        sizes = announced(envelope, kind, told or self._layout, self._limits)
+        if not sizes:
+            return self._message(envelope, kind, {}), 0
+        if self._body is not None:
+            raise Violation(f"{kind} announces a body within the body of {self._body.kind}", "frame")
+        if kind != "result":
+            self._layout = told or self._layout
+            if self._layout is None:
+                raise Violation(f"{kind} before the model's layout", "layout")
+        bodies = allocate(sizes, self._rooms)
+        total = sum(sizes.values())
+        if not total:
+            return self._message(envelope, kind, bodies), 0
+        views = [_writable(vector) for vector in bodies.values() if len(vector)]
+        self._body = _Body(envelope, kind, bodies, views, total, xxh3_64())
+        return None, total
+
+    def _greeting(self, kind: str) -> None:
+        if kind == "hello" and self._hello_came:
+            raise Violation("a second hello", "handshake")
+        if kind != "hello" and not self._greeted:
+            raise Violation(f"{kind} before hello", "handshake")
+        self._hello_came = self._greeted = True
+
+    def _message(self, envelope: pb.Envelope, kind: str, bodies: dict[int, Tensor | bytearray]) -> M:
+        message: Message = decode(envelope, kind, self._layout, bodies)
+        return cast(M, message)
+
+    def _chunk(self, checksum: int, data: memoryview) -> tuple[M | None, int]:
+        body = self._body
+        if body is None:
+            raise Violation("a chunk that no message has announced", "frame")
+        size = len(data)
+        if size > body.left:
+            raise Violation(f"a chunk of {size} bytes where {body.left} are left", "frame")
+        if size > MOST_CHUNK or (size < LEAST_CHUNK and size < body.left):
+            raise Violation(
+                f"a chunk of {size} bytes: {LEAST_CHUNK} to {MOST_CHUNK} are allowed, fewer at the end",
+                "frame",
+            )
+        body.checksum.update(data)
+        if body.checksum.intdigest() != checksum:
+            raise Violation("a chunk whose checksum is wrong", "checksum")
+        _fill(body.unfilled, data)
+        body.left -= size
+        if body.left:
+            return None, 0
+        self._body = None
+        return self._message(body.envelope, body.kind, body.bodies), _total(body.envelope)
+
+
+def _total(envelope: pb.Envelope) -> int:
+    return sum(part.bytes for part in envelope.parts)
+
+
+def _writable(vector: Tensor | bytearray) -> memoryview:
+    if isinstance(vector, bytearray):
+        return memoryview(vector)
+    return vector.numpy().view(np.uint8).data
+
+
+def _fill(unfilled: list[memoryview], data: memoryview) -> None:
+    """Write data to the first parts that are not full."""
+    while len(data):
+        room = unfilled[0]
+        size = min(len(room), len(data))
+        room[:size] = data[:size]
+        data = data[size:]
+        if size == len(room):
+            unfilled.pop(0)
+        else:
+            unfilled[0] = room[size:]

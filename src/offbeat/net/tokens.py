@@ -1,0 +1,133 @@
+"""Tokens that prove a site's name: made once, printed once, kept as salted hashes in a file.
+
+A token is "SITE:SECRET" with a secret of 256 random bits. Such a secret cannot be guessed from its hash
+however fast the hash is, so plain SHA-256 does: a slow hash is for passwords that people choose, and would
+let a stranger keep the server busy. The salt keeps equal files from being recognised. The file is read again
+when it changes, so a token is replaced or revoked while the server runs.
+"""
+
+import hashlib
+import hmac
+import json
+import logging
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.net.fields import is_name
+
+_log = logging.getLogger(__name__)
+
+_BYTES = 32
+_KEPT = 2  # tokens of a site that may be valid at once
+
+
+@dataclass(frozen=True, slots=True)
+class Hashed:
+    """A token as it is kept: hexadecimal salt and SHA-256 of salt and secret."""
+
+    salt: str
+    sha256: str
+
+
+class Tokens:
+    """The tokens of a file, as it is now. Raises `RunError` if it is damaged when it is first read.
+
+    One that is damaged later is reported in the log, and what was read before goes on to count.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen: tuple[int, int, int] | None = None
+        self._sites: Mapping[str, tuple[Hashed, ...]] = {}
+        if path.exists():
+            read(path)
+
+    def site(self, token: str) -> str | None:
+        """The site whose token this is; none if it is nobody's."""
+        name, _, secret = token.partition(":")
+        kept = self._now().get(name, ())
+        matches = [_matches(hashed, secret) for hashed in kept]
+        return name if any(matches) else None
+
+    def _now(self) -> Mapping[str, tuple[Hashed, ...]]:
+        try:
+            stat = self._path.stat()
+        except FileNotFoundError:
+            self._seen, self._sites = None, {}
+            return self._sites
+        seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+        if seen != self._seen:
+            self._seen = seen
+            try:
+                self._sites = read(self._path)
+            except RunError as error:
+                _log.error("%s; the tokens read before go on to count", error)
+        return self._sites
+
+
+def enrol(path: Path, site: str, *, keep: bool = False) -> str:
+    """Make a token for a site, write its hash to the file and return it: it is nowhere else.
+
+    With `keep` the site's last token stays valid too, until the next one is made; else none of the old ones
+    does. Raises `UsageError` for a name that no site can have, `RunError` for a damaged file.
+    """
+    if not is_name(site):
+        raise UsageError(
+            f"site {site!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, and "
+            "begins with a letter or digit"
+        )
+    sites = dict(read(path)) if path.exists() else {}
+    secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
+    old = sites.get(site, ())[-(_KEPT - 1) :] if keep else ()
+    sites[site] = (*old, Hashed(salt, _hash(salt, secret)))
+    _write(path, sites)
+    return f"{site}:{secret}"
+
+
+def revoke(path: Path, site: str) -> None:
+    """Make every token of a site worthless. Raises `UsageError` if it has none."""
+    sites = dict(read(path)) if path.exists() else {}
+    if site not in sites:
+        raise UsageError(
+            f"site {site!r} has no token in {path}; there are tokens of: {', '.join(sorted(sites))}"
+        )
+    del sites[site]
+    _write(path, sites)
+
+
+def read(path: Path) -> dict[str, tuple[Hashed, ...]]:
+    """The hashes of a file by site. Raises `RunError` if it is not such a file."""
+    try:
+        parsed = json.loads(path.read_text(encoding="utf-8"))
+        return {
+            str(site): tuple(Hashed(str(one["salt"]), str(one["sha256"])) for one in kept)
+            for site, kept in parsed["sites"].items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+        raise RunError(f"the tokens file {path} cannot be read: {error}; restore it from a copy") from None
+
+
+def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
+    """Replace the file as a whole, readable by its owner only."""
+    text = json.dumps(
+        {"sites": {s: [asdict(one) for one in kept] for s, kept in sorted(sites.items())}}, indent=1
+    )
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    beside.replace(path)
+
+
+def _hash(salt: str, secret: str) -> str:
+    return hashlib.sha256(f"{salt}:{secret}".encode("utf-8", "replace")).hexdigest()
+
+
+def _matches(kept: Hashed, secret: str) -> bool:
+    return hmac.compare_digest(kept.sha256.encode(), _hash(kept.salt, secret).encode())

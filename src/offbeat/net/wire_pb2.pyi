@@ -1,0 +1,280 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Frame(_message.Message):
+    __slots__ = ("envelope", "chunk")
+    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    envelope: Envelope
+    chunk: Chunk
+    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("sum", "data")
+    SUM_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    sum: int
+    data: bytes
+    def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class Envelope(_message.Message):
+    __slots__ = ("hello", "beat", "asks", "done", "result", "failed", "bye", "welcome", "refused", "assign", "fresh", "cut_short", "may_send", "forget", "receipt", "over", "parts")
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    BEAT_FIELD_NUMBER: _ClassVar[int]
+    ASKS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    FAILED_FIELD_NUMBER: _ClassVar[int]
+    BYE_FIELD_NUMBER: _ClassVar[int]
+    WELCOME_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    ASSIGN_FIELD_NUMBER: _ClassVar[int]
+    FRESH_FIELD_NUMBER: _ClassVar[int]
+    CUT_SHORT_FIELD_NUMBER: _ClassVar[int]
+    MAY_SEND_FIELD_NUMBER: _ClassVar[int]
+    FORGET_FIELD_NUMBER: _ClassVar[int]
+    RECEIPT_FIELD_NUMBER: _ClassVar[int]
+    OVER_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
+    hello: Hello
+    beat: Beat
+    asks: Asks
+    done: Done
+    result: Result
+    failed: Failed
+    bye: Bye
+    welcome: Welcome
+    refused: Refused
+    assign: Assign
+    fresh: Fresh
+    cut_short: CutShort
+    may_send: MaySend
+    forget: Forget
+    receipt: Receipt
+    over: Over
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., asks: _Optional[_Union[Asks, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., fresh: _Optional[_Union[Fresh, _Mapping]] = ..., cut_short: _Optional[_Union[CutShort, _Mapping]] = ..., may_send: _Optional[_Union[MaySend, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("kind", "bytes")
+    class Kind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        UNKNOWN: _ClassVar[Part.Kind]
+        VALUES: _ClassVar[Part.Kind]
+        INTEGERS: _ClassVar[Part.Kind]
+        SHARED: _ClassVar[Part.Kind]
+        DELTA: _ClassVar[Part.Kind]
+        PAYLOAD: _ClassVar[Part.Kind]
+    UNKNOWN: Part.Kind
+    VALUES: Part.Kind
+    INTEGERS: Part.Kind
+    SHARED: Part.Kind
+    DELTA: Part.Kind
+    PAYLOAD: Part.Kind
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    kind: Part.Kind
+    bytes: int
+    def __init__(self, kind: _Optional[_Union[Part.Kind, str]] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Labels(_message.Message):
+    __slots__ = ("counts",)
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run")
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    HOLDS_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    samples: int
+    steps_per_epoch: int
+    labels: Labels
+    holds: int
+    run: str
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
+
+class Beat(_message.Message):
+    __slots__ = ("task", "steps")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    steps: int
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Asks(_message.Message):
+    __slots__ = ("task", "steps")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    steps: int
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ("task", "steps", "metrics")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    steps: int
+    metrics: _containers.ScalarMap[str, float]
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class Result(_message.Message):
+    __slots__ = ("task", "steps", "metrics", "lr")
+    class MetricsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    LR_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    steps: int
+    metrics: _containers.ScalarMap[str, float]
+    lr: float
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ...) -> None: ...
+
+class Failed(_message.Message):
+    __slots__ = ("task", "reason")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    reason: str
+    def __init__(self, task: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Bye(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+
+class Welcome(_message.Message):
+    __slots__ = ("client", "run", "plan", "lease")
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    LEASE_FIELD_NUMBER: _ClassVar[int]
+    client: int
+    run: str
+    plan: str
+    lease: float
+    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ...) -> None: ...
+
+class Refused(_message.Message):
+    __slots__ = ("reason", "final")
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FINAL_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    final: bool
+    def __init__(self, reason: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
+
+class Entry(_message.Message):
+    __slots__ = ("name", "shape", "dtype", "section")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SECTION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    dtype: str
+    section: str
+    def __init__(self, name: _Optional[str] = ..., shape: _Optional[_Iterable[int]] = ..., dtype: _Optional[str] = ..., section: _Optional[str] = ...) -> None: ...
+
+class Layout(_message.Message):
+    __slots__ = ("entries", "shared")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    SHARED_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[Entry]
+    shared: int
+    def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...) -> None: ...
+
+class Assign(_message.Message):
+    __slots__ = ("task", "base", "steps", "seed", "ask_after", "lr_factor", "hold", "layout")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    SEED_FIELD_NUMBER: _ClassVar[int]
+    ASK_AFTER_FIELD_NUMBER: _ClassVar[int]
+    LR_FACTOR_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    base: int
+    steps: int
+    seed: int
+    ask_after: int
+    lr_factor: float
+    hold: bool
+    layout: Layout
+    def __init__(self, task: _Optional[int] = ..., base: _Optional[int] = ..., steps: _Optional[int] = ..., seed: _Optional[int] = ..., ask_after: _Optional[int] = ..., lr_factor: _Optional[float] = ..., hold: _Optional[bool] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
+
+class Fresh(_message.Message):
+    __slots__ = ("task", "version", "clock", "layout")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    version: int
+    clock: int
+    layout: Layout
+    def __init__(self, task: _Optional[int] = ..., version: _Optional[int] = ..., clock: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
+
+class CutShort(_message.Message):
+    __slots__ = ("task",)
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    def __init__(self, task: _Optional[int] = ...) -> None: ...
+
+class MaySend(_message.Message):
+    __slots__ = ("task", "bits")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    BITS_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    bits: int
+    def __init__(self, task: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
+
+class Forget(_message.Message):
+    __slots__ = ("task", "reason")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    reason: str
+    def __init__(self, task: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Receipt(_message.Message):
+    __slots__ = ("task", "accepted", "reason")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    accepted: bool
+    reason: str
+    def __init__(self, task: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Over(_message.Message):
+    __slots__ = ("reason",)
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    reason: str
+    def __init__(self, reason: _Optional[str] = ...) -> None: ...

@@ -1,0 +1,88 @@
+"""The order of frames: what may pass a body of tensors, and what keeps its place."""
+
+import torch
+
+from offbeat.core.model import Layout, Model
+from offbeat.net.limits import MIB, Limits
+from offbeat.net.messages import (
+    Assign,
+    Beat,
+    CutShort,
+    Forget,
+    FromServer,
+    Message,
+    Over,
+    Receipt,
+)
+from offbeat.net.outbox import Outbox
+from offbeat.net.receiver import Receiver
+
+VALUES = 3 * MIB // 4  # a body of three chunks
+
+
+def assign(task: int) -> Assign:
+    return Assign(task, 0, 1, 0, Model.empty(Layout.flat(VALUES)))
+
+
+def name(message: Message) -> str:
+    return f"{type(message).__name__} {getattr(message, 'task', '')}".strip()
+
+
+def order(first: Message, *later: Message) -> list[str]:
+    """In which order messages arrive, if the later ones come after the first frame of the first."""
+    outbox, got = Outbox(), []
+    receiver: Receiver[FromServer] = Receiver("server", Limits())
+    outbox.put(first)
+    frame = outbox.frame()
+    for message in later:
+        outbox.put(message)
+    while True:
+        message, _ = receiver.feed(frame)
+        if message is not None:
+            got.append(name(message))
+        if outbox.empty:
+            return got
+        frame = outbox.frame()
+
+
+def test_small_messages_of_other_tasks_pass_a_body():
+    assert order(assign(1), CutShort(2), Receipt(3, True)) == ["CutShort 2", "Receipt 3", "Assign 1"]
+
+
+def test_what_is_said_of_the_bodys_own_task_does_not_pass_it():
+    assert order(assign(1), Forget(1, "late"), CutShort(2)) == ["CutShort 2", "Assign 1", "Forget 1"]
+
+
+def test_heartbeats_pass_everything():
+    assert order(assign(1), Over("done"), Beat(1, 5)) == ["Beat 1", "Assign 1", "Over"]
+
+
+def test_nothing_passes_what_speaks_of_no_task():
+    assert order(assign(1), Over("done"), CutShort(2)) == ["Assign 1", "Over", "CutShort 2"]
+
+
+def test_a_body_does_not_pass_and_is_not_passed_by_its_tasks_messages():
+    came = order(assign(1), assign(2), Forget(2, "late"), CutShort(3))
+    assert came == ["CutShort 3", "Assign 1", "Assign 2", "Forget 2"]
+
+
+def test_the_queue_is_counted_without_the_body_under_way():
+    outbox = Outbox()
+    assert outbox.empty
+    for task in range(3):
+        outbox.put(assign(task))
+    assert len(outbox) == 3
+    outbox.frame()
+    assert (len(outbox), outbox.empty) == (2, False)
+
+
+def test_a_sent_model_is_not_copied_before_it_is_sent():
+    values = torch.zeros(VALUES)
+    outbox = Outbox()
+    outbox.put(Assign(1, 0, 1, 0, Model(Layout.flat(VALUES), values, torch.zeros(0, dtype=torch.int64))))
+    outbox.frame()
+    values[-1] = 1.0
+    last = b""
+    while not outbox.empty:
+        last = outbox.frame()
+    assert last.endswith(torch.tensor([0.0, 1.0]).numpy().tobytes())

@@ -1,0 +1,286 @@
+"""Every message comes out of the wire as it went in; the generated module is that of the proto file."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import offbeat
+from offbeat.core.model import Entry, Layout, Model
+from offbeat.net import wire_pb2 as pb
+from offbeat.net.fields import Violation
+from offbeat.net.frames import frames, parse
+from offbeat.net.limits import Limits
+from offbeat.net.messages import (
+    Asks,
+    Assign,
+    Beat,
+    Bye,
+    CutShort,
+    Done,
+    Failed,
+    Forget,
+    Fresh,
+    FromServer,
+    FromSite,
+    Hello,
+    MaySend,
+    Message,
+    Over,
+    Receipt,
+    Refused,
+    Result,
+    Welcome,
+)
+from offbeat.net.outbox import Outbox
+from offbeat.net.receiver import Receiver
+from offbeat.net.wire import encode
+
+COUNT = st.integers(0, 2**63 - 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+REASON = st.text(max_size=1000)
+METRICS = st.dictionaries(st.text(max_size=100), FINITE, max_size=5)
+SIZES = st.sampled_from([0, 1, 2, 3, 1000, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 700_000])
+JSON: Any = st.recursive(
+    st.none() | st.booleans() | st.integers() | FINITE | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=10,
+)
+
+
+@st.composite
+def vectors(draw: st.DrawFn, dtype: torch.dtype = torch.float32, size: int | None = None) -> Tensor:
+    length = draw(SIZES) if size is None else size
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 1000)))
+    if dtype == torch.int64:
+        return torch.randint(-(2**62), 2**62, (length,), generator=generator)
+    values = torch.randn(length, generator=generator)
+    special = [float("nan"), float("inf"), -float("inf"), -0.0, 1e-45]
+    values[: len(special)] = torch.tensor(special)[:length]
+    return values
+
+
+@st.composite
+def models(draw: st.DrawFn) -> Model:
+    size, integers = draw(SIZES), draw(st.integers(0, 3))
+    entries = [Entry("w", (size,), "float32", "parameter")]
+    entries += [Entry(f"n{i}", (), "int64", "integer") for i in range(integers)]
+    shared = draw(st.sampled_from([0, size]))
+    return Model(
+        Layout(tuple(entries), shared),
+        draw(vectors(size=size)),
+        draw(vectors(torch.int64, integers)),
+        draw(vectors(size=shared)),
+    )
+
+
+from_site: st.SearchStrategy[FromSite] = st.one_of(
+    st.builds(Beat, st.none() | COUNT, COUNT),
+    st.builds(Asks, COUNT, COUNT),
+    st.builds(Done, COUNT, COUNT, METRICS),
+    st.builds(
+        Result,
+        COUNT,
+        COUNT,
+        vectors() | st.binary(max_size=300),
+        vectors(torch.int64),
+        METRICS,
+        FINITE,
+        st.none() | vectors(),
+    ),
+    st.builds(Failed, COUNT, REASON),
+    st.builds(Bye, REASON),
+)
+hellos = st.builds(
+    Hello, COUNT, COUNT, st.none() | st.lists(COUNT, max_size=5).map(tuple), st.none() | COUNT, REASON.map(lambda r: r[:200])
+)
+from_server: st.SearchStrategy[FromServer] = st.one_of(
+    st.builds(
+        Welcome, COUNT, st.text(max_size=200), st.dictionaries(st.text(max_size=5), JSON), st.floats(0, 1e9)
+    ),
+    st.builds(Refused, REASON, st.booleans()),
+    st.builds(Beat, st.none() | COUNT, COUNT),
+    st.builds(
+        Assign, COUNT, COUNT, COUNT, COUNT, models(), COUNT, st.floats(0, 1e9), st.booleans()
+    ),
+    st.builds(Fresh, COUNT, COUNT, COUNT, st.none() | models()),
+    st.builds(CutShort, COUNT),
+    st.builds(MaySend, COUNT, st.none() | COUNT),
+    st.builds(Forget, COUNT, REASON),
+    st.builds(Receipt, COUNT, st.booleans(), REASON),
+    st.builds(Over, REASON),
+)
+
+
+def plain(value: Any) -> Any:
+    """A message as values that compare: tensors as their bytes."""
+    if isinstance(value, Tensor):
+        return value.dtype, value.numpy().tobytes()
+    if isinstance(value, Model):
+        return value.layout, plain(value.values), plain(value.integers), plain(value.shared)
+    if isinstance(value, dict):
+        return sorted((key, repr(inner)) for key, inner in value.items())
+    if hasattr(value, "__slots__") and not isinstance(value, str | bytes | int | float):
+        return type(value), [plain(getattr(value, name)) for name in value.__slots__]
+    return value
+
+
+def through(messages: list[Any], receiver: Receiver[Any]) -> list[Any]:
+    """What comes out of a wire."""
+    outbox, out = Outbox(), []
+    for message in messages:
+        outbox.put(message)
+    while not outbox.empty:
+        message, _ = receiver.feed(outbox.frame())
+        if message is not None:
+            out.append(message)
+    return out
+
+
+def task_of(message: Message) -> Any:
+    return getattr(message, "task", None)
+
+
+def in_order(sent: list[Any], got: list[Any]) -> None:
+    """Everything is there once, and what is said of one task came in its order, but for heartbeats."""
+    assert sorted(map(repr, map(plain, sent))) == sorted(map(repr, map(plain, got)))
+    for task in {task_of(m) for m in sent}:
+        def of(messages: list[Any], task: Any = task) -> list[Any]:
+            return [plain(m) for m in messages if task_of(m) == task and not isinstance(m, Beat)]
+
+        assert of(sent) == of(got)
+
+
+@settings(max_examples=150, deadline=None)
+@given(hellos, st.lists(from_site, max_size=6))
+def test_what_a_site_says_arrives(hello: Hello, said: list[FromSite]):
+    got = through([hello, *said], Receiver("site", Limits(tensors=10)))
+    assert plain(got[0]) == plain(hello)
+    in_order(said, got[1:])
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(from_server, max_size=6))
+def test_what_the_server_says_arrives(said: list[FromServer]):
+    in_order(said, through(list(said), Receiver("server", Limits())))
+
+
+@given(from_site, st.integers(64 << 10, 300 << 10))
+@settings(max_examples=50, deadline=None)
+def test_frames_are_protobuf_and_protobufs_own_are_read(message: FromSite, size: int):
+    outgoing = encode(message)
+    for frame in frames(outgoing.envelope, outgoing.body, size):
+        theirs = pb.Frame.FromString(frame)
+        assert theirs.HasField("envelope") or theirs.HasField("chunk")
+        envelope, checksum, data = parse(frame)
+        assert theirs.envelope == (envelope or pb.Envelope())
+        assert (theirs.chunk.sum, theirs.chunk.data) == (checksum, bytes(data or b""))
+        twisted = theirs.chunk.SerializeToString()
+        length = pb.Frame(chunk=theirs.chunk).SerializeToString()[1:-len(twisted)] if twisted else b""
+        if twisted and envelope is not None:  # the chunk before the envelope, as nobody writes it
+            swapped = b"\x12" + length + twisted + pb.Frame(envelope=envelope).SerializeToString()
+            again = parse(swapped)
+            assert (again[0], again[1], bytes(again[2] or b"")) == (envelope, checksum, bytes(data or b""))
+
+
+def test_a_layout_travels_once_and_again_when_it_changes():
+    def assign(task: int, size: int) -> Assign:
+        return Assign(task, 0, 1, 0, Model.empty(Layout.flat(size)))
+
+    outbox, receiver, brought = Outbox(), Receiver[FromServer]("server", Limits()), []
+    for message in (assign(0, 5), assign(1, 5), assign(2, 6), assign(3, 6)):
+        outbox.put(message)
+    while not outbox.empty:
+        frame = outbox.frame()
+        brought.append(pb.Frame.FromString(frame).envelope.assign.HasField("layout"))
+        message, _ = receiver.feed(frame)
+        assert isinstance(message, Assign)
+        assert message.model.layout == Layout.flat(5 if message.task < 2 else 6)
+    assert brought == [True, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("envelope", "why"),
+    [
+        (pb.Envelope(), "without a message"),
+        (pb.Envelope(welcome=pb.Welcome()), "not for this side"),
+        (pb.Envelope(beat=pb.Beat(steps=1 << 63)), "steps = "),
+        (pb.Envelope(failed=pb.Failed(reason="x" * 1001)), "reason has 1001"),
+        (pb.Envelope(done=pb.Done(metrics={"a": float("nan")})), "a metric = nan"),
+        (pb.Envelope(done=pb.Done(metrics={str(i): 0.0 for i in range(101)})), "101 metrics"),
+        (pb.Envelope(done=pb.Done(metrics={"x" * 101: 0.0})), "a metric's name has"),
+        (pb.Envelope(hello=pb.Hello(run="x" * 201)), "run has 201"),
+        (pb.Envelope(hello=pb.Hello(labels=pb.Labels(counts=[0] * 100_001))), "100001 labels"),
+        (pb.Envelope(beat=pb.Beat(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=4)]), "which only"),
+        (pb.Envelope(result=pb.Result()), "announces parts"),
+    ],
+)
+def test_what_a_site_may_not_say(envelope: pb.Envelope, why: str):
+    receiver: Receiver[FromSite] = Receiver("site", Limits())
+    if not envelope.HasField("hello"):
+        receiver.feed(pb.Frame(envelope=pb.Envelope(hello=pb.Hello())).SerializeToString())
+    with pytest.raises(Violation, match=why):
+        receiver.feed(pb.Frame(envelope=envelope).SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("plan", "why"),
+    [
+        ("", "not JSON"),
+        ("[]", "not a JSON object"),
+        ('{"a": NaN}', "not JSON"),
+        ('{"a": 1e999}', "finite"),
+        ('{"a":' * 33 + "1" + "}" * 33, "nested deeper"),
+        ('{"a":' + "[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_plan_that_is_refused(plan: str, why: str):
+    receiver: Receiver[FromServer] = Receiver("server", Limits())
+    frame = pb.Frame(envelope=pb.Envelope(welcome=pb.Welcome(plan=plan))).SerializeToString()
+    with pytest.raises(Violation, match=why):
+        receiver.feed(frame)
+
+
+@pytest.mark.parametrize(
+    ("entries", "why"),
+    [
+        ([pb.Entry(name="w", shape=[1 << 40] * 32, dtype="float32", section="parameter")], "bytes"),
+        ([pb.Entry(name="w", shape=[1], dtype="__class__", section="parameter")], "dtype"),
+        ([pb.Entry(name="w", shape=[1], dtype="float32", section="other")], "section"),
+        ([pb.Entry(name="w", shape=[], dtype="float32", section="buffer")] * 2, "one name"),
+        ([pb.Entry(name=str(i), dtype="int64", section="integer") for i in range(11)], "11 tensors"),
+    ],
+)
+def test_a_layout_that_is_refused(entries: list[pb.Entry], why: str):
+    receiver: Receiver[FromServer] = Receiver("server", Limits(tensors=10))
+    said = pb.Envelope(assign=pb.Assign(layout=pb.Layout(entries=entries)))
+    with pytest.raises(Violation, match=why):
+        receiver.feed(pb.Frame(envelope=said).SerializeToString())
+
+
+def test_our_own_long_reasons_are_cut_to_what_is_accepted():
+    got = through([Refused("x" * 5000), Over("\ud800")], Receiver("server", Limits()))
+    assert got == [Refused("x" * 999 + "…"), Over("?")]
+
+
+def test_the_generated_module_is_current(tmp_path: Path):
+    pytest.importorskip("grpc_tools")
+    source = Path(offbeat.__file__).parents[1]
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I", str(source), f"--python_out={tmp_path}",
+               f"--pyi_out={tmp_path}", "offbeat/net/wire.proto"]  # fmt: skip
+    subprocess.run(command, check=True, cwd=source)
+    for name in ("wire_pb2.py", "wire_pb2.pyi"):
+        made = (tmp_path / "offbeat" / "net" / name).read_text(encoding="utf-8")
+        kept = (source / "offbeat" / "net" / name).read_text(encoding="utf-8")
+        assert without_versions(made) == without_versions(kept), "generate it again: see offbeat/net/wire.py"
+
+
+def without_versions(text: str) -> list[str]:
+    return [line for line in text.splitlines() if not line.startswith("# Protobuf Python Version")
+            and not line.strip().rstrip(",").isdigit()]  # fmt: skip
