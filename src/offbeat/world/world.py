@@ -25,9 +25,9 @@ class World:
     number for all, a list of one number each, a list of lists (per client, per task; the last one
     repeats), or a function of (client, task number), the client's first task being number 0.
 
-    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass:
-    0.05), for all clients or a list of one each. With probability `change` a task re-draws its client's speed for good (FedCompass,
-    Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
+    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass: 0.05), for
+    all clients or a list of one each. With probability `change` a task re-draws its client's speed for good
+    (FedCompass, Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
     `channel` is the radio that clients share, for algorithms that schedule it.
     `clients` may be left out where the learner or a list says how many there are.
     """
