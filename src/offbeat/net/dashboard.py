@@ -6,6 +6,7 @@ that it shows is kept here. Every answer is made from a snapshot and the run's d
 
 import asyncio
 import json
+import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -34,6 +35,7 @@ SECURITY_HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+    "Server": "offbeat",
 }
 PAGE = {
     "/": ("page.html", "text/html"),
@@ -44,6 +46,7 @@ PAGE = {
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
 _DIGITS = 18
+_LOG = logging.getLogger("offbeat.net")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -130,6 +133,9 @@ def _guard(listen: Listen) -> Any:
                 response.headers["Allow"] = error.headers["Allow"]
         except OffbeatError:  # its words name places on this machine
             response = _words(503, "the run's database cannot be read now")
+        except Exception:
+            _LOG.exception("the dashboard failed to answer")
+            response = _words(500, "the answer failed; the server's log says how")
         response.headers.update(SECURITY_HEADERS)
         return response
 

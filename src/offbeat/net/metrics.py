@@ -51,7 +51,7 @@ def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
     return generate_latest(registry)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # a registry keeps its collectors by identity
 class _OneMoment(Collector):
     snapshot: Snapshot
     evaluation: Metric | None

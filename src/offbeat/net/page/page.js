@@ -1,6 +1,8 @@
 "use strict";
 (() => {
   const POLL = 2000, RATE_OVER = 30000, LANES = 60, POINTS = 600, ROWS = 40000, LATE = 10000;
+  // not relative: an address with a password in it may not be the base of a request
+  const HERE = location.protocol + "//" + location.host + location.pathname.replace(/[^/]*$/, "");
   const at = (id) => document.getElementById(id);
   const chosen = { axis: "t", window: "300" };
   const seen = { evaluations: [], nextMetric: null, rows: [], nextRow: null, samples: [], snapshot: null };
@@ -248,7 +250,7 @@
   // ---- asking ----
 
   async function ask(path) {
-    const answer = await fetch(path, { signal: AbortSignal.timeout(LATE) });
+    const answer = await fetch(HERE + path, { signal: AbortSignal.timeout(LATE) });
     if (!answer.ok) throw new Error((await answer.text()).trim() || String(answer.status));
     return answer.json();
   }
