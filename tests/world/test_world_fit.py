@@ -97,6 +97,17 @@ def test_held_updates_tell_latency_from_bandwidth():
     assert fit.world.network.up == fit.world.network.down == pytest.approx([BITS / 2.0])
 
 
+def test_a_link_is_not_made_up_from_few_tasks_or_from_chance():
+    """With three seeds, four clients and jitter a link would be wrong each time."""
+    for seed in range(3):
+        for tasks in (20, 400):
+            run = ob.simulate(
+                ob.fedcompass(4, 20), ob.World(SPEEDS, jitter=0.2), seed=seed, until=ob.Until(tasks=tasks)
+            )
+            assert isinstance(run.rows, MemoryRecorder)
+            assert fit_world(run.rows.rows, 4, model_bits=BITS).world.network.free
+
+
 def test_each_clients_dropout():
     chances = [0.0, 0.3, 0.6, 0.1]
     world = ob.World(SPEEDS, availability=ob.Availability(dropout=chances))

@@ -18,7 +18,7 @@ _LONGEST = 512  # characters of an Authorization header worth reading
 
 def token_hash(token: str) -> str:
     """The SHA-256 of a token, in hex. Tokens are 256 random bits, so that no slower hash is needed."""
-    return hashlib.sha256(token.encode()).hexdigest()
+    return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
 def make_token(path: Path) -> str:

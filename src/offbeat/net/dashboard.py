@@ -86,12 +86,12 @@ async def dashboard(watched: Watched, listen: Listen) -> AsyncIterator[str]:
     Raises `UsageError` where it cannot listen.
     """
     runner = web.AppRunner(
-        make_app(watched, listen), access_log=None, handle_signals=False, keepalive_timeout=30.0,
-        max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
+        make_app(watched, listen), access_log=None, handle_signals=False,
+        keepalive_timeout=30.0, shutdown_timeout=2.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
     )  # fmt: skip
     await runner.setup()
     try:
-        site = web.TCPSite(runner, listen.host, listen.port, ssl_context=listen.tls, shutdown_timeout=2.0)
+        site = web.TCPSite(runner, listen.host, listen.port, ssl_context=listen.tls)
         try:
             await site.start()
         except OSError as error:

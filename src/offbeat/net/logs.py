@@ -45,7 +45,7 @@ class JsonLines(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False, default=str, allow_nan=False)
+        return json.dumps(line, default=str, allow_nan=False)
 
 
 class PlainLines(logging.Formatter):

@@ -23,6 +23,8 @@ from offbeat.world.world import World
 Speeds = Literal["jitter", "tasks"]
 _FREE = 1e18  # bits per second of a link that takes no time beside others that do
 _LEAST = 1e-9  # seconds per step of a client whose tasks took no time
+_ENOUGH = 8  # equations, before anything but p is looked for
+_PENALTY = 10.0  # L or T is there if it makes the journal e^5 times as likely: by chance in 1 of 500 fits
 _UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally good ones the first is taken
 
 
@@ -200,7 +202,7 @@ def _solve(
         if unknowns is None or (unknowns < 0).any() or (extra and unknowns[0] == 0):
             continue
         error = float(np.mean((a @ unknowns - b) ** 2)) + (1e-9 * float(np.mean(b))) ** 2
-        score = len(b) * np.log(error) + len(extra) * np.log(len(b))  # Bayesian information criterion
+        score = len(b) * np.log(error) + _PENALTY * len(extra)
         if best is None or score < best[0] - 1e-9:
             best = score, unknowns
     assert best is not None  # p alone always solves them
@@ -224,7 +226,7 @@ def _least_squares(
 ) -> NDArray[np.float64] | None:
     """The unknowns of these columns, the others 0; None where the equations do not tell them apart."""
     chosen = a[:, columns]
-    if len(columns) > 1 and (len(b) <= len(columns) or np.linalg.matrix_rank(chosen) < len(columns)):
+    if len(columns) > 1 and (len(b) < _ENOUGH or np.linalg.matrix_rank(chosen) < len(columns)):
         return None
     unknowns = np.zeros(3)
     unknowns[list(columns)] = np.linalg.lstsq(chosen, b, rcond=None)[0]
