@@ -2,6 +2,9 @@
 
 import asyncio
 import json
+import shutil
+import ssl
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -60,7 +63,7 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @contextmanager
-def page(directory: Path, token: str | None = None) -> Iterator[str]:
+def page(directory: Path, token: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[str]:
     """The run's live page, in a thread of its own."""
     ready, over = threading.Event(), asyncio.Event()
     address: list[str] = []
@@ -68,7 +71,7 @@ def page(directory: Path, token: str | None = None) -> Iterator[str]:
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
-        listen = Listen(token_hash=None if token is None else token_hash(token))
+        listen = Listen(token_hash=None if token is None else token_hash(token), tls=tls)
         watched = Watched(lambda: snapshot_of(read_run(directory)), directory)
         async with dashboard(watched, listen) as url:
             address.append(url)
@@ -116,6 +119,26 @@ def test_status_with_a_token(
         assert offbeat("status", url, "--token-file", tmp_path / "token")[0] == 0
         monkeypatch.setenv("OFFBEAT_TOKEN", "secret")
         assert offbeat("status", url)[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_status_over_tls_trusts_only_what_it_is_told(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+         "-days", "2", "-keyout", key, "-out", certificate, "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    with page(done, "secret", context) as url:
+        assert url.startswith("https://")
+        (tmp_path / "token").write_text("secret")
+        code, _, err = offbeat("status", url, "--token-file", tmp_path / "token")
+        assert code == 1
+        assert "certificate" in err
+        assert offbeat("status", url, "--token-file", tmp_path / "token", "--ca", certificate)[0] == 0
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,13 @@ def test_the_speed_and_the_staleness_of_the_last_update():
     assert (site.name, site.samples, site.state, site.task) == ("north", 5, "idle", None)
 
 
+def test_updates_that_were_refused_are_counted_by_reason():
+    lost = Row(2, 5.0, "event", "lost", 0, 4, data={"reason": "rejected: NaN in delta"})
+    snapshot = books(JOINED, TRAIN, lost).snapshot()
+    assert snapshot.rejected == {"NaN in delta": 1}
+    assert (snapshot.lost, snapshot.sites[0].state) == (1, "idle")
+
+
 def test_who_comes_back_with_its_task_is_at_work():
     left = Row(2, 5.0, "event", "left", 0, 4, data={"reason": "lease"})
     back = JOINED._replace(seq=3, t=9.0, task=4)

@@ -1,6 +1,7 @@
 """What a run's directory tells of it, without its server: a snapshot, and the ends of its tables."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from offbeat.runs.schema import Metric
 
 TIMELINE_ROWS = 4000
 EVALUATIONS = 5000
+_REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
 _SHOWN = (
     "joined",
     "train",
@@ -42,7 +44,7 @@ class _Site:
 class JournalBooks:
     """What a snapshot shows, kept from journal rows; rows must come in their order.
 
-    Not in a journal are the steps done of a task in hand and the messages refused: these are 0.
+    Not in a journal are the steps done of a task in hand, which are 0, and what was refused besides updates.
     """
 
     run: str
@@ -54,6 +56,7 @@ class JournalBooks:
     counts: dict[str, int] = field(
         default_factory=lambda: {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
     )
+    rejected: Counter[str] = field(default_factory=Counter)
     stopped: str | None = None
     _sites: dict[int, _Site] = field(default_factory=dict)
 
@@ -78,7 +81,7 @@ class JournalBooks:
             self.run, self.label, self.algorithm, self.now, self.version,
             running=sum(site.state == "training" for site in sites), **self.counts,
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
-            rejected={}, sites=sites, stopped=self.stopped,
+            rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
         )  # fmt: skip
 
     def _view(self, client: int, site: _Site) -> SiteView:
@@ -107,6 +110,9 @@ class JournalBooks:
                 self._over(row, site, "idle")
             case "lost" | "left":
                 self.counts["lost"] += row.task is not None
+                reason = str(data.get("reason", ""))
+                if reason.startswith(_REJECTED):
+                    self.rejected[reason.removeprefix(_REJECTED)] += 1
                 self._over(row, site, "idle" if row.name == "lost" else "away")
             case "discard":
                 self._over(row, site, "idle")

@@ -36,7 +36,7 @@ def simulate_like(
     """
     recipe = recorded_recipe(record)
     fit = fit_run(record, speeds=speeds)
-    document = document_of(recipe) | {"clients": record.clients, "world": world_document(fit.world)}
+    document = document_of(recipe) | {"clients": len(fit.clients), "world": world_document(fit.world)}
     chosen = [f"algorithm={algorithm}"] if algorithm is not None else []
     return Like(amend(document, [*chosen, *sets], str(record.path)), fit)
 
@@ -44,7 +44,8 @@ def simulate_like(
 def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
     """The world of a recorded run, finished or not."""
     try:
-        return fit_world(record.rows(), record.clients, model_bits=_model_bits(record), speeds=speeds)
+        clients = max([record.clients, *(client + 1 for client in record.client_samples())])
+        return fit_world(record.rows(), clients, model_bits=_model_bits(record), speeds=speeds)
     except UsageError as error:
         raise UsageError(f"{record.path}: {error}") from None
 

@@ -94,13 +94,13 @@ class RunRecord:
         if kind:
             query, values = f"{query} AND kind = ?", [*values, kind]
         values = [*values, -1 if limit is None else limit]
-        for *columns, data in self._select(f"{query} ORDER BY seq LIMIT ?", tuple(values)):
+        for *columns, data in self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values)):
             yield Row._make((*columns, json.loads(data) if data else None))
 
     @property
     def length(self) -> int:
         """Number of journal rows so far."""
-        return int(next(self._select("SELECT coalesce(max(seq), -1) + 1 FROM journal"))[0])
+        return int(next(self.select("SELECT coalesce(max(seq), -1) + 1 FROM journal"))[0])
 
     def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Journal rows as flat mappings."""
@@ -108,7 +108,7 @@ class RunRecord:
 
     def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
         """The evaluations in order; with `after` those whose `seq` is above it, and of them `limit`."""
-        found = self._select(
+        found = self.select(
             "SELECT * FROM metrics WHERE seq > ? ORDER BY seq LIMIT ?",
             (-1 if after is None else after, -1 if limit is None else limit),
         )
@@ -116,7 +116,7 @@ class RunRecord:
 
     def last_evaluation(self) -> Metric | None:
         """The latest evaluation, if there is one."""
-        found = next(self._select("SELECT max(seq) FROM metrics"))[0]
+        found = next(self.select("SELECT max(seq) FROM metrics"))[0]
         return None if found is None else self.evaluations(after=found - 1, limit=1)[0]
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -125,17 +125,17 @@ class RunRecord:
 
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
-        return dict(self._select("SELECT client, samples FROM clients ORDER BY client"))
+        return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
 
     def site_names(self) -> dict[int, str]:
         """What the clients of a real run are called; those of a simulation have no names."""
-        if not list(self._select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sites'")):
+        if not list(self.select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sites'")):
             return {}
-        return dict(self._select("SELECT client, name FROM sites ORDER BY client"))
+        return dict(self.select("SELECT client, name FROM sites ORDER BY client"))
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint."""
-        found = list(self._select("SELECT journal, metrics, version, data FROM checkpoints"))
+        found = list(self.select("SELECT journal, metrics, version, data FROM checkpoints"))
         if not found:
             return None
         journal, metrics, version, text = found[0]
@@ -144,7 +144,8 @@ class RunRecord:
         by_number = [{int(n): value for n, value in data.get(key, {}).items()} for key in keys]
         return Checkpoint(journal, metrics, version, data["state"], *by_number)
 
-    def _select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows that a query gives."""
         database = _open(self.path)
         try:
             yield from database.execute(query, values)
