@@ -68,6 +68,13 @@ def test_the_speed_and_the_staleness_of_the_last_update():
     assert (site.name, site.samples, site.state, site.task) == ("north", 5, "idle", None)
 
 
+def test_an_update_of_another_task_does_not_end_the_one_in_hand():
+    newer = TRAIN._replace(seq=2, t=5.0, task=5)
+    late = Row(3, 6.0, "event", "arrived", 0, 4, 0, 0, 0, 10, {"seconds": 6.0})
+    site = books(JOINED, TRAIN, newer, late).snapshot().sites[0]
+    assert (site.state, site.task, site.updates) == ("training", 5, 1)
+
+
 def test_updates_that_were_refused_are_counted_by_reason():
     lost = Row(2, 5.0, "event", "lost", 0, 4, data={"reason": "rejected: NaN in delta"})
     snapshot = books(JOINED, TRAIN, lost).snapshot()

@@ -208,9 +208,7 @@ def test_listed_presence_stands_alone():
 
 
 def test_each_client_may_have_its_own_dropout_and_jitter():
-    population = people(
-        [1.0, 1.0], jitter=[0.0, 0.3], availability=ob.Availability(dropout=[0.5, 0.0])
-    )
+    population = people([1.0, 1.0], jitter=[0.0, 0.3], availability=ob.Availability(dropout=[0.5, 0.0]))
     calm, shaky = ([population.task(client, 0) for _ in range(400)] for client in (0, 1))
     assert {o.per_step for o in calm} == {1.0}
     assert len({o.per_step for o in shaky}) == 400

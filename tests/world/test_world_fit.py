@@ -131,6 +131,8 @@ def test_time_starts_when_the_run_begins():
     fit = fit_world(joined, 4)
     assert fit.world.availability.intervals is None
     assert fit.world.seconds_per_step == pytest.approx(SPEEDS)
+    gone = fit_world([*joined, Row(0, 500.0, "event", "left", 2)], 4)
+    assert gone.clients[2].intervals == ((0.0, 400.0),)
 
 
 def test_the_time_of_a_task_that_spans_an_absence_is_not_taken_for_speed():
