@@ -46,6 +46,7 @@ TOP = {
     "__init__",
     "__main__",
     "cli",
+    "cli_deploy",
     "console",
     "listing",
 }  # the public face and the command line: may use everything

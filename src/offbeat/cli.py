@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from offbeat import listing
+from offbeat import cli_deploy, listing
 from offbeat.algorithms import ALGORITHMS
 from offbeat.console import CompareWatcher, RunWatcher, err, live_display, out, summary_lines
 from offbeat.core.errors import OffbeatError, UsageError
@@ -235,6 +235,10 @@ def replay(directory: Directory) -> None:
         err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
+
+
+app.command()(cli_deploy.status)
+app.command(name="simulate-like")(cli_deploy.simulate_like_command)
 
 
 def main() -> None:

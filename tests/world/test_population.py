@@ -177,6 +177,45 @@ def test_who_is_always_there():
     assert people(availability=ob.Availability(dropout=0.5)).always_there
 
 
+def test_presence_can_be_listed():
+    intervals = [[(0.0, 2.0), (3.0, None)], [], [(4.0, 5.0)]]
+    population = people([1.0] * 3, availability=ob.Availability(intervals=intervals))
+    assert not population.always_there
+    assert [list(population.presence(client)) for client in range(3)] == [
+        [(0.0, 2.0), (3.0, inf)], [], [(4.0, 5.0)]
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "own",
+    [
+        [(2.0, 1.0)],
+        [(1.0, 1.0)],
+        [(0.0, 2.0), (1.0, 3.0)],
+        [(0.0, None), (3.0, 4.0)],
+        [(0.0, 1.0), (1.0, 2.0)],
+    ],
+)
+def test_listed_presence_is_apart_and_in_order(own):
+    with pytest.raises(ValueError, match=r"intervals\[1\].*in order"):
+        ob.Availability(intervals=[[], own])
+
+
+def test_listed_presence_stands_alone():
+    for other in ({"join": 1.0}, {"leave": 1.0}, {"period": 1.0}):
+        with pytest.raises(ValueError, match="leave out join, leave and period"):
+            ob.Availability(intervals=[[(0.0, None)]], **other)
+
+
+def test_each_client_may_have_its_own_dropout_and_jitter():
+    population = people([1.0, 1.0], jitter=[0.0, 0.3], availability=ob.Availability(dropout=[0.5, 0.0]))
+    calm, shaky = ([population.task(client, 0) for _ in range(400)] for client in (0, 1))
+    assert {o.per_step for o in calm} == {1.0}
+    assert len({o.per_step for o in shaky}) == 400
+    assert abs(sum(o.lost < 1 for o in calm) / 400 - 0.5) < 5 * 0.5 / 20
+    assert all(o.lost == 1 for o in shaky)
+
+
 def test_late_joiners_and_leavers():
     assert presence(join=5.0) == [(5.0, inf)]
     assert presence(leave=7.0) == [(0.0, 7.0)]
@@ -282,6 +321,9 @@ def test_the_number_of_clients():
         ("network.down", {"network": ob.Network(down=[1.0])}),
         ("availability.join", {"availability": ob.Availability(join=[1.0])}),
         ("availability.leave", {"availability": ob.Availability(leave=[1.0])}),
+        ("availability.dropout", {"availability": ob.Availability(dropout=[0.5])}),
+        ("availability.intervals", {"availability": ob.Availability(intervals=[[(0.0, None)]])}),
+        ("jitter", {"jitter": [0.1]}),
     ],
 )
 def test_lists_must_be_as_long_as_there_are_clients(name, options):

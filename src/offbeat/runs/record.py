@@ -82,20 +82,42 @@ class RunRecord:
         recipe: dict[str, Any] | None = self.meta.get("recipe")
         return recipe
 
-    def rows(self, kind: str | None = None) -> Iterator[Row]:
-        """Journal rows in order; `kind` is "event" or "command"."""
-        where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())
-        for *columns, data in self.select(f"SELECT * FROM journal {where} ORDER BY seq", values):
+    def rows(
+        self, kind: str | None = None, *, after: int | None = None, limit: int | None = None
+    ) -> Iterator[Row]:
+        """Journal rows in order; `kind` is "event" or "command".
+
+        With `after` only those whose `seq` is above it, and of them at most `limit`.
+        """
+        query = "SELECT * FROM journal WHERE seq > ?"
+        values: list[int | str] = [-1 if after is None else after]
+        if kind:
+            query, values = f"{query} AND kind = ?", [*values, kind]
+        values = [*values, -1 if limit is None else limit]
+        for *columns, data in self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values)):
             yield Row._make((*columns, json.loads(data) if data else None))
+
+    @property
+    def length(self) -> int:
+        """Number of journal rows so far."""
+        return int(next(self.select("SELECT coalesce(max(seq), -1) + 1 FROM journal"))[0])
 
     def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
         """Journal rows as flat mappings."""
         return (row.flat() for row in self.rows(kind))
 
-    def evaluations(self) -> list[Metric]:
-        """The evaluations in order."""
-        found = self.select("SELECT * FROM metrics ORDER BY seq")
+    def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
+        """The evaluations in order; with `after` those whose `seq` is above it, and of them `limit`."""
+        found = self.select(
+            "SELECT * FROM metrics WHERE seq > ? ORDER BY seq LIMIT ?",
+            (-1 if after is None else after, -1 if limit is None else limit),
+        )
         return [Metric._make((*columns, json.loads(data) if data else None)) for *columns, data in found]
+
+    def last_evaluation(self) -> Metric | None:
+        """The latest evaluation, if there is one."""
+        found = next(self.select("SELECT max(seq) FROM metrics"))[0]
+        return None if found is None else self.evaluations(after=found - 1, limit=1)[0]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations as mappings: t, version, tasks, bytes_up, bytes_down, loss, accuracy, …"""
@@ -104,6 +126,12 @@ class RunRecord:
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
         return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
+
+    def site_names(self) -> dict[int, str]:
+        """What the clients of a real run are called; those of a simulation have no names."""
+        if not list(self.select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sites'")):
+            return {}
+        return dict(self.select("SELECT client, name FROM sites ORDER BY client"))
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint."""

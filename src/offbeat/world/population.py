@@ -46,6 +46,10 @@ class Outcome:
         return self.down + steps * self.per_step + self.up
 
 
+def _own(share: float | list[float], client: int) -> float:
+    return share[client] if isinstance(share, list) else share
+
+
 class Population:
     """The clients of a world under a seed."""
 
@@ -68,7 +72,7 @@ class Population:
         return self._over_the_network(client, number, known, bits, per_step, lost)
 
     def _lost(self, client: int, number: int) -> float:
-        dropout = self._world.availability.dropout
+        dropout = _own(self._world.availability.dropout, client)
         if dropout:
             generator = stream(self._seed, Purpose.AVAILABILITY, client, number + 1)
             if generator.random() < dropout:
@@ -88,6 +92,9 @@ class Population:
     def presence(self, client: int) -> Iterator[tuple[float, float]]:
         """The intervals (seconds) in which a client is there, in order, possibly without end."""
         availability = self._world.availability
+        if availability.intervals is not None:
+            yield from ((a, _FOREVER if b is None else b) for a, b in availability.intervals[client])
+            return
         generator = stream(self._seed, Purpose.AVAILABILITY, client)
         join = 0.0 if availability.join is None else of_client(availability.join, client, generator)
         leave = _FOREVER if availability.leave is None else of_client(availability.leave, client, generator)
@@ -106,8 +113,7 @@ class Population:
     @property
     def always_there(self) -> bool:
         """Is every client there from the start to the end?"""
-        a = self._world.availability
-        return a.join is None and a.leave is None and (a.period is None or a.present == 1.0)
+        return self._world.availability.always
 
     def _meet(self, client: int) -> _Client:
         network = self._world.network
@@ -150,8 +156,8 @@ class Population:
             world.per_task or (world.change and generator.random() < world.change)
         ):
             seconds = known.speed = speed.draw(generator)
-        if world.jitter:
-            seconds = max(0.05 * seconds, float(generator.normal(seconds, world.jitter * seconds)))
+        if jitter := _own(world.jitter, client):
+            seconds = max(0.05 * seconds, float(generator.normal(seconds, jitter * seconds)))
         return seconds
 
     def _over_the_network(

@@ -10,7 +10,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import CLOSED
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
-from offbeat.world.laws import Constant, Law, Positive, check_length
+from offbeat.world.laws import Constant, Law, Positive, Share, check_length
 from offbeat.world.network import Network
 
 OfTasks = Annotated[list[Positive], Field(min_length=1)]
@@ -25,16 +25,16 @@ class World:
     number for all, a list of one number each, a list of lists (per client, per task; the last one
     repeats), or a function of (client, task number), the client's first task being number 0.
 
-    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass:
-    0.05). With probability `change` a task re-draws its client's speed for good (FedCompass,
-    Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
+    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass: 0.05), for
+    all clients or a list of one each. With probability `change` a task re-draws its client's speed for good
+    (FedCompass, Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
     `channel` is the radio that clients share, for algorithms that schedule it.
     `clients` may be left out where the learner or a list says how many there are.
     """
 
     seconds_per_step: Speed = Constant(1.0)
     clients: Annotated[int, Field(ge=1)] | None = None
-    jitter: Annotated[float, Field(ge=0, le=1)] = 0.0
+    jitter: Share | list[Share] = 0.0
     change: Annotated[float, Field(ge=0, le=1)] = 0.0
     per_task: bool = False
     network: Network = Network()
@@ -62,11 +62,14 @@ class World:
             raise UsageError(f"the number of clients is ambiguous: {counts}; make them equal")
         clients = next(iter(given.values()))
         for name, quantity in (
+            ("world.jitter", self.jitter),
             ("world.network.latency", self.network.latency),
             ("world.network.up", self.network.up),
             ("world.network.down", self.network.down),
             ("world.availability.join", self.availability.join),
             ("world.availability.leave", self.availability.leave),
+            ("world.availability.dropout", self.availability.dropout),
+            ("world.availability.intervals", self.availability.intervals),
         ):
             check_length(name, quantity, clients)
         if self.channel is not None:

@@ -1,0 +1,298 @@
+"use strict";
+(() => {
+  const POLL = 2000, RATE_OVER = 30000, LANES = 60, POINTS = 600, ROWS = 40000, LATE = 10000;
+  // not relative: an address with a password in it may not be the base of a request
+  const HERE = location.protocol + "//" + location.host + location.pathname.replace(/[^/]*$/, "");
+  const at = (id) => document.getElementById(id);
+  const chosen = { axis: "t", window: "300" };
+  const seen = { evaluations: [], nextMetric: null, rows: [], nextRow: null, samples: [], snapshot: null };
+
+  // ---- text ----
+
+  const whole = new Intl.NumberFormat("en");
+  function sig(x) {
+    if (!Number.isFinite(x)) return "–";
+    if (x === 0) return "0";
+    return Math.abs(x) >= 1000 ? whole.format(Math.round(x)) : String(Number(x.toPrecision(3)));
+  }
+  function size(bytes) {
+    const units = ["B", "kB", "MB", "GB", "TB"];
+    let i = 0;
+    while (bytes >= 1000 && i < units.length - 1) { bytes /= 1000; i += 1; }
+    return (i ? sig(bytes) : String(Math.round(bytes))) + " " + units[i];
+  }
+  function span(seconds) {
+    if (seconds < 120) return sig(seconds) + " s";
+    const s = Math.round(seconds), two = (n) => String(n).padStart(2, "0");
+    if (s < 7200) return Math.floor(s / 60) + " min " + two(s % 60) + " s";
+    return Math.floor(s / 3600) + " h " + two(Math.floor(s / 60) % 60) + " min";
+  }
+
+  // ---- elements ----
+
+  function make(name, className, text) {
+    const element = document.createElement(name);
+    if (className) element.className = className;
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+  function draw(name, attributes, text) {
+    const element = document.createElementNS("http://www.w3.org/2000/svg", name);
+    for (const [key, value] of Object.entries(attributes)) element.setAttribute(key, value);
+    if (text !== undefined) element.textContent = text;
+    return element;
+  }
+  function empty(place, words) { place.replaceChildren(make("p", "empty", words)); }
+
+  // ---- axes ----
+
+  function ticks(low, high, about) {
+    const raw = (high - low) / about, power = 10 ** Math.floor(Math.log10(raw));
+    const step = power * [1, 2, 5, 10].find((m) => m * power >= raw);
+    const found = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i += 1) found.push(i * step);
+    return found;
+  }
+  const STEPS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 43200, 86400];
+  function timeTicks(low, high, about) {
+    const raw = (high - low) / about;
+    if (raw < 1) return ticks(low, high, about);
+    const step = STEPS.find((s) => s >= raw) || 86400 * Math.ceil(raw / 86400);
+    const found = [];
+    for (let i = Math.ceil(low / step); i * step <= high; i += 1) found.push(i * step);
+    return found;
+  }
+  function clock(t) {
+    if (t !== Math.round(t)) return sig(t) + " s";
+    const s = Math.round(t), two = (n) => String(n).padStart(2, "0");
+    const head = s >= 3600 ? Math.floor(s / 3600) + ":" + two(Math.floor(s / 60) % 60) : Math.floor(s / 60);
+    return head + ":" + two(s % 60);
+  }
+  function width(place) { return Math.max(320, place.clientWidth || 900); }
+
+  // ---- the accuracy curve ----
+
+  function thin(points) {
+    if (points.length <= POINTS) return points;
+    const step = (points.length - 1) / (POINTS - 1);
+    return Array.from({ length: POINTS }, (_, i) => points[Math.round(i * step)]);
+  }
+  function drawAccuracy() {
+    const place = at("accuracy"), axis = chosen.axis;
+    const all = seen.evaluations.filter((m) => m.accuracy !== null && m.accuracy !== undefined);
+    if (!all.length) return empty(place, "The model has not been evaluated.");
+    const points = thin(all), last = all[all.length - 1];
+    const w = width(place), h = 240, left = 46, right = 58, top = 10, bottom = 26;
+    const xs = points.map((m) => m[axis]), ys = points.map((m) => m.accuracy);
+    const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1e-9);
+    const pad = Math.max(0.02, 0.08 * (Math.max(...ys) - Math.min(...ys)));
+    const y0 = Math.max(0, Math.min(...ys) - pad), y1 = Math.min(1, Math.max(...ys) + pad);
+    const x = (v) => left + (v - x0) / (x1 - x0) * (w - left - right);
+    const y = (v) => top + (y1 - v) / (y1 - y0) * (h - top - bottom);
+    const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img",
+      "aria-label": `Accuracy, ${last.accuracy.toFixed(4)} at version ${last.version}` });
+    for (const v of ticks(y0, y1, 5)) {
+      svg.append(draw("line", { class: "grid", x1: left, x2: w - right, y1: y(v), y2: y(v) }));
+      svg.append(draw("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toFixed(4)))));
+    }
+    const marks = axis === "t" ? timeTicks(x0, x1, w / 110) : ticks(x0, x1, w / 110).filter(Number.isInteger);
+    for (const v of marks)
+      svg.append(draw("text", { x: x(v), y: h - 6, "text-anchor": "middle" }, axis === "t" ? clock(v) : whole.format(v)));
+    const path = points.map((m, i) => (i ? "L" : "M") + x(m[axis]).toFixed(1) + " " + y(m.accuracy).toFixed(1));
+    svg.append(draw("path", { class: "curve", d: path.join("") }));
+    svg.append(draw("circle", { class: "point", cx: x(last[axis]), cy: y(last.accuracy), r: 4 }));
+    svg.append(draw("text", { class: "lane", x: x(last[axis]) + 9, y: y(last.accuracy) + 4 }, last.accuracy.toFixed(3)));
+    place.replaceChildren(svg);
+  }
+
+  // ---- the timeline ----
+
+  const OVER = new Set(["arrived", "lost", "left", "discard"]);
+  function spans(from, now) {
+    const open = new Map(), found = [];
+    const close = (client, t, kind) => {
+      const begun = open.get(client);
+      open.delete(client);
+      if (begun && t >= from) found.push({ ...begun, client, end: t, kind: kind || begun.kind });
+    };
+    for (const [, t, name, client, task, steps, staleness] of seen.rows) {
+      if (name === "train") { close(client, t); open.set(client, { start: t, task, steps, kind: "training" }); }
+      else if (name === "ready") { close(client, t); open.set(client, { start: t, task, steps, kind: "waiting" }); }
+      else if (OVER.has(name) && open.has(client)) {
+        const begun = open.get(client);
+        if (name === "left" || begun.task === task) {
+          begun.staleness = staleness;
+          close(client, t, name === "lost" || name === "left" ? "lost" : undefined);
+        }
+      }
+    }
+    for (const client of [...open.keys()]) close(client, now);
+    return found;
+  }
+  function words(s) {
+    const parts = [`task ${s.task}`, `${s.steps} steps`, span(s.end - s.start)];
+    if (s.staleness !== undefined && s.staleness !== null) parts.push(`staleness ${s.staleness}`);
+    return (s.kind === "waiting" ? "waiting to send: " : s.kind === "lost" ? "lost: " : "") + parts.join(", ");
+  }
+  function drawTimeline() {
+    const place = at("timeline"), snapshot = seen.snapshot;
+    if (!snapshot) return;
+    if (!snapshot.sites.length) return empty(place, "No site has joined.");
+    const now = snapshot.now, from = Math.max(0, now - Number(chosen.window));
+    const lanes = snapshot.sites.slice(0, LANES);
+    const w = width(place), left = 130, right = 14, lane = lanes.length > 24 ? 15 : 24, top = 14;
+    const h = top + lane * lanes.length + 24;
+    const x = (t) => left + Math.max(0, t - from) / Math.max(1e-9, now - from) * (w - left - right);
+    const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img",
+      "aria-label": "What each site has been doing" });
+    const row = new Map(lanes.map((site, i) => [site.client, i]));
+    for (const v of timeTicks(from, now, w / 130)) {
+      svg.append(draw("line", { class: "grid", x1: x(v), x2: x(v), y1: top, y2: h - 20 }));
+      svg.append(draw("text", { x: x(v), y: h - 4, "text-anchor": "middle" }, clock(v)));
+    }
+    lanes.forEach((site, i) => {
+      const name = site.name.length > 18 ? site.name.slice(0, 17) + "…" : site.name;
+      svg.append(draw("text", { class: "lane", x: left - 10, y: top + lane * i + lane / 2 + 4, "text-anchor": "end" }, name));
+      svg.append(draw("rect", { class: "base", x: left, y: top + lane * i + 3, width: w - left - right, height: lane - 6, rx: 3 }));
+    });
+    for (const s of spans(from, now)) {
+      if (!row.has(s.client)) continue;
+      const bar = draw("rect", { class: "span " + s.kind, x: x(s.start), y: top + lane * row.get(s.client) + 3,
+        width: Math.max(1, x(s.end) - x(s.start)), height: lane - 6, rx: 3 });
+      bar.append(draw("title", {}, words(s)));
+      svg.append(bar);
+    }
+    for (const [, t, name] of seen.rows)
+      if (name === "aggregate" && t >= from)
+        svg.append(draw("line", { class: "version-line", x1: x(t), x2: x(t), y1: 2, y2: top - 3 }));
+    place.replaceChildren(svg);
+    const more = snapshot.sites.length - lanes.length;
+    at("timeline-note").textContent = more > 0 ? `The first ${LANES} sites; ${more} more are in the table.` : "";
+  }
+
+  // ---- numbers ----
+
+  function rates() {
+    const first = seen.samples[0], last = seen.samples[seen.samples.length - 1];
+    const seconds = first && last ? (last.wall - first.wall) / 1000 : 0;
+    const rate = (key) => seconds > 0 ? Math.max(0, last[key] - first[key]) / seconds : NaN;
+    return { updates: rate("arrived"), up: rate("bytes_up"), down: rate("bytes_down") };
+  }
+  function drawCards() {
+    const s = seen.snapshot, r = rates(), known = seen.evaluations.filter((m) => m.accuracy !== null && m.accuracy !== undefined);
+    const last = known[known.length - 1], best = known.reduce((b, m) => Math.max(b, m.accuracy), 0);
+    const rejected = Object.values(s.rejected).reduce((a, b) => a + b, 0);
+    const bytes = (x) => Number.isFinite(x) ? size(x) + "/s" : "–";
+    const cards = [
+      [last ? last.accuracy.toFixed(4) : "–", last ? `accuracy; ${best.toFixed(4)} at best` : "accuracy"],
+      [whole.format(s.version), "version of the model"],
+      [whole.format(s.arrived), `updates; ${whole.format(s.aggregated)} used, ${whole.format(s.dropped)} dropped`],
+      [sig(r.updates) + "/s", `updates now; ${s.running} in training`],
+      ["↑ " + bytes(r.up), `from sites; ${size(s.bytes_up)} in all`],
+      ["↓ " + bytes(r.down), `to sites; ${size(s.bytes_down)} in all`],
+      [whole.format(s.lost), "tasks lost"],
+      [whole.format(rejected), "rejected"],
+    ];
+    at("cards").replaceChildren(...cards.map(([value, label]) => {
+      const card = make("div", "card");
+      card.append(make("b", "", value), make("span", "", label));
+      return card;
+    }));
+  }
+  function drawSites() {
+    const s = seen.snapshot;
+    at("sites").replaceChildren(...s.sites.map((site) => {
+      const line = make("tr", site.state), state = make("td");
+      state.append(make("i", "dot " + site.state), site.state);
+      const name = make("td", "", site.name);
+      name.title = site.name;
+      const busy = site.task !== null && site.task !== undefined;
+      const steps = !busy ? "–" : site.steps_done ? `${site.steps_done} of ${site.steps}` : whole.format(site.steps);
+      line.append(name, state, ...[
+        busy ? site.task : "–", steps, site.speed ? sig(site.speed) : "–",
+        site.staleness >= 0 ? site.staleness : "–", whole.format(site.updates),
+        s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–", whole.format(site.samples),
+        span(Math.max(0, s.now - site.last_seen)) + " ago",
+      ].map((value) => make("td", "", String(value))));
+      return line;
+    }));
+    const there = s.sites.filter((site) => site.state !== "away").length;
+    at("sites-count").textContent = `${there} of ${s.sites.length} there`;
+  }
+  function drawRejected() {
+    const reasons = Object.entries(seen.snapshot.rejected).sort((a, b) => b[1] - a[1]);
+    if (!reasons.length) return empty(at("rejected"), "Nothing has been rejected.");
+    const table = make("table"), body = make("tbody");
+    for (const [reason, count] of reasons) {
+      const line = make("tr");
+      line.append(make("td", "", reason), make("td"), make("td", "", whole.format(count)));
+      body.append(line);
+    }
+    table.append(body);
+    at("rejected").replaceChildren(table);
+  }
+  function drawHead() {
+    const s = seen.snapshot, title = s.label === s.algorithm ? s.label : `${s.label} (${s.algorithm})`;
+    at("title").textContent = title;
+    document.title = `${title} · Offbeat`;
+    at("facts").textContent = `run ${s.run}, ${span(s.now)} on its clock`;
+    state(s.stopped === null ? "running" : `ended: ${s.stopped}`, s.stopped === null ? "live" : "");
+  }
+  function state(text, kind) {
+    const pill = at("state");
+    if (pill.textContent !== text) pill.textContent = text;
+    pill.className = "pill " + kind;
+  }
+  function drawAll() {
+    drawHead(); drawCards(); drawAccuracy(); drawTimeline(); drawSites(); drawRejected();
+  }
+
+  // ---- asking ----
+
+  async function ask(path) {
+    const answer = await fetch(HERE + path, { signal: AbortSignal.timeout(LATE) });
+    if (!answer.ok) throw new Error((await answer.text()).trim() || String(answer.status));
+    return answer.json();
+  }
+  async function more(path, next, rows) {
+    for (let pages = 0; pages < 20; pages += 1) {
+      const found = await ask(path + (next === null ? "" : `?since=${next}`));
+      rows.push(...found.rows);
+      if (found.next === next) break;
+      next = found.next;
+    }
+    return next;
+  }
+  async function news() {
+    const snapshot = await ask("api/snapshot");
+    const other = seen.snapshot && seen.snapshot.run !== snapshot.run;
+    if (other) Object.assign(seen, { evaluations: [], nextMetric: null, rows: [], nextRow: null, samples: [] });
+    seen.nextMetric = await more("api/metrics", seen.nextMetric, seen.evaluations);
+    seen.nextRow = await more("api/timeline", seen.nextRow, seen.rows);
+    if (seen.rows.length > ROWS) seen.rows = seen.rows.slice(-ROWS);
+    const wall = performance.now();
+    seen.samples.push({ wall, arrived: snapshot.arrived, bytes_up: snapshot.bytes_up, bytes_down: snapshot.bytes_down });
+    seen.samples = seen.samples.filter((sample) => wall - sample.wall <= RATE_OVER);
+    seen.snapshot = snapshot;
+  }
+  async function poll() {
+    try {
+      await news();
+      drawAll();
+    } catch (error) {
+      state("no answer: " + error.message, "broken");
+    }
+    setTimeout(poll, document.hidden ? 5 * POLL : POLL);
+  }
+
+  for (const button of document.querySelectorAll(".switch button"))
+    button.addEventListener("click", () => {
+      const option = button.parentElement.dataset.option;
+      chosen[option] = button.dataset.value;
+      for (const other of button.parentElement.children)
+        other.setAttribute("aria-pressed", String(other === button));
+      if (seen.snapshot) drawAll();
+    });
+  addEventListener("resize", () => { if (seen.snapshot) drawAll(); });
+  poll();
+})();

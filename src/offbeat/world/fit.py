@@ -1,0 +1,275 @@
+"""A world fitted to a run's journal: how fast the clients were, what their links cost, when they were there.
+
+Seen from the server a task takes, with p seconds a local step, a latency L each way and a time T to carry a
+model one way: Q p + 2 L + 2 T from dispatch to arrival; 2 L + T more than its steps until a request or a
+`Ready`; L + T from an `Upload` to the arrival. Each is one linear equation in p, L and T. They are solved per
+client by least squares, where what varies in the journal can tell the unknowns apart; what cannot be told
+apart from a step's time counts as that. Both ways of a link are taken to be alike.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from offbeat.core.errors import UsageError
+from offbeat.core.journal import Row
+from offbeat.world.availability import Availability
+from offbeat.world.network import Network
+from offbeat.world.world import World
+
+Speeds = Literal["jitter", "tasks"]
+_FREE = 1e18  # bits per second of a link that takes no time beside others that do
+_LEAST = 1e-9  # seconds per step of a client whose tasks took no time
+_ENOUGH = 8  # equations, before anything but p is looked for
+_PENALTY = 10.0  # L or T is there if it makes the journal e^5 times as likely: by chance in 1 of 500 fits
+_UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally good ones the first is taken
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFit:
+    """What a journal says of one client: seconds per local step, relative deviation, links, presence.
+
+    `latency` and `transfer` (of a model, one way) are in seconds, `dropout` is lost over ended tasks.
+    `tasks` are the seconds per step of its tasks in order, links taken off. `arrived` and `lost` are counts.
+    """
+
+    client: int
+    seconds_per_step: float
+    jitter: float
+    latency: float
+    transfer: float
+    dropout: float
+    arrived: int
+    lost: int
+    tasks: tuple[float, ...]
+    intervals: tuple[tuple[float, float | None], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """A fitted world, what it was made of, and what had to be assumed, a sentence each."""
+
+    world: World
+    clients: tuple[ClientFit, ...]
+    notes: tuple[str, ...]
+
+
+class _Equation(NamedTuple):
+    """`seconds` = steps · p + latency · L + transfer · T, for a part of a task."""
+
+    steps: int
+    latency: int
+    transfer: int
+    seconds: float
+    task: int
+
+
+@dataclass(slots=True)
+class _Seen:
+    """One client's part of a journal."""
+
+    equations: list[_Equation] = field(default_factory=list)
+    arrived: int = 0
+    lost: int = 0
+    intervals: list[tuple[float, float | None]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Task:
+    """A task under way: from when, and after how many steps and what messages, the next equation counts."""
+
+    client: int
+    since: float
+    done: int = 0
+    latency: int = 1
+    transfer: int = 1
+
+
+def fit_world(
+    rows: Iterable[Row], clients: int, *, model_bits: int | None = None, speeds: Speeds = "jitter"
+) -> Fit:
+    """Fit a world of so many clients to a journal, given the size of a model (none: links cost latency only).
+
+    With `speeds` = "jitter" a client has a mean speed and a normal deviation from it; with "tasks" it repeats
+    the speeds of its recorded tasks in their order, and then keeps their median.
+    Raises `UsageError` for a journal in which no task has come to an end.
+    """
+    seen = _read(rows, clients)
+    unfinished = [client for client, own in enumerate(seen) if not own.arrived]
+    if len(unfinished) == clients:
+        raise UsageError("no update has arrived in this run: there is nothing to fit a world to")
+    known = {
+        client: _solve(own.equations, model_bits is not None)
+        for client, own in enumerate(seen)
+        if own.arrived
+    }
+    middle = tuple(float(x) for x in np.median([unknowns for unknowns, *_ in known.values()], axis=0))
+    fits = []
+    for client, own in enumerate(seen):
+        unknowns, jitter, tasks = known.get(client, (middle, 0.0, (middle[0],)))
+        ended = own.arrived + own.lost
+        dropout = own.lost / (ended if own.arrived else ended + 1) if ended else 0.0
+        p, latency, transfer = unknowns
+        fits.append(
+            ClientFit(client, p, jitter, latency, transfer, dropout, own.arrived, own.lost, tasks,
+                      tuple(own.intervals))
+        )  # fmt: skip
+    return Fit(_world(fits, model_bits, speeds), tuple(fits), tuple(_notes(fits, seen)))
+
+
+# ---- reading ----
+
+
+def _read(rows: Iterable[Row], clients: int) -> list[_Seen]:
+    """Each client's equations, counts and presence; time starts at `begin`."""
+    seen = [_Seen() for _ in range(clients)]
+    tasks: dict[int, _Task] = {}
+    there: dict[int, float] = {}
+    begun = 0.0
+    for row in rows:
+        if row.name == "begin":
+            begun, there = row.t, dict.fromkeys(there, 0.0)
+        t = row.t - begun
+        if row.client is None or not 0 <= row.client < clients:
+            continue
+        own = seen[row.client]
+        if row.name == "joined":
+            there.setdefault(row.client, t)
+        elif row.name == "left":
+            since = there.pop(row.client, t)
+            if since < t:
+                own.intervals.append((since, t))
+            tasks = {task: open_ for task, open_ in tasks.items() if open_.client != row.client}
+        elif row.task is not None:
+            _follow(row, t, own, tasks)
+    for client, since in there.items():
+        seen[client].intervals.append((since, None))
+    return seen
+
+
+def _follow(row: Row, t: float, own: _Seen, tasks: dict[int, _Task]) -> None:
+    """Take in a row about a task of its client."""
+    assert row.client is not None
+    assert row.task is not None
+    if row.name == "train":
+        tasks[row.task] = _Task(row.client, t)
+        return
+    if row.name == "arrived":
+        own.arrived += 1
+    elif row.name == "lost":
+        own.lost += 1
+    task = tasks.get(row.task)
+    if task is None:  # its client was away in between: the time says nothing of its speed
+        return
+    steps = (row.steps or 0) - task.done
+    carries = row.name == "arrived"
+    if row.name in ("wants_model", "ready", "arrived"):
+        latency, transfer = task.latency + 1, task.transfer + carries
+        own.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
+    match row.name:
+        case "wants_model":  # what comes back is a word, unless a model is sent
+            tasks[row.task] = _Task(row.client, t, row.steps or 0, transfer=0)
+        case "send":
+            task.transfer = 1
+        case "ready":
+            task.done = row.steps or 0
+        case "upload":
+            tasks[row.task] = _Task(row.client, t, task.done, latency=0, transfer=0)
+        case "arrived" | "lost" | "discard":
+            del tasks[row.task]
+
+
+# ---- solving ----
+
+
+def _solve(
+    equations: list[_Equation], separable: bool
+) -> tuple[tuple[float, float, float], float, tuple[float, ...]]:
+    """(p, L, T), the relative deviation of p, and each task's own p."""
+    table = np.array(equations, dtype=float).reshape(-1, 5)
+    a, b = table[:, :3], table[:, 3]
+    trained = a[:, 0] > 0
+    scale = np.where(trained, a[:, 0], np.median(a[trained, 0]) if trained.any() else 1.0)
+    a, b = a / scale[:, None], b / scale  # a task's deviation grows with its steps
+    best: tuple[float, NDArray[np.float64]] | None = None
+    for extra in _UNKNOWNS:
+        if 2 in extra and not separable:
+            continue
+        unknowns = _least_squares(a, b, (0, *extra))
+        if unknowns is None or (unknowns < 0).any() or (extra and unknowns[0] == 0):
+            continue
+        error = float(np.mean((a @ unknowns - b) ** 2)) + (1e-9 * float(np.mean(b))) ** 2
+        score = len(b) * np.log(error) + _PENALTY * len(extra)
+        if best is None or score < best[0] - 1e-9:
+            best = score, unknowns
+    assert best is not None  # p alone always solves them
+    p, latency, transfer = max(float(best[1][0]), _LEAST), float(best[1][1]), float(best[1][2])
+    own = _by_task(table[trained, 4], table[trained, 0], b[trained] - a[trained, 1:] @ best[1][1:])
+    free = max(1, len(own) - int(np.count_nonzero(best[1])))
+    jitter = float(np.sqrt(np.sum((own - p) ** 2) / free)) / p
+    return (p, latency, transfer), min(1.0, jitter), tuple(max(float(x), 0.05 * p) for x in own) or (p,)
+
+
+def _by_task(
+    tasks: NDArray[np.float64], steps: NDArray[np.float64], speeds: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """Seconds per step of each task, the mean over its parts, in the order of the tasks."""
+    _, places = np.unique(tasks, return_inverse=True)
+    return np.bincount(places, weights=steps * speeds) / np.bincount(places, weights=steps)
+
+
+def _least_squares(
+    a: NDArray[np.float64], b: NDArray[np.float64], columns: tuple[int, ...]
+) -> NDArray[np.float64] | None:
+    """The unknowns of these columns, the others 0; None where the equations do not tell them apart."""
+    chosen = a[:, columns]
+    if len(columns) > 1 and (len(b) < _ENOUGH or np.linalg.matrix_rank(chosen) < len(columns)):
+        return None
+    unknowns = np.zeros(3)
+    unknowns[list(columns)] = np.linalg.lstsq(chosen, b, rcond=None)[0]
+    return unknowns
+
+
+# ---- the world ----
+
+
+def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> World:
+    jitters = [_short(fit.jitter) if fit.jitter > 1e-6 else 0.0 for fit in fits]
+    dropouts = [_short(fit.dropout) for fit in fits]
+    latencies = [_short(fit.latency) for fit in fits]
+    bandwidth = None
+    if model_bits is not None and any(fit.transfer for fit in fits):
+        bandwidth = [_short(model_bits / fit.transfer) if fit.transfer else _FREE for fit in fits]
+    whole = all(fit.intervals == ((0.0, None),) for fit in fits)
+    intervals = [[(_short(a), None if b is None else _short(b)) for a, b in fit.intervals] for fit in fits]
+    network = Network(latency=latencies if any(latencies) else 0.0, up=bandwidth, down=bandwidth)
+    availability = Availability(
+        dropout=dropouts if any(dropouts) else 0.0, intervals=None if whole else intervals
+    )
+    if speeds == "tasks":
+        listed = [[*map(_short, fit.tasks), _short(float(np.median(fit.tasks)))] for fit in fits]
+        return World(listed, len(fits), network=network, availability=availability)
+    return World(
+        [_short(fit.seconds_per_step) for fit in fits], len(fits),
+        jitter=jitters if any(jitters) else 0.0, network=network, availability=availability,
+    )  # fmt: skip
+
+
+def _notes(fits: list[ClientFit], seen: list[_Seen]) -> Iterator[str]:
+    for fit, own in zip(fits, seen, strict=True):
+        if not fit.intervals:
+            yield f"client {fit.client} was never there: it stays away"
+        elif not fit.arrived:
+            yield f"client {fit.client} brought no update: its speed and links are the others' median"
+        elif len({e.steps for e in own.equations}) == 1:
+            yield (
+                f"client {fit.client} always did as many steps: what its link takes counts as time of a step"
+            )
+
+
+def _short(value: float) -> float:
+    """Six digits: a fitted number has fewer that mean something."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,259 @@
+"""`offbeat status` and `offbeat simulate-like`: what they print and write, and how they say what is wrong."""
+
+import asyncio
+import json
+import shutil
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+import offbeat as ob
+from offbeat import cli, cli_deploy
+from offbeat.net.access import token_hash
+from offbeat.net.dashboard import Listen, Watched, dashboard
+from offbeat.net.recorded import snapshot_of
+from offbeat.recipes.build import run_recipe
+from offbeat.recipes.load import check
+from offbeat.runs.record import read_run
+
+DOCUMENT: dict[str, Any] = {
+    "clients": 3,
+    "data": {"dataset": "digits", "samples": 200, "test_samples": 50, "partition": {"kind": "iid"}},
+    "model": {"name": "logistic"},
+    "world": {"seconds_per_step": [0.1, 0.2, 0.4], "jitter": 0.05},
+    "algorithm": {"label": "fedcompass", "name": "fedcompass", "q_min": 2, "q_max": 8},
+    "algorithms": {"fedbuff": {"steps": 4, "size": 2}},
+    "until": {"tasks": 30},
+}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("deploy") / "run"
+    recipe = check(DOCUMENT, "test")
+    run_recipe(recipe, recipe.algorithm, seed=0, out=place)
+    return place
+
+
+@pytest.fixture
+def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process: its exit code, stdout and stderr."""
+    monkeypatch.setattr(cli_deploy, "out", Console(highlight=False, width=160))
+    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
+    monkeypatch.delenv("OFFBEAT_TOKEN", raising=False)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+@contextmanager
+def page(directory: Path, token: str | None = None, tls: ssl.SSLContext | None = None) -> Iterator[str]:
+    """The run's live page, in a thread of its own."""
+    ready, over = threading.Event(), asyncio.Event()
+    address: list[str] = []
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    async def serve() -> None:
+        loops.append(asyncio.get_running_loop())
+        listen = Listen(token_hash=None if token is None else token_hash(token), tls=tls)
+        watched = Watched(lambda: snapshot_of(read_run(directory)), directory)
+        async with dashboard(watched, listen) as url:
+            address.append(url)
+            ready.set()
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield address[0]
+    finally:
+        loops[0].call_soon_threadsafe(over.set)
+        thread.join()
+
+
+# ---- status ----
+
+
+def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
+    code, out, _ = offbeat("status", done)
+    assert code == 0
+    assert "finished" in out.splitlines()[0]
+    assert "30 updates arrived" in out
+    assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
+
+
+def test_status_of_a_page_is_the_same(offbeat: Any, done: Path) -> None:
+    table = offbeat("status", done)[1].splitlines()[1:]
+    with page(done) as url:
+        code, out, _ = offbeat("status", url)
+    assert code == 0
+    assert out.splitlines()[1:] == table
+
+
+def test_status_with_a_token(
+    offbeat: Any, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    with page(done, "secret") as url:
+        code, out, err = offbeat("status", url)
+        assert (code, out) == (1, "")
+        assert "401" in err
+        assert "--token-file" in err
+        assert offbeat("status", url, "--token-file", tmp_path / "token")[0] == 0
+        monkeypatch.setenv("OFFBEAT_TOKEN", "secret")
+        assert offbeat("status", url)[0] == 0
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_status_over_tls_trusts_only_what_it_is_told(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes",
+         "-days", "2", "-keyout", key, "-out", certificate, "-subj", "/CN=localhost",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    with page(done, "secret", context) as url:
+        assert url.startswith("https://")
+        (tmp_path / "token").write_text("secret")
+        code, _, err = offbeat("status", url, "--token-file", tmp_path / "token")
+        assert code == 1
+        assert "certificate" in err
+        assert offbeat("status", url, "--token-file", tmp_path / "token", "--ca", certificate)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["status", "nowhere"], 2, "is not a run"),
+        (["status", "http://"], 2, "is not the address of a dashboard"),
+        (["status", "http://127.0.0.1:1/"], 1, "does not answer"),
+        (["status", "http://127.0.0.1:1/", "--token-file", "nowhere"], 2, "--token-file nowhere"),
+        (["status", "https://127.0.0.1:1/", "--ca", "nowhere"], 2, "--ca nowhere"),
+    ],
+)
+def test_what_is_wrong_is_one_line(offbeat: Any, arguments: list[str], code: int, words: str) -> None:
+    got, out, err = offbeat(*arguments)
+    assert (got, out) == (code, "")
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_token_does_not_go_readable_over_a_network(offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OFFBEAT_TOKEN", "secret")
+    code, _, err = offbeat("status", "http://192.0.2.1:1/")
+    assert code == 2
+    assert "--unencrypted" in err
+
+
+class _Elsewhere(BaseHTTPRequestHandler):
+    answers: tuple[int, bytes] = (200, b"")
+
+    def do_GET(self) -> None:
+        status, body = self.answers
+        self.send_response(status)
+        self.send_header("Location", "http://127.0.0.1:1/stolen")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (302, b"", "answers 302"),
+        (200, b"<html>", "that is not JSON"),
+        (200, b"\xff", "that is not JSON"),
+        (200, b"[1]", "does not answer as a dashboard does"),
+        (200, json.dumps({"run": "x"}).encode(), "is missing"),
+    ],
+)
+def test_another_server_is_recognised(offbeat: Any, status: int, body: bytes, words: str) -> None:
+    handler = type("Handler", (_Elsewhere,), {"answers": (status, body)})
+    with HTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        code, _, err = offbeat("status", f"http://127.0.0.1:{server.server_port}")
+        thread.join()
+    assert code == 1
+    assert words in err
+    assert len(err.splitlines()) == 1
+
+
+# ---- simulate-like ----
+
+
+def test_another_algorithm_on_the_federation_one_has(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    world, out = tmp_path / "world.yaml", tmp_path / "like"
+    code, said, _ = offbeat(
+        "simulate-like", done, "--algorithm", "fedbuff", "--set", "algorithm.size=3",
+        "--world-out", world, "-o", out,
+    )  # fmt: skip
+    assert code == 0
+    assert "stopped: 30 tasks" in said or "stopped: reached 30" in said
+    record = read_run(out)
+    assert record.meta["algorithm"]["size"] == 3
+    assert record.label == "fedbuff"
+    written = yaml.safe_load(world.read_text())["world"]
+    assert written["seconds_per_step"] == pytest.approx([0.1, 0.2, 0.4], rel=0.1)
+    assert record.recipe is not None
+    assert record.recipe["world"]["seconds_per_step"] == written["seconds_per_step"]
+
+
+def test_only_the_world(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    code, said, _ = offbeat(
+        "simulate-like", done, "--only-fit", "--world-out", tmp_path / "w.yaml", "--speeds", "tasks"
+    )
+    assert code == 0
+    assert "stopped" not in said
+    assert all(
+        isinstance(s, list)
+        for s in yaml.safe_load((tmp_path / "w.yaml").read_text())["world"]["seconds_per_step"]
+    )
+
+
+def test_a_run_from_python_can_be_fitted(offbeat: Any, tmp_path: Path) -> None:
+    ob.simulate(ob.fedasync(steps=2), ob.World(1.0, 2), until=ob.Until(tasks=4), out=tmp_path / "run")
+    assert offbeat("simulate-like", tmp_path / "run", "--only-fit")[0] == 0
+    code, _, err = offbeat("simulate-like", tmp_path / "run")
+    assert code == 2
+    assert "started from Python" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--algorithm", "fedbuf"], "fedbuf"),
+        (["--set", "algorithm.q_mim=2"], "q_mim"),
+        (["--speeds", "task"], "--speeds task is unknown"),
+        (["--only-fit", "--seed", "1"], "--only-fit"),
+        (["--only-fit", "--world-out", "/nowhere/at/all"], "--world-out /nowhere/at/all"),
+    ],
+)
+def test_wrong_options_are_one_line(offbeat: Any, done: Path, arguments: list[str], words: str) -> None:
+    code, _, err = offbeat("simulate-like", done, *arguments)
+    assert code == 2
+    assert words in err
+    assert len(err.splitlines()) == 1

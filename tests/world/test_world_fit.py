@@ -1,0 +1,191 @@
+"""A world is simulated, fitted from the journal alone, and compared with what it was.
+
+With jitter j, a mean over n tasks has a standard error of j p / √n: 5 of them are allowed.
+"""
+
+from math import sqrt
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import offbeat as ob
+from offbeat.algorithms.fedasmu_request import Fixed
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.journal import Row
+from offbeat.core.learner import NoTraining
+from offbeat.sim.run import MemoryRecorder
+from offbeat.world.fit import Fit, fit_world
+
+SPEEDS = [0.5, 1.0, 2.0, 4.0]
+BITS = 8_000
+
+
+def rows(world: ob.World, algorithm: Algorithm | None = None, **until: Any) -> list[Row]:
+    learner = NoTraining(len(SPEEDS), parameters=BITS // 32)
+    run = ob.simulate(algorithm or ob.fedcompass(4, 20), world, learner, seed=3, until=ob.Until(**until))
+    assert isinstance(run.rows, MemoryRecorder)
+    return run.rows.rows
+
+
+def fitted(world: ob.World, algorithm: Algorithm | None = None, **options: Any) -> Fit:
+    tasks = options.pop("tasks", 400)
+    return fit_world(rows(world, algorithm, tasks=tasks), len(SPEEDS), **options)
+
+
+def test_speeds_and_their_jitter():
+    fit = fitted(ob.World(SPEEDS, jitter=0.1))
+    for speed, own in zip(SPEEDS, fit.clients, strict=True):
+        assert own.seconds_per_step == pytest.approx(speed, rel=5 * 0.1 / sqrt(own.arrived))
+        assert own.jitter == pytest.approx(0.1, rel=5 / sqrt(2 * own.arrived))
+        assert own.transfer == own.dropout == 0
+    assert fit.world.network.free
+    assert fit.world.availability == ob.Availability()
+
+
+def test_without_jitter_a_world_is_found_exactly():
+    world = ob.World(SPEEDS, network=ob.Network(latency=[0.5, 0.0, 1.0, 3.0]))
+    fit = fitted(world)
+    assert fit.world.seconds_per_step == pytest.approx(SPEEDS, rel=1e-5)
+    assert fit.world.network.latency == pytest.approx([0.5, 0.0, 1.0, 3.0], rel=1e-5, abs=1e-5)
+    assert fit.world.jitter == 0.0
+
+
+def test_steps_that_never_vary_take_the_link_with_them_and_it_is_said():
+    world = ob.World(SPEEDS, network=ob.Network(latency=1.0))
+    fit = fitted(world, ob.fedbuff(2, steps=10))
+    assert fit.world.seconds_per_step == pytest.approx([s + 0.2 for s in SPEEDS], rel=1e-5)
+    assert len(fit.notes) == 4
+    assert "as many steps" in fit.notes[0]
+
+
+def test_requests_in_mid_task_tell_latency_from_bandwidth():
+    world = ob.World(SPEEDS, network=ob.Network(latency=0.25, up=BITS / 2, down=BITS / 2))
+    algorithm = ob.fedasmu(steps=10, ask=Fixed(), ask_every=2, size=2, period=5)
+    fit = fitted(world, algorithm, model_bits=BITS, tasks=200)
+    for own in fit.clients:
+        assert own.latency == pytest.approx(0.25, rel=1e-3)
+        assert own.transfer == pytest.approx(2.0, rel=1e-3)
+        assert own.jitter < 1e-6
+    assert fit.world.network.up == pytest.approx([BITS / 2] * 4, rel=1e-3)
+    assert len(fit.clients[0].tasks) <= fit.clients[0].arrived + 1, "one number a task, not one a part"
+
+
+def held(latency: float, transfer: float) -> list[Row]:
+    """The journal of a client that holds its updates, written by hand: one second a step."""
+    written, t = [Row(0, 0.0, "event", "joined", 0), Row(1, 0.0, "event", "begin")], 0.0
+    for task, steps in enumerate((3, 5, 8, 2, 9)):
+        ready = t + 2 * latency + transfer + steps
+        upload = ready + 7.0
+        arrived = upload + latency + transfer
+        written += [
+            Row(0, t, "command", "train", 0, task, steps=steps),
+            Row(0, ready, "event", "ready", 0, task, steps=steps),
+            Row(0, upload, "command", "upload", 0, task),
+            Row(0, arrived, "event", "arrived", 0, task, steps=steps),
+        ]
+        t = arrived
+    return written
+
+
+def test_held_updates_tell_latency_from_bandwidth():
+    fit = fit_world(held(0.5, 2.0), 1, model_bits=BITS)
+    assert fit.world.seconds_per_step == pytest.approx([1.0])
+    assert fit.world.network.latency == pytest.approx([0.5])
+    assert fit.world.network.up == fit.world.network.down == pytest.approx([BITS / 2.0])
+
+
+def test_a_link_is_not_made_up_from_few_tasks_or_from_chance():
+    """With three seeds, four clients and jitter a link would be wrong each time."""
+    for seed in range(3):
+        for tasks in (20, 400):
+            run = ob.simulate(
+                ob.fedcompass(4, 20), ob.World(SPEEDS, jitter=0.2), seed=seed, until=ob.Until(tasks=tasks)
+            )
+            assert isinstance(run.rows, MemoryRecorder)
+            assert fit_world(run.rows.rows, 4, model_bits=BITS).world.network.free
+
+
+def test_each_clients_dropout():
+    chances = [0.0, 0.3, 0.6, 0.1]
+    world = ob.World(SPEEDS, availability=ob.Availability(dropout=chances))
+    fit = fitted(world, ob.fedasync(steps=5), tasks=800)
+    for chance, own in zip(chances, fit.clients, strict=True):
+        error = sqrt(chance * (1 - chance) / (own.arrived + own.lost))
+        assert own.dropout == pytest.approx(chance, abs=5 * error)
+    assert isinstance(fit.world.availability.dropout, list)
+
+
+def test_who_was_there_when():
+    intervals = [[(0.0, None)], [(0.0, 30.0), (50.0, None)], [(10.0, 100.0)], [(0.0, None)]]
+    world = ob.World(SPEEDS, availability=ob.Availability(intervals=intervals))
+    fit = fit_world(rows(world, ob.fedasync(steps=5), seconds=300), 4)
+    assert fit.world.availability.intervals == intervals
+
+
+def test_time_starts_when_the_run_begins():
+    late = [row._replace(t=row.t + 100.0) for row in rows(ob.World(SPEEDS), tasks=50)]
+    joined = [row._replace(t=60.0) if row.name == "joined" else row for row in late]
+    fit = fit_world(joined, 4)
+    assert fit.world.availability.intervals is None
+    assert fit.world.seconds_per_step == pytest.approx(SPEEDS)
+    gone = fit_world([*joined, Row(0, 500.0, "event", "left", 2)], 4)
+    assert gone.clients[2].intervals == ((0.0, 400.0),)
+
+
+def test_the_time_of_a_task_that_spans_an_absence_is_not_taken_for_speed():
+    written = held(0.0, 0.0)
+    t = written[-1].t
+    written += [
+        Row(0, t, "command", "train", 0, 9, steps=2),
+        Row(0, t + 1, "event", "left", 0, 9),
+        Row(0, t + 900, "event", "joined", 0, 9),
+        Row(0, t + 950, "event", "arrived", 0, 9, steps=2),
+    ]
+    fit = fit_world(written, 1)
+    assert fit.world.seconds_per_step == pytest.approx([1.0])
+    assert fit.clients[0].arrived == 6
+
+
+def test_whoever_brought_nothing_gets_the_median_and_it_is_said():
+    fit = fit_world(held(0.0, 0.0), 3)
+    assert fit.world.seconds_per_step == pytest.approx([1.0, 1.0, 1.0])
+    assert fit.world.availability.intervals == [[(0.0, None)], [], []]
+    assert [note.split(" was ")[0] for note in fit.notes] == ["client 1", "client 2"]
+
+
+def test_tasks_can_be_repeated_one_by_one():
+    fit = fitted(ob.World(SPEEDS, jitter=0.3), ob.fedasync(steps=5), speeds="tasks")
+    again = fit_world(rows(fit.world, ob.fedasync(steps=5), tasks=400), 4, speeds="tasks")
+    for a, b in zip(fit.clients, again.clients, strict=True):
+        assert b.tasks[: a.arrived] == pytest.approx(a.tasks[: b.arrived], rel=1e-4)
+
+
+def test_a_journal_without_an_update_is_refused():
+    with pytest.raises(UsageError, match="no update has arrived"):
+        fit_world([Row(0, 0.0, "event", "joined", 0)], 1)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    speeds=st.lists(st.floats(0.01, 50), min_size=1, max_size=5),
+    latency=st.floats(0, 20),
+    dropout=st.floats(0, 0.8),
+    leave=st.none() | st.floats(1, 500),
+    seconds=st.floats(20, 500),
+)
+def test_whatever_the_world_its_fit_is_a_world(
+    speeds: list[float], latency: float, dropout: float, leave: float | None, seconds: float
+) -> None:
+    availability = ob.Availability(dropout=dropout, leave=leave)
+    world = ob.World(speeds, jitter=0.2, network=ob.Network(latency=latency), availability=availability)
+    journal = ob.simulate(
+        ob.fedasync(steps=3), world, seed=1, until=ob.Until(seconds=seconds, tasks=100)
+    ).rows
+    assert isinstance(journal, MemoryRecorder)
+    if any(row.name == "arrived" for row in journal.rows):
+        fit = fit_world(journal.rows, len(speeds))
+        assert fit.world.population(None) == len(speeds)
+        ob.simulate(ob.fedasync(steps=3), fit.world, seed=2, until=ob.Until(seconds=seconds, tasks=100))
