@@ -43,6 +43,8 @@ MAY_USE: dict[str, set[str]] = {
     },
 }
 TOP = {
+    "cli_serve",
+    "site_data",
     "__init__",
     "__main__",
     "cli",

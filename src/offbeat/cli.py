@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from offbeat import cli_deploy, listing
+from offbeat import cli_deploy, cli_serve, listing
 from offbeat.algorithms import ALGORITHMS
 from offbeat.console import CompareWatcher, RunWatcher, err, live_display, out, summary_lines
 from offbeat.core.errors import OffbeatError, UsageError
@@ -237,6 +237,11 @@ def replay(directory: Directory) -> None:
     out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
 
 
+app.command()(cli_serve.serve)
+app.command()(cli_serve.join)
+app.command()(cli_serve.stop)
+app.command()(cli_serve.enrol)
+app.command(name="dashboard-token")(cli_serve.dashboard_token)
 app.command()(cli_deploy.status)
 app.command(name="simulate-like")(cli_deploy.simulate_like_command)
 

@@ -11,7 +11,6 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import split
-from offbeat.net.talk import Conversation, Ending
 from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
@@ -21,6 +20,7 @@ from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
+from offbeat.net.talk import Conversation, Ending
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]

@@ -7,7 +7,6 @@ import grpc
 from grpc import aio
 
 from offbeat.net.address import split
-from offbeat.net.talk import Conversation
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
 from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, options
@@ -15,6 +14,7 @@ from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.receiver import Receiver
+from offbeat.net.talk import Conversation
 
 Call = aio.StreamStreamCall[bytes, bytes]
 

@@ -9,7 +9,8 @@ import torch
 from offbeat.core.events import ClientId
 from offbeat.data.dataset import Dataset
 from offbeat.net.clock import Clock
-from offbeat.net.job import Workshop
+from offbeat.net.job import SiteLearner, Workshop
+from offbeat.net.pace import Paced
 from offbeat.net.plan import make_learner, read_plan
 from offbeat.net.site import Connect, Prepare, Site
 from offbeat.net.site_store import SiteStore
@@ -24,6 +25,7 @@ async def join(
     threads: int = 1,
     tell_labels: bool = True,
     patience: float | None = None,
+    pace: float = 0.0,
     clock: Clock | None = None,
 ) -> str:
     """Train on one's own data in a server's run until it ends; returns why it ended.
@@ -31,27 +33,29 @@ async def join(
     `connect` opens a link to the server. With a directory `state` what the site keeps from task to task, and
     an update that is not acknowledged yet, survive its end. `threads` are PyTorch's: more may be faster, and
     change the last bits of the results. `tell_labels`: tell the server how many samples of each class there
-    are. It gives up after `patience` seconds without a server (none: never).
+    are. It gives up after `patience` seconds without a server (none: never). A local step takes at least
+    `pace` seconds, to try out how an algorithm takes slow sites.
 
     Raises `UsageError` where the data are not what the run asks for, `RunError` where the server refuses.
     """
     labels = torch.bincount(data.y, minlength=data.classes).tolist() if tell_labels else None
     site = Site(
-        connect, workshop_of(data, device, threads), len(data), tuple(labels) if labels else None,
+        connect, workshop_of(data, device, threads, pace), len(data), tuple(labels) if labels else None,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, patience=patience,
     )  # fmt: skip
     return await site.run()
 
 
-def workshop_of(data: Dataset, device: str = "cpu", threads: int = 1) -> Prepare:
+def workshop_of(data: Dataset, device: str = "cpu", threads: int = 1, pace: float = 0.0) -> Prepare:
     """What makes a site's workshop of a server's plan: the plan's model and algorithm on these data."""
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> Workshop:
         torch.set_num_threads(threads)
         plan = read_plan(document)
         algorithm = plan.make_algorithm()
-        return Workshop(
-            client, make_learner(plan, data, client, device), algorithm.objective, algorithm.codec
-        )
+        learner: SiteLearner = make_learner(plan, data, client, device)
+        if pace:
+            learner = Paced(learner, pace)
+        return Workshop(client, learner, algorithm.objective, algorithm.codec)
 
     return prepare
