@@ -1,7 +1,6 @@
 """The real server and its sites: the same algorithm object on a network.
 
-`serve` runs the server's side, `join` a site's; both take any transport that keeps the promises of `link`,
-and without one use gRPC.
+`serve` runs the server's side, `join` a site's; both take any transport that keeps the promises of `link`.
 """
 
 from offbeat.net.join import join

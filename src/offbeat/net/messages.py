@@ -22,9 +22,9 @@ from offbeat.core.model import Model
 class Hello:
     """A site is there. Who it is, its credential says.
 
-    `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉, `labels` its
-    numbers of samples of each class, if it tells them. `holds` is the task it has in hand, in training or
-    trained and not yet acknowledged, of the run named `run`.
+    `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
+    size of the plan gives it), `labels` its numbers of samples of each class, if it tells them. `holds` is
+    the task it has in hand, in training or trained and not yet acknowledged, of the run named `run`.
     """
 
     samples: int
@@ -85,7 +85,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The site leaves for good."""
+    """The site leaves for good, or has heard that the run is over (`Over`)."""
 
     reason: str = ""
 
@@ -160,7 +160,10 @@ class MaySend:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Stop this task, if it is in training, and forget what there is of it: its update is not wanted."""
+    """Stop this task, if it is in training, and forget what there is of it: its update is not wanted.
+
+    A site that held it (`Done`) has trained all the same: its own state stays as it is after the task.
+    """
 
     task: TaskId
     reason: str

@@ -63,9 +63,9 @@ async def serve(
 
     `model` and `training` are what sites train, and how. `test` are the data the model is evaluated on;
     without them `sample_shape` (of one sample) and `classes` say what the model takes. `state` is the run's
-    directory: where it holds this run already, the run goes on; if it has ended, sites are told so. `listen` opens the transport. When the
-    run has ended the server waits at most `linger` seconds for sites that have not heard of it. `started` is
-    given the service, to watch it and to end it.
+    directory: where it holds this run already, the run goes on; if it has ended, sites are told so. `listen`
+    opens the transport. When the run has ended the server waits at most `linger` seconds for sites that have
+    not heard of it. `started` is given the service, to watch it and to end it.
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
     """

@@ -63,6 +63,7 @@ class Service:
         self._told: set[str] = set()
         self._offset = coordinator.now - self._clock.now()
         self._links: dict[str, Conversation] = {}
+        self._readers: set[asyncio.Task[None]] = set()
         self._inbox: list[_Said] = []
         self._seen: dict[str, tuple[float, Beat]] = {}
         self._measured: list[tuple[Evaluation, Metrics]] = []
@@ -148,9 +149,15 @@ class Service:
         self._links[link.site] = mine
         if older is not None:
             older.cut("the site has opened another link")
+        reader = asyncio.create_task(self._read(link, mine, hello))
+        self._readers.add(reader)
         try:
-            await self._read(link, mine, hello)
+            await asyncio.wait({reader})
+            if not reader.cancelled():
+                reader.result()
         finally:
+            reader.cancel()
+            self._readers.discard(reader)
             if self._links.get(link.site) is mine:
                 del self._links[link.site]
                 self._put(_Said(self.now(), link.site, None))
@@ -315,6 +322,8 @@ class Service:
         self._leaving = True
         for conversation in list(self._links.values()):
             conversation.cut("the server has stopped")
+        for reader in list(self._readers):
+            reader.cancel()
         if self._measuring is not None:
             self._measuring.cancel()
             with suppress(asyncio.CancelledError, Exception):

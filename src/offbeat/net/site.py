@@ -100,7 +100,7 @@ class Site:
                     attempt, since = 0, self._heard
                 if self._patience is not None and self._clock.now() - since > self._patience:
                     raise RunError(f"no server for {self._patience:g} s: {reason}")
-                pause = min(FIRST_PAUSE * 2**attempt, LONGEST_PAUSE) * self._chance.uniform(0.5, 1.0)
+                pause = _pause(attempt) * self._chance.uniform(0.5, 1.0)
                 log.info("not connected (%s): the next attempt is in %.1f s", reason, pause)
                 attempt += 1
                 await self._clock.sleep(pause)
@@ -276,7 +276,7 @@ class Site:
             return
         except Exception as error:
             log.exception("task %d failed", job.task)
-            await self._clock.sleep(min(FIRST_PAUSE * 2**self._failures - FIRST_PAUSE, LONGEST_PAUSE))
+            await self._clock.sleep(_pause(self._failures) if self._failures else 0.0)
             self._failures += 1
             if self._job is job:
                 self._job = None
@@ -297,3 +297,8 @@ class Site:
         if self._job is not None:
             self._job.give_up()
             self._job = None
+
+
+def _pause(attempt: int) -> float:
+    """Seconds before another attempt: twice as long each time, up to a limit."""
+    return float(min(FIRST_PAUSE * 2 ** min(attempt, 32), LONGEST_PAUSE))
