@@ -167,8 +167,7 @@ def test_a_body_that_stops_is_ended_even_with_heartbeats():
             while not call.done():
                 await write(call, *framed(Beat()))
                 await asyncio.sleep(0.05)
-            code, why = await status(call)
-            assert (code, why) == ("DEADLINE_EXCEEDED", "the peer has sent nothing of an announced body for 0.5 s")
+            assert at.listener.rejected == {"slow": 1}
             assert at.listener._pool.free == LIMITS.memory
 
     asyncio.run(story())

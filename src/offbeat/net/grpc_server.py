@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -15,12 +16,14 @@ from offbeat.net.conversation import Conversation, Ending
 from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
-from offbeat.net.grpc_common import METHOD, SERVICE, STATUS, Options, options, said
+from offbeat.net.frames import frames
+from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, STATUS, Options, options, said
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
-from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
+from offbeat.net.wire import encode
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
@@ -118,7 +121,7 @@ class Listener:
             self._open -= 1
         if ending.kind:
             await self._refuse(context, ending)
-        context.set_details(said(ending.reason))
+        await context.abort(grpc.StatusCode.CANCELLED, said(ending.reason))
 
     async def _serve(self, context: Context) -> Ending:
         try:
@@ -181,9 +184,15 @@ class Listener:
         await link.close()
 
     async def _refuse(self, context: Context, ending: Ending) -> None:
+        """Count and say what is wrong: in a last message, for a peer that is still sending, and as status."""
         self._rejected[ending.kind] += 1
         _log.warning("refused %s: %s", context.peer(), ending.reason)
-        await context.abort(STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT), said(ending.reason))
+        status = STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT)
+        last = encode(Refused(ending.reason, status in FINAL)).envelope
+        with suppress(TimeoutError, LinkClosedError):
+            async with asyncio.timeout(self._limits.drain):
+                await _ServerPipe(context).write(next(frames(last, ())))
+        await context.abort(status, said(ending.reason))
 
 
 def _server_options(limits: Limits) -> Options:

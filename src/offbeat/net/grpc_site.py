@@ -127,7 +127,7 @@ async def _broken(call: Call) -> LinkClosedError:
     """How a call that is over ended."""
     code, details = await call.code(), await call.details()
     what = details or "no reason given"
-    if code == grpc.StatusCode.OK:
+    if code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
         return LinkClosedError(f"the server has ended the conversation: {what}")
     if code in FINAL:
         return LinkRefusedError(f"the server has refused this site: {what}")
