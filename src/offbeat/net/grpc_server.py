@@ -120,8 +120,8 @@ class Listener:
         finally:
             self._open -= 1
         if ending.kind:
-            await self._refuse(context, ending)
-        await context.abort(grpc.StatusCode.CANCELLED, said(ending.reason))
+            return await self._refuse(context, ending)
+        _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
 
     async def _serve(self, context: Context) -> Ending:
         try:
@@ -192,7 +192,13 @@ class Listener:
         with suppress(TimeoutError, LinkClosedError):
             async with asyncio.timeout(self._limits.drain):
                 await _ServerPipe(context).write(next(frames(last, ())))
-        await context.abort(status, said(ending.reason))
+        _finish(context, status, ending.reason)
+
+
+def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
+    """Say how it ended; `abort` would too, but keep its traceback, and all that hangs on it, for ever."""
+    context.set_code(status)
+    context.set_details(said(reason))
 
 
 def _server_options(limits: Limits) -> Options:
