@@ -97,8 +97,11 @@ async def raw(
 
 
 async def status(call: Any) -> tuple[str, str]:
-    """How a call ended."""
+    """How a call ended; what it was told before is read over."""
     async with asyncio.timeout(30):
+        with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            while isinstance(await call.read(), bytes):
+                pass
         return (await call.code()).name, await call.details()
 
 

@@ -18,7 +18,7 @@ from offbeat.net.grpc_server import listen
 from offbeat.net.grpc_site import connect
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, ServerLink
-from offbeat.net.messages import Assign, Beat, Bye, CutShort, FromSite, Hello, Receipt, Result
+from offbeat.net.messages import Assign, Beat, Bye, CutShort, FromSite, Hello, Receipt, Refused, Result
 from offbeat.net.wire import encode
 from tests.net.net_help import LIMITS, raw, server, site, status, until, write
 
@@ -99,6 +99,8 @@ def test_a_server_that_fails_with_one_site_goes_on_with_others(caplog: pytest.Lo
     async def story() -> None:
         async with server(on_link=on_link) as at:
             async with site(at.address, "a") as link:
+                said = Refused("the server failed to handle what this site said", final=False)
+                assert await link.receive() == said
                 with pytest.raises(LinkClosedError, match="INTERNAL"):
                     await link.receive()
             async with site(at.address, "b") as link:
@@ -114,6 +116,9 @@ def test_a_newer_link_of_a_site_takes_the_place_of_the_older():
         async with server() as at, site(at.address, "a") as older, site(at.address, "b") as other:
             await until(lambda: len(at.heard.links) == 2)
             async with site(at.address, "a") as newer:
+                said = await older.receive()
+                assert isinstance(said, Refused)
+                assert not said.final
                 with pytest.raises(LinkClosedError, match="newer connection"):
                     await older.receive()
                 for link in (newer, other):
@@ -324,3 +329,17 @@ def test_hundreds_of_attacks_leave_an_honest_site_and_the_memory_alone():
         return grown
 
     assert asyncio.run(story()) < 64 << 20
+
+
+def test_a_site_is_told_what_was_wrong_while_it_is_still_sending():
+    async def story() -> None:
+        limits = replace(LIMITS, layout=Layout.flat(10))
+        async with server(limits=limits) as at, site(at.address, "a") as link:
+            await link.send(Result(1, 1, torch.zeros(20_000_000), INTEGERS))
+            said = await link.receive()
+            assert said == Refused("result has 80000000 bytes of delta: the model has 40", final=True)
+            with pytest.raises(LinkClosedError):
+                await link.receive()
+            assert at.listener.rejected == {"layout": 1}
+
+    asyncio.run(story())

@@ -120,7 +120,7 @@ class Listener:
         finally:
             self._open -= 1
         if ending.kind:
-            return await self._refuse(context, ending)
+            return self._refuse(context, ending)
         _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
 
     async def _serve(self, context: Context) -> Ending:
@@ -135,7 +135,11 @@ class Listener:
         )
         link.start()
         try:
-            return await self._lead(link, proof, context)
+            ending = await self._lead(link, proof, context)
+            if ending.kind:
+                await link.ended()
+                await _tell(pipe, ending, self._limits.drain)
+            return ending
         except asyncio.CancelledError:  # gRPC's word for a connection that is gone
             link.end(Ending("the connection is gone"))
             raise
@@ -183,16 +187,22 @@ class Listener:
             link.end(Ending("the server failed to handle what this site said", "ours"))
         await link.close()
 
-    async def _refuse(self, context: Context, ending: Ending) -> None:
-        """Count and say what is wrong: in a last message, for a peer that is still sending, and as status."""
+    def _refuse(self, context: Context, ending: Ending) -> None:
         self._rejected[ending.kind] += 1
         _log.warning("refused %s: %s", context.peer(), ending.reason)
-        status = STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT)
-        last = encode(Refused(ending.reason, status in FINAL)).envelope
-        with suppress(TimeoutError, LinkClosedError):
-            async with asyncio.timeout(self._limits.drain):
-                await _ServerPipe(context).write(next(frames(last, ())))
-        _finish(context, status, ending.reason)
+        _finish(context, _status(ending), ending.reason)
+
+
+async def _tell(pipe: _ServerPipe, ending: Ending, seconds: float) -> None:
+    """Say what is wrong in a last message too: a status can be lost on a peer that is still sending."""
+    last = encode(Refused(ending.reason, _status(ending) in FINAL)).envelope
+    with suppress(TimeoutError, LinkClosedError):
+        async with asyncio.timeout(seconds):
+            await pipe.write(next(frames(last, ())))
+
+
+def _status(ending: Ending) -> grpc.StatusCode:
+    return STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT)
 
 
 def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:

@@ -124,8 +124,12 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
 
 
 async def _broken(call: Call) -> LinkClosedError:
-    """How a call that is over ended."""
-    code, details = await call.code(), await call.details()
+    """How a call that is over ended; its status may wait for messages that nobody takes."""
+    try:
+        async with asyncio.timeout(1.0):
+            code, details = await call.code(), await call.details()
+    except TimeoutError:
+        return LinkClosedError("the connection has ended")
     what = details or "no reason given"
     if code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
         return LinkClosedError(f"the server has ended the conversation: {what}")
