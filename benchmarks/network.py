@@ -160,7 +160,9 @@ async def main() -> None:
     ours, raws = await both(0, 300, chosen.repeats)
     print("\n| heartbeat and answer | links | raw gRPC |\n|---|---|---|")
     print(f"| median | {1e3 / median(ours):.2f} ms | {1e3 / median(raws):.2f} ms |", flush=True)
-    print("\n| connections | memory each | processor, silent | processor, a beat every 5 s |\n|---|---|---|---|")
+    print(
+        "\n| connections | memory each | processor, silent | processor, a beat every 5 s |\n|---|---|---|---|"
+    )
     print(await idle(chosen.connections, chosen.seconds))
 
 

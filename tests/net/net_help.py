@@ -83,9 +83,7 @@ async def site(
 
 
 @asynccontextmanager
-async def raw(
-    address: str, metadata: Sequence[tuple[str, str | bytes]] = ()
-) -> AsyncIterator[Any]:
+async def raw(address: str, metadata: Sequence[tuple[str, str | bytes]] = ()) -> AsyncIterator[Any]:
     """A call that says what it likes."""
     channel = aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
     call = channel.stream_stream(CONVERSE)(metadata=tuple(metadata))

@@ -24,7 +24,9 @@ HELLO = Hello(10, 1, (5, 5), None, "run")
 
 def result(values: int = 100_000, integers: int = 1, shared: int | None = None) -> Result:
     extra = None if shared is None else torch.zeros(shared)
-    return Result(7, 5, torch.randn(values), torch.ones(integers, dtype=torch.int64), {"loss": 1.0}, 0.1, extra)
+    return Result(
+        7, 5, torch.randn(values), torch.ones(integers, dtype=torch.int64), {"loss": 1.0}, 0.1, extra
+    )
 
 
 def framed(message: FromSite, size: int = 64 << 10) -> list[bytes]:

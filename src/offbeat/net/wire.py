@@ -268,7 +268,9 @@ def allocate(sizes: Mapping[int, int], rooms: Rooms) -> dict[int, Tensor | bytea
 def _room(part: int, size: int, rooms: Rooms) -> Tensor | bytearray:
     if part == PAYLOAD:
         return bytearray(size)
-    return rooms.vector(size // 8, torch.int64) if part == INTEGERS else rooms.vector(size // 4, torch.float32)
+    return (
+        rooms.vector(size // 8, torch.int64) if part == INTEGERS else rooms.vector(size // 4, torch.float32)
+    )
 
 
 def told_layout(envelope: pb.Envelope, kind: str, limits: Limits) -> Layout | None:
