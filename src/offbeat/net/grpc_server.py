@@ -17,7 +17,7 @@ from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
 from offbeat.net.frames import frames
-from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, STATUS, Options, options, said
+from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, STATUS, Options, options, said
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
@@ -111,17 +111,18 @@ class Listener:
     async def _converse(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
         if self._open >= self._limits.connections:
-            await self._refuse(
-                context, Ending(f"{self._open} connections are open, no more are taken", "full")
-            )
+            full = Ending(f"{self._open} connections are open, no more are taken", "full")
+            self._refuse(context, full)
+            return
         self._open += 1
         try:
             ending = await self._serve(context)
         finally:
             self._open -= 1
         if ending.kind:
-            return self._refuse(context, ending)
-        _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
+            self._refuse(context, ending)
+        else:
+            _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
 
     async def _serve(self, context: Context) -> Ending:
         try:
@@ -149,7 +150,7 @@ class Listener:
 
     async def _lead(self, link: ServerConversation, proof: Proof, context: Context) -> Ending:
         """Wait for the hello, take the place of an older link of this site, and run the link to its end."""
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(ADMITTED)
         try:
             async with asyncio.timeout(self._limits.handshake):
                 await link.greeted()

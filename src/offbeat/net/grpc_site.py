@@ -10,7 +10,7 @@ from offbeat.net.address import split
 from offbeat.net.conversation import Conversation
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
-from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, options
+from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, options
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import FromServer, FromSite
@@ -30,21 +30,19 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
     call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
     try:
         async with asyncio.timeout(limits.handshake):
-            await call.initial_metadata()
-            if call.done():
+            metadata = await call.initial_metadata()
+            if not set(ADMITTED) <= set(metadata):
                 raise await _broken(call)
     except TimeoutError:
-        call.cancel()
-        await channel.close()
+        await _leave(call, channel)
         raise LinkClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
-    except (aio.AioRpcError, asyncio.CancelledError, LinkClosedError):
-        if not call.done():
-            call.cancel()
-            await channel.close()
-            raise
+    except aio.AioRpcError:
         error = await _broken(call)
-        await channel.close()
+        await _leave(call, channel)
         raise error from None
+    except (asyncio.CancelledError, LinkClosedError):
+        await _leave(call, channel)
+        raise
     return _open(call, channel, credentials, limits)
 
 
@@ -121,6 +119,11 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
         certificate_chain=None if credentials.certificate is None else pem(credentials.certificate),
     )
     return aio.secure_channel(address, tls, options=chosen)
+
+
+async def _leave(call: Call, channel: aio.Channel) -> None:
+    call.cancel()
+    await channel.close()
 
 
 async def _broken(call: Call) -> LinkClosedError:
