@@ -304,7 +304,7 @@ def test_hundreds_of_attacks_leave_an_honest_site_and_the_memory_alone():
             await write(call, *attack(chance))
             if chance.random() < 0.8:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(0.2):
+                    async with asyncio.timeout(0.05):
                         await call.code()
 
     async def story() -> int:
