@@ -343,3 +343,25 @@ def test_a_site_is_told_what_was_wrong_while_it_is_still_sending():
             assert at.listener.rejected == {"layout": 1}
 
     asyncio.run(story())
+
+
+def test_a_newer_link_begins_when_the_server_is_done_with_the_older():
+    events: list[str] = []
+
+    async def on_link(link: ServerLink) -> None:
+        number = sum(event.startswith("begin") for event in events)
+        events.append(f"begin {number}")
+        with suppress(LinkClosedError):
+            while True:
+                await link.receive()
+        await asyncio.sleep(0.2)
+        events.append(f"end {number}")
+
+    async def story() -> None:
+        async with server(on_link=on_link) as at, site(at.address, "a"):
+            await until(lambda: len(events) == 1)
+            async with site(at.address, "a"):
+                await until(lambda: len(events) >= 3)
+
+    asyncio.run(story())
+    assert events[:3] == ["begin 0", "end 0", "begin 1"]
