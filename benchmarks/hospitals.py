@@ -2,8 +2,9 @@
 
     python benchmarks/hospitals.py --out runs/hospitals [--seconds 40]
 
-One server and four sites, each a process of its own, on loopback, with the four hospitals' heart-disease data.
-A site's local step takes at least 10, 20, 40 or 80 ms. The simulator gets the same data, the same seconds per
+One server and four sites, each a process of its own, on loopback, with the four hospitals' heart-disease
+data. A site's local step takes at least 10, 20, 40 or 80 ms. The simulator gets the same data, the same seconds
+per
 step and the same algorithm. A real run's timing is never the same twice, so its numbers are not either.
 Needs the dataset heart_disease.
 """
@@ -85,7 +86,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=40.0)
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
-    print("| algorithm | where | mean accuracy of the last fifth (%) | best (%) | versions | updates | staleness | told in mid-task |")
+    heads = "algorithm | where | mean accuracy of the last fifth (%) | best (%) | versions | updates"
+    print(f"| {heads} | staleness | told in mid-task |")
     print("|---|---|---|---|---|---|---|---|")
     for name, algorithm in ALGORITHMS.items():
         sets = settings(algorithm, given.seconds)

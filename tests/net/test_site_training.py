@@ -25,6 +25,8 @@ from tests.conformance.test_same_everywhere import OPTIONS
 CLIENT, SEED = 3, 5
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 
+NETWORKED = [name for name in ob.ALGORITHMS if name != "wireless"]  # which needs a radio
+
 
 @pytest.fixture(autouse=True)
 def single_threaded() -> Any:
@@ -64,7 +66,7 @@ def same(kept: Kept, result: LocalResult, steps: int) -> None:
         assert torch.equal(tensor, result.state[name])
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize("name", NETWORKED)
 def test_cut_short_at_the_end_of_an_epoch(name: str, parts: Any) -> None:
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
     learner, workshop = both(algorithm, parts)
@@ -120,7 +122,7 @@ def test_a_task_that_is_given_up_ends_also_while_it_waits(parts: Any) -> None:
     thread.join()
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize("name", NETWORKED)
 def test_a_plan_says_all_there_is_to_know(name: str) -> None:
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
     plan = read_plan(plan_of(algorithm).document())
