@@ -3,9 +3,9 @@
     python benchmarks/hospitals.py --out runs/hospitals [--seconds 40]
 
 One server and four sites, each a process of its own, on loopback, with the four hospitals' heart-disease
-data. A site's local step takes at least 10, 20, 40 or 80 ms. The simulator gets the same data, the same seconds
-per
-step and the same algorithm. A real run's timing is never the same twice, so its numbers are not either.
+data. A site's local step takes at least 10, 20, 40 or 80 ms. The simulator gets the same data, the same
+seconds per step and the same algorithm. A real run's timing is never the same twice, so its numbers are not
+either.
 Needs the dataset heart_disease.
 """
 
