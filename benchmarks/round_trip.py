@@ -173,9 +173,7 @@ def main() -> None:
         print(line("one fsync", fsync(place, 200)), flush=True)
         print(line("one transaction", transactions(place, 200)), flush=True)
         for label, door in (("in memory", Memory()), ("gRPC", Grpc(layout))):
-            took = asyncio.run(
-                round_trips(door, place / label, chosen.tasks, chosen.sites, chosen.features)
-            )
+            took = asyncio.run(round_trips(door, place / label, chosen.tasks, chosen.sites, chosen.features))
             print(line(f"round trip, {label}", took), flush=True)
 
 
