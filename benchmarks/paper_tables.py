@@ -111,7 +111,9 @@ def main() -> None:
     options = parser.parse_args()
     began, lines = time.monotonic(), []
     for name, paper in STUDIES[options.study].items():
-        recipe = load_recipe(f"{options.study}/fashion-small", scale=paper.scale, sets=options.set)
+        recipe = load_recipe(
+            f"{options.study}/fashion-small", scales=[paper.scale] if paper.scale else [], sets=options.set
+        )
         labels = options.labels.split(",") if options.labels else list(recipe.algorithms)
         place = options.out / name.lower().replace(", ", "-")
         records = run(plan(recipe, labels, options.seeds or recipe.seeds, place), options.jobs, name)

@@ -81,7 +81,8 @@ def test_freed_room_is_used_again_and_room_in_use_is_not():
 def test_room_is_of_the_size_and_type_that_was_asked():
     rooms = Rooms()
     for size, dtype in ((100_000, torch.float32), (100_001, torch.float32), (100_000, torch.int64)):
-        assert (len(vector := rooms.vector(size, dtype)), vector.dtype) == (size, dtype)
+        vector = rooms.vector(size, dtype)
+        assert (len(vector), vector.dtype) == (size, dtype)
         del vector
     assert len(rooms._spare) == 1
 

@@ -98,7 +98,12 @@ from_site: st.SearchStrategy[FromSite] = st.one_of(
     st.builds(Bye, REASON),
 )
 hellos = st.builds(
-    Hello, COUNT, COUNT, st.none() | st.lists(COUNT, max_size=5).map(tuple), st.none() | COUNT, REASON.map(lambda r: r[:200])
+    Hello,
+    COUNT,
+    COUNT,
+    st.none() | st.lists(COUNT, max_size=5).map(tuple),
+    st.none() | COUNT,
+    REASON.map(lambda r: r[:200]),
 )
 from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(
@@ -106,9 +111,7 @@ from_server: st.SearchStrategy[FromServer] = st.one_of(
     ),
     st.builds(Refused, REASON, st.booleans()),
     st.builds(Beat, st.none() | COUNT, COUNT),
-    st.builds(
-        Assign, COUNT, COUNT, COUNT, COUNT, models(), COUNT, st.floats(0, 1e9), st.booleans()
-    ),
+    st.builds(Assign, COUNT, COUNT, COUNT, COUNT, models(), COUNT, st.floats(0, 1e9), st.booleans()),
     st.builds(Fresh, COUNT, COUNT, COUNT, st.none() | models()),
     st.builds(CutShort, COUNT),
     st.builds(MaySend, COUNT, st.none() | COUNT),
@@ -151,6 +154,7 @@ def in_order(sent: list[Any], got: list[Any]) -> None:
     """Everything is there once, and what is said of one task came in its order, but for heartbeats."""
     assert sorted(map(repr, map(plain, sent))) == sorted(map(repr, map(plain, got)))
     for task in {task_of(m) for m in sent}:
+
         def of(messages: list[Any], task: Any = task) -> list[Any]:
             return [plain(m) for m in messages if task_of(m) == task and not isinstance(m, Beat)]
 
@@ -182,7 +186,7 @@ def test_frames_are_protobuf_and_protobufs_own_are_read(message: FromSite, size:
         assert theirs.envelope == (envelope or pb.Envelope())
         assert (theirs.chunk.sum, theirs.chunk.data) == (checksum, bytes(data or b""))
         twisted = theirs.chunk.SerializeToString()
-        length = pb.Frame(chunk=theirs.chunk).SerializeToString()[1:-len(twisted)] if twisted else b""
+        length = pb.Frame(chunk=theirs.chunk).SerializeToString()[1 : -len(twisted)] if twisted else b""
         if twisted and envelope is not None:  # the chunk before the envelope, as nobody writes it
             swapped = b"\x12" + length + twisted + pb.Frame(envelope=envelope).SerializeToString()
             again = parse(swapped)

@@ -1,7 +1,7 @@
 """Frames: an envelope, a chunk of a body with the running checksum of that body, or both.
 
 Frames are put together and taken apart here by hand, in the bytes that protobuf defines for them, because
-protobuf would copy a chunk's data twice more. What another encoder wrote in another order is read by protobuf.
+protobuf would copy a chunk's data twice more. What another encoder wrote in another order, protobuf reads.
 """
 
 from collections.abc import Iterator, Sequence

@@ -5,6 +5,8 @@ import grpc
 from offbeat.net.limits import FRAME, Limits
 
 SERVICE, METHOD = "offbeat.v1.Federation", "Converse"
+ADMITTED = (("offbeat-protocol", "1"),)
+"""The first metadata of a server that has taken a site's credential."""
 Options = list[tuple[str, int]]
 
 STATUS = {

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 import grpc
@@ -14,13 +15,15 @@ from offbeat.net.address import split
 from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
-from offbeat.net.grpc_common import METHOD, SERVICE, STATUS, Options, options, said
+from offbeat.net.frames import frames
+from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, STATUS, Options, options, said
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
-from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
 from offbeat.net.talk import Conversation, Ending
+from offbeat.net.wire import encode
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
@@ -108,17 +111,18 @@ class Listener:
     async def _converse(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
         if self._open >= self._limits.connections:
-            await self._refuse(
-                context, Ending(f"{self._open} connections are open, no more are taken", "full")
-            )
+            full = Ending(f"{self._open} connections are open, no more are taken", "full")
+            self._refuse(context, full)
+            return
         self._open += 1
         try:
             ending = await self._serve(context)
         finally:
             self._open -= 1
         if ending.kind:
-            await self._refuse(context, ending)
-        context.set_details(said(ending.reason))
+            self._refuse(context, ending)
+        else:
+            _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
 
     async def _serve(self, context: Context) -> Ending:
         try:
@@ -132,7 +136,11 @@ class Listener:
         )
         link.start()
         try:
-            return await self._lead(link, proof, context)
+            ending = await self._lead(link, proof, context)
+            if ending.kind:
+                await link.ended()
+                await _tell(pipe, ending, self._limits.drain)
+            return ending
         except asyncio.CancelledError:  # gRPC's word for a connection that is gone
             link.end(Ending("the connection is gone"))
             raise
@@ -142,7 +150,7 @@ class Listener:
 
     async def _lead(self, link: ServerConversation, proof: Proof, context: Context) -> Ending:
         """Wait for the hello, take the place of an older link of this site, and run the link to its end."""
-        await context.send_initial_metadata(())
+        await context.send_initial_metadata(ADMITTED)
         try:
             async with asyncio.timeout(self._limits.handshake):
                 await link.greeted()
@@ -180,10 +188,28 @@ class Listener:
             link.end(Ending("the server failed to handle what this site said", "ours"))
         await link.close()
 
-    async def _refuse(self, context: Context, ending: Ending) -> None:
+    def _refuse(self, context: Context, ending: Ending) -> None:
         self._rejected[ending.kind] += 1
         _log.warning("refused %s: %s", context.peer(), ending.reason)
-        await context.abort(STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT), said(ending.reason))
+        _finish(context, _status(ending), ending.reason)
+
+
+async def _tell(pipe: _ServerPipe, ending: Ending, seconds: float) -> None:
+    """Say what is wrong in a last message too: a status can be lost on a peer that is still sending."""
+    last = encode(Refused(ending.reason, _status(ending) in FINAL)).envelope
+    with suppress(TimeoutError, LinkClosedError):
+        async with asyncio.timeout(seconds):
+            await pipe.write(next(frames(last, ())))
+
+
+def _status(ending: Ending) -> grpc.StatusCode:
+    return STATUS.get(ending.kind, grpc.StatusCode.INVALID_ARGUMENT)
+
+
+def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
+    """Say how it ended; `abort` would too, but keep its traceback, and all that hangs on it, for ever."""
+    context.set_code(status)
+    context.set_details(said(reason))
 
 
 def _server_options(limits: Limits) -> Options:

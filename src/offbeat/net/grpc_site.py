@@ -9,7 +9,7 @@ from grpc import aio
 from offbeat.net.address import split
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
-from offbeat.net.grpc_common import FINAL, METHOD, SERVICE, options
+from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, options
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import FromServer, FromSite
@@ -30,21 +30,19 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
     call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
     try:
         async with asyncio.timeout(limits.handshake):
-            await call.initial_metadata()
-            if call.done():
+            metadata = await call.initial_metadata()
+            if not set(ADMITTED) <= set(metadata):
                 raise await _broken(call)
     except TimeoutError:
-        call.cancel()
-        await channel.close()
+        await _leave(call, channel)
         raise LinkClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
-    except (aio.AioRpcError, asyncio.CancelledError, LinkClosedError):
-        if not call.done():
-            call.cancel()
-            await channel.close()
-            raise
+    except aio.AioRpcError:
         error = await _broken(call)
-        await channel.close()
+        await _leave(call, channel)
         raise error from None
+    except (asyncio.CancelledError, LinkClosedError):
+        await _leave(call, channel)
+        raise
     return _open(call, channel, credentials, limits)
 
 
@@ -123,11 +121,20 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
     return aio.secure_channel(address, tls, options=chosen)
 
 
+async def _leave(call: Call, channel: aio.Channel) -> None:
+    call.cancel()
+    await channel.close()
+
+
 async def _broken(call: Call) -> LinkClosedError:
-    """How a call that is over ended."""
-    code, details = await call.code(), await call.details()
+    """How a call that is over ended; its status may wait for messages that nobody takes."""
+    try:
+        async with asyncio.timeout(1.0):
+            code, details = await call.code(), await call.details()
+    except TimeoutError:
+        return LinkClosedError("the connection has ended")
     what = details or "no reason given"
-    if code == grpc.StatusCode.OK:
+    if code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
         return LinkClosedError(f"the server has ended the conversation: {what}")
     if code in FINAL:
         return LinkRefusedError(f"the server has refused this site: {what}")

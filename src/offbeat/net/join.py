@@ -1,10 +1,12 @@
 """Taking part in a run as a site."""
 
+import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from offbeat.core.events import ClientId
 from offbeat.data.dataset import Dataset
@@ -38,12 +40,21 @@ async def join(
 
     Raises `UsageError` where the data are not what the run asks for, `RunError` where the server refuses.
     """
+    await asyncio.to_thread(warm_up)
     labels = torch.bincount(data.y, minlength=data.classes).tolist() if tell_labels else None
     site = Site(
         connect, workshop_of(data, device, threads, pace), len(data), tuple(labels) if labels else None,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, patience=patience,
     )  # fmt: skip
     return await site.run()
+
+
+def warm_up() -> None:
+    """A step on nothing: PyTorch loads parts of itself at the first, which would look like a slow site."""
+    layer = nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+    layer(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
 
 
 def workshop_of(data: Dataset, device: str = "cpu", threads: int = 1, pace: float = 0.0) -> Prepare:

@@ -73,6 +73,10 @@ class Receiver(Generic[M]):
         message, taken = self._chunk(checksum, data)
         return message, taken or announced_bytes
 
+    def drop(self) -> None:
+        """Forget the body under way."""
+        self._body = None
+
     def _envelope(self, envelope: pb.Envelope) -> tuple[M | None, int]:
         kind = kind_of(envelope, self._allowed)
         self._greeting(kind)

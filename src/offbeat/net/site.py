@@ -17,7 +17,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.job import GivenUpError, Job, Workshop, encoded
-from offbeat.net.link import LinkClosedError, SiteLink
+from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import (
     Asks,
     Assign,
@@ -94,6 +94,8 @@ class Site:
                     over = await self._converse(link)
                     if over is not None:
                         return over
+                except LinkRefusedError as error:
+                    raise RunError(str(error)) from None
                 except OSError as error:  # of which LinkClosedError is one
                     reason = str(error) or type(error).__name__
                 if self._heard > since:

@@ -125,6 +125,8 @@ class Conversation(Generic[Out, In]):
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks, self._outbox = [], Outbox()  # who keeps a dead link keeps no tensors
+        self._receiver.drop()
         reserved, self._reserved = self._reserved, 0
         await self._pool.give(reserved)
         assert self._ending is not None

@@ -58,18 +58,11 @@ def claims_of(recipe: Mapping[str, Any] | None) -> list[Claim]:
 
 def findings(groups: Mapping[str, Sequence[RunLike]], claims: Sequence[Claim]) -> list[Finding]:
     """Each pair of labels that a claim names and that there are runs of with common seeds."""
-    levels: dict[tuple[str, By], dict[int, float]] = {}
-
-    def level(label: str, by: By) -> dict[int, float]:
-        if (label, by) not in levels:
-            levels[label, by] = dict(_levels(groups.get(label, []), by))
-        return levels[label, by]
-
     found = []
     for claim in claims:
-        ahead = level(claim.better, claim.by)
+        ahead = dict(_levels(groups.get(claim.better, []), claim.by))
         for other in claim.than:
-            behind = level(other, claim.by)
+            behind = dict(_levels(groups.get(other, []), claim.by))
             sign = 1.0 if claim.by == "accuracy" else -1.0
             gaps = np.array([sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind])
             if len(gaps):
@@ -90,12 +83,18 @@ def cells(finding: Finding) -> tuple[str, str, str, str]:
     return pair, gap, f"{finding.agreeing} of {finding.seeds}", verdict
 
 
+def level(run: RunLike, by: By) -> float | None:
+    """The number that a run is compared by; None without evaluations."""
+    rows = [row for row in run.metrics() if row["t"] >= (1 - LAST) * run.duration]
+    values = [row["loss" if by == "loss" else "accuracy"] for row in rows]
+    known = [float(v) for v in values if v is not None]
+    if by == "change":
+        known = [abs(b - a) for a, b in pairwise(known)]
+    return float(np.mean(known)) if known else None
+
+
 def _levels(runs: Sequence[RunLike], by: By) -> Iterator[tuple[int, float]]:
     for run in runs:
-        rows = [row for row in run.metrics() if row["t"] >= (1 - LAST) * run.duration]
-        values = [row["loss" if by == "loss" else "accuracy"] for row in rows]
-        known = [float(v) for v in values if v is not None]
-        if by == "change":
-            known = [abs(b - a) for a, b in pairwise(known)]
-        if known:
-            yield run.seed, float(np.mean(known))
+        found = level(run, by)
+        if found is not None:
+            yield run.seed, found

@@ -1,0 +1,117 @@
+"""What several tests of the network use: a server that records, links that say hello, raw calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from grpc import aio
+
+from offbeat.net.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.grpc_server import Listener, listen
+from offbeat.net.grpc_site import connect
+from offbeat.net.limits import Limits
+from offbeat.net.link import LinkClosedError, ServerLink, SiteLink
+from offbeat.net.messages import Beat, FromSite, Hello, Receipt, Result
+
+LIMITS = Limits(drain=1.0)
+CONVERSE = "/offbeat.v1.Federation/Converse"
+
+
+@dataclass
+class Heard:
+    """What a server heard of each site, and how its links ended."""
+
+    said: dict[str, list[FromSite]] = field(default_factory=dict)
+    ended: list[tuple[str, str]] = field(default_factory=list)
+    links: list[ServerLink] = field(default_factory=list)
+
+    async def on_link(self, link: ServerLink) -> None:
+        """Record, answer heartbeats, give receipts."""
+        self.links.append(link)
+        try:
+            while True:
+                message = await link.receive()
+                self.said.setdefault(link.site, []).append(message)
+                if isinstance(message, Beat):
+                    await link.send(message)
+                elif isinstance(message, Result):
+                    await link.send(Receipt(message.task, True))
+        except LinkClosedError as error:
+            self.ended.append((link.site, str(error)))
+
+
+@dataclass
+class Open:
+    """A listening server."""
+
+    listener: Listener
+    heard: Heard
+    address: str
+
+
+@asynccontextmanager
+async def server(
+    credentials: ServerCredentials | None = None,
+    limits: Limits = LIMITS,
+    on_link: Callable[[ServerLink], Awaitable[None]] | None = None,
+    host: str = "127.0.0.1",
+) -> AsyncIterator[Open]:
+    """A server on a free port."""
+    heard = Heard()
+    listener = await listen(f"{host}:0", credentials or ServerCredentials(), limits, on_link or heard.on_link)
+    try:
+        yield Open(listener, heard, f"{host}:{listener.port}")
+    finally:
+        await listener.close()
+
+
+@asynccontextmanager
+async def site(
+    address: str, credentials: SiteCredentials | str, limits: Limits = LIMITS
+) -> AsyncIterator[SiteLink]:
+    """A link that has said hello."""
+    if isinstance(credentials, str):
+        credentials = SiteCredentials(name=credentials)
+    link = await connect(address, credentials, limits)
+    try:
+        await link.send(Hello(10, 1))
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def raw(address: str, metadata: Sequence[tuple[str, str | bytes]] = ()) -> AsyncIterator[Any]:
+    """A call that says what it likes."""
+    channel = aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    call = channel.stream_stream(CONVERSE)(metadata=tuple(metadata))
+    try:
+        yield call
+    finally:
+        call.cancel()
+        await channel.close()
+
+
+async def status(call: Any) -> tuple[str, str]:
+    """How a call ended; what it was told before is read over."""
+    async with asyncio.timeout(30):
+        with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            while isinstance(await call.read(), bytes):
+                pass
+        return (await call.code()).name, await call.details()
+
+
+async def write(call: Any, *frames: bytes) -> None:
+    """Send frames to a server that may have hung up."""
+    with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+        for frame in frames:
+            await call.write(frame)
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    """Wait for something that is about to be true."""
+    async with asyncio.timeout(30):
+        while not ready():
+            await asyncio.sleep(0.01)

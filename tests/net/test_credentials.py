@@ -1,0 +1,361 @@
+"""Who is let in: rules beyond loopback, certificates, tokens, names."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.net.address import is_loopback, split
+from offbeat.net.credentials import Gate, ServerCredentials, SiteCredentials
+from offbeat.net.fields import Violation
+from offbeat.net.grpc_server import listen
+from offbeat.net.grpc_site import connect
+from offbeat.net.link import LinkClosedError, LinkRefusedError
+from offbeat.net.messages import Beat, Refused
+from offbeat.net.outbox import Outbox
+from offbeat.net.tokens import enrol, revoke
+from tests.net.net_help import LIMITS, Heard, raw, server, site, status, until, write
+
+FILES = (Path("c"), Path("k"))
+
+# ---- what may be started ----
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:1", True),
+        ("127.9.9.9:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("0.0.0.0:1", False),
+        ("[::]:1", False),
+        ("10.0.0.1:1", False),
+        ("localhost.example:1", False),
+    ],
+)
+def test_which_addresses_are_this_machines_own(address: str, loopback: bool):
+    assert is_loopback(address) == loopback
+
+
+@given(st.text(max_size=20))
+def test_no_address_is_taken_wrongly(address: str):
+    try:
+        host, port = split(address)
+    except UsageError:
+        return
+    assert address in (f"{host}:{address.rpartition(':')[2]}", f"[{host}]:{address.rpartition(':')[2]}")
+    assert 0 <= port <= 65535
+
+
+@pytest.mark.parametrize(
+    ("credentials", "why"),
+    [
+        (ServerCredentials(), "TLS is required"),
+        (ServerCredentials(tokens=Path("t")), "TLS is required"),
+        (ServerCredentials(insecure_any_name=True), "TLS is required"),
+        (ServerCredentials(*FILES), "must prove who they are"),
+        (ServerCredentials(insecure_plaintext=True), "must prove who they are"),
+    ],
+)
+def test_what_may_not_listen_beyond_loopback(credentials: ServerCredentials, why: str):
+    with pytest.raises(UsageError, match=why):
+        asyncio.run(listen("0.0.0.0:0", credentials, LIMITS, Heard().on_link))
+    credentials.check("127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        ServerCredentials(*FILES, client_ca=Path("ca")),
+        ServerCredentials(*FILES, tokens=Path("t")),
+        ServerCredentials(*FILES, insecure_any_name=True),
+        ServerCredentials(tokens=Path("t"), insecure_plaintext=True),
+    ],
+)
+def test_what_may_listen_beyond_loopback(credentials: ServerCredentials):
+    credentials.check("0.0.0.0:0")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: ServerCredentials(certificate=Path("c")), "tls-cert without tls-key"),
+        (lambda: ServerCredentials(key=Path("k")), "tls-key without tls-cert"),
+        (lambda: ServerCredentials(client_ca=Path("ca")), "it needs TLS"),
+        (lambda: SiteCredentials(certificate=Path("c")), "certificate without key"),
+        (lambda: SiteCredentials(name="a/b"), "name = 'a/b'"),
+        (lambda: SiteCredentials(token="a\nb"), "token: it has characters"),
+        (lambda: SiteCredentials(ca=Path("c"), insecure_plaintext=True), "neither ca nor certificate"),
+    ],
+)
+def test_credentials_that_make_no_sense(make: Callable[[], object], why: str):
+    with pytest.raises(UsageError, match=why):
+        make()
+
+
+def test_a_site_speaks_tls_beyond_loopback():
+    assert SiteCredentials().tls("10.0.0.1:1")
+    assert not SiteCredentials(insecure_plaintext=True).tls("10.0.0.1:1")
+    assert not SiteCredentials().tls("127.0.0.1:1")
+    assert SiteCredentials(ca=Path("ca")).tls("127.0.0.1:1")
+
+
+def test_a_token_is_not_shown():
+    assert "secret" not in repr(SiteCredentials(token="a:secret"))
+
+
+# ---- the gate ----
+
+
+def admitted(
+    credentials: ServerCredentials, identity: dict[str, list[bytes]] | None = None, **said: str
+) -> str:
+    metadata = {{"name": "offbeat-site", "auth": "authorization"}[key]: value for key, value in said.items()}
+    return Gate(credentials).admit(metadata, identity or {}).site
+
+
+def test_without_proofs_a_site_says_its_name():
+    assert admitted(ServerCredentials(), name="a") == "a"
+    for wrong in ("", "a b", "../x", "é"):
+        with pytest.raises(Violation, match="not one that a site can have"):
+            admitted(ServerCredentials(), name=wrong)
+    with pytest.raises(Violation, match="no name"):
+        admitted(ServerCredentials())
+
+
+def test_a_certificates_name_is_the_sites():
+    needs = ServerCredentials(*FILES, client_ca=Path("ca"))
+    common, other = "x509_common_name", "x509_subject_alternative_name"
+    assert admitted(needs, {common: [b"a"], other: [b"x", b"y"]}) == "a"
+    assert admitted(needs, {other: [b"b"]}) == "b"
+    assert admitted(needs, {common: [b"a"]}, name="a") == "a"
+    with pytest.raises(Violation, match="not one and the same"):
+        admitted(needs, {common: [b"a"]}, name="b")
+    for identity in ({}, {other: [b"a", b"b"]}, {common: [b"a", b"b"]}):
+        with pytest.raises(Violation, match="certificate has not one"):
+            admitted(needs, identity)
+    with pytest.raises(Violation, match="not one that"):
+        admitted(needs, {common: [b"a\xff"]})
+
+
+def test_a_token_and_a_certificate_must_agree(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+    both = ServerCredentials(*FILES, client_ca=Path("ca"), tokens=path)
+    assert admitted(both, {"x509_common_name": [b"a"]}, auth=f"Bearer {token}") == "a"
+    with pytest.raises(Violation, match="one and the same"):
+        admitted(both, {"x509_common_name": [b"b"]}, auth=f"Bearer {token}")
+    with pytest.raises(Violation, match="no token"):
+        admitted(both, {"x509_common_name": [b"a"]})
+    with pytest.raises(Violation, match="certificate has not"):
+        admitted(both, {}, auth=f"Bearer {token}")
+
+
+# ---- on a live server ----
+
+
+def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+
+    async def refused(address: str, credentials: SiteCredentials, why: str) -> None:
+        with pytest.raises(LinkRefusedError, match=why):
+            await connect(address, credentials, LIMITS)
+
+    async def story() -> None:
+        async with server(ServerCredentials(tokens=path)) as at:
+            async with site(at.address, SiteCredentials(token=token)) as link:
+                await link.send(Beat())
+                assert await link.receive() == Beat()
+                assert at.listener.sites == ("a",)
+                await refused(at.address, SiteCredentials(name="a"), "no token")
+                await refused(at.address, SiteCredentials(token="a:wrong"), "not valid")
+                await refused(at.address, SiteCredentials(name="b", token=token), "one and the same")
+                await refused(at.address, SiteCredentials(token=token + "x" * 500), "no token")
+                revoke(path, "a")
+                await link.send(Beat())
+                said = await link.receive()
+                assert isinstance(said, Refused)
+                assert "no longer valid" in said.reason
+                await refused(at.address, SiteCredentials(token=token), "not valid")
+                assert at.listener.rejected == {"credential": 6}
+            async with site(at.address, SiteCredentials(token=enrol(path, "a"))) as link:
+                await link.send(Beat())
+                assert await link.receive() == Beat()
+
+    asyncio.run(story())
+
+
+def test_a_damaged_tokens_file_stops_a_server_from_starting(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(RunError, match="cannot be read"):
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(tokens=path), LIMITS, Heard().on_link))
+
+
+def test_metadata_that_is_too_large_or_given_twice():
+    async def story() -> None:
+        async with server() as at:
+            async with raw(at.address, (("offbeat-site", "x" * 100_000),)) as call:
+                assert (await status(call))[0] == "RESOURCE_EXHAUSTED"
+            async with raw(at.address, (("offbeat-site", "a"), ("offbeat-site", "b"))) as call:
+                assert (await status(call))[0] == "UNAUTHENTICATED"
+            assert at.heard.links == []
+            async with site(at.address, "a") as link:
+                await link.send(Beat())
+                assert await link.receive() == Beat()
+
+    asyncio.run(story())
+
+
+def test_a_recorded_handshake_is_worth_nothing_without_the_credential(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+    recorded: list[bytes] = []
+
+    async def story() -> None:
+        real = Outbox.frame
+
+        def recording(self: Outbox) -> bytes:
+            recorded.append(real(self))
+            return recorded[-1]
+
+        async with server(ServerCredentials(tokens=path)) as at:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(Outbox, "frame", recording)
+                async with site(at.address, SiteCredentials(token=token)):
+                    await until(lambda: bool(at.heard.links))
+            async with raw(at.address, (("offbeat-site", "a"),)) as call:
+                await write(call, *recorded)
+                assert (await status(call))[0] == "UNAUTHENTICATED"
+            assert len(at.heard.links) == 1
+
+    asyncio.run(story())
+    assert recorded
+
+
+# ---- certificates ----
+
+
+class Authority:
+    """A certificate authority of a test."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        crypto = pytest.importorskip("cryptography")
+        assert crypto
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._issued = self._sign(name, self._key.public_key(), ca=True)
+        self.file = self._save("ca", self._issued)
+
+    def issue(self, name: str, days: float = 1.0, host: str | None = None) -> tuple[Path, Path]:
+        """A certificate and its key, valid for so many days (negative: no more)."""
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._save(name, self._sign(name, key.public_key(), days=days, host=host))
+        pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+        path = self._folder / f"{self._name}-{name}.key"
+        path.write_bytes(pem)
+        return certificate, path
+
+    def _save(self, name: str, certificate: object) -> Path:
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.x509 import Certificate
+
+        assert isinstance(certificate, Certificate)
+        path = self._folder / f"{self._name}-{name}.pem"
+        path.write_bytes(certificate.public_bytes(s.Encoding.PEM))
+        return path
+
+    def _sign(
+        self, name: str, key: object, ca: bool = False, days: float = 1.0, host: str | None = None
+    ) -> object:
+        from ipaddress import ip_address
+
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.x509.oid import NameOID
+
+        now = datetime.now(UTC)
+
+        def named(text: str) -> x509.Name:
+            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+        built = (
+            x509.CertificateBuilder()
+            .subject_name(named(name))
+            .issuer_name(named(self._name if not ca else name))
+            .public_key(key)  # type: ignore[arg-type]
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=10))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if host is not None:
+            built = built.add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), False
+            )
+        return built.sign(self._key, hashes.SHA256())
+
+
+def test_mutual_tls_on_a_live_server(tmp_path: Path):
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    credentials = ServerCredentials(*ours.issue("server", host="127.0.0.1"), client_ca=ours.file)
+    good = ours.issue("a")
+
+    async def fails(address: str, shown: SiteCredentials) -> None:
+        with pytest.raises(LinkClosedError, match="UNAVAILABLE"):
+            await connect(address, shown, LIMITS)
+
+    async def story() -> None:
+        async with server(credentials) as at:
+            async with site(at.address, SiteCredentials(None, None, ours.file, *good)) as link:
+                await link.send(Beat())
+                assert await link.receive() == Beat()
+                assert at.listener.sites == ("a",)
+                with pytest.raises(LinkRefusedError, match="one and the same"):
+                    await connect(at.address, SiteCredentials("b", None, ours.file, *good), LIMITS)
+                for wrong in (theirs.issue("a"), ours.issue("late", days=-1.0)):
+                    await fails(at.address, SiteCredentials(None, None, ours.file, *wrong))
+                await fails(at.address, SiteCredentials("a", None, ours.file))  # none at all
+                await fails(at.address, SiteCredentials("a"))  # no TLS
+                await fails(
+                    at.address, SiteCredentials(None, None, theirs.file, *good)
+                )  # not the site's server
+                await link.send(Beat(1, 1))
+                assert await link.receive() == Beat(1, 1)
+            assert [link.site for link in at.heard.links] == ["a"]
+
+    asyncio.run(story())
+
+
+def test_a_server_under_another_name_or_with_an_expired_certificate_is_not_spoken_to(tmp_path: Path):
+    ours = Authority(tmp_path, "ours")
+
+    async def story() -> None:
+        for pair in (ours.issue("one", host="127.0.0.2"), ours.issue("two", days=-1.0, host="127.0.0.1")):
+            async with server(ServerCredentials(*pair)) as at:
+                with pytest.raises(LinkClosedError, match="UNAVAILABLE"):
+                    await connect(at.address, SiteCredentials("a", "a:token", ours.file), LIMITS)
+                assert at.heard.links == []
+
+    asyncio.run(story())
+
+
+def test_files_that_are_no_certificates(tmp_path: Path):
+    (tmp_path / "junk").write_text("junk", encoding="utf-8")
+    for path, why in ((tmp_path / "none", "cannot be read"), (tmp_path / "junk", "not a PEM file")):
+        with pytest.raises(UsageError, match=why):
+            asyncio.run(listen("127.0.0.1:0", ServerCredentials(path, path), LIMITS, Heard().on_link))
+        with pytest.raises(UsageError, match=why):
+            asyncio.run(connect("127.0.0.1:1", SiteCredentials(ca=path), LIMITS))

@@ -1,0 +1,82 @@
+"""Tokens: made once, kept as hashes, replaced and revoked while a server runs."""
+
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.net.tokens import Tokens, enrol, revoke
+
+
+def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    a, b = enrol(path, "a"), enrol(path, "b")
+    tokens = Tokens(path)
+    assert (tokens.site(a), tokens.site(b)) == ("a", "b")
+    for wrong in ("", "a", "a:", a[:-1], a + "x", "b" + a[1:], "c:" + a[2:], a.swapcase(), "a:\udcff"):
+        assert tokens.site(wrong) is None
+
+
+def test_the_file_has_no_secret_and_is_its_owners_alone(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    secrets = [enrol(path, "a").partition(":")[2], enrol(path, "a", keep=True).partition(":")[2]]
+    text = path.read_text(encoding="utf-8")
+    assert not any(secret in text for secret in secrets)
+    assert all(len(secret) == 43 for secret in secrets)  # 256 bits in base64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert len({one["salt"] for one in json.loads(text)["sites"]["a"]}) == 2
+    assert [entry.name for entry in tmp_path.iterdir()] == ["tokens.json"]
+
+
+def test_a_new_token_replaces_the_old_ones_or_keeps_the_last(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    first = enrol(path, "a")
+    tokens = Tokens(path)
+    assert tokens.site(first) == "a"
+    second = enrol(path, "a", keep=True)
+    assert [tokens.site(t) for t in (first, second)] == ["a", "a"]
+    third = enrol(path, "a", keep=True)
+    assert [tokens.site(t) for t in (first, second, third)] == [None, "a", "a"]
+    fourth = enrol(path, "a")
+    assert [tokens.site(t) for t in (second, third, fourth)] == [None, None, "a"]
+
+
+def test_a_revoked_token_is_worthless_at_once(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    a, b = enrol(path, "a"), enrol(path, "b")
+    tokens = Tokens(path)
+    assert tokens.site(a) == "a"
+    revoke(path, "a")
+    assert (tokens.site(a), tokens.site(b)) == (None, "b")
+    with pytest.raises(UsageError, match="there are tokens of: b"):
+        revoke(path, "a")
+    path.unlink()
+    assert tokens.site(b) is None
+
+
+def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    path = tmp_path / "tokens.json"
+    a = enrol(path, "a")
+    tokens = Tokens(path)
+    assert tokens.site(a) == "a"
+    for damage in ("{", "[]", '{"sites": {"a": 3}}', '{"sites": {"a": [{}]}}'):
+        path.write_text(damage, encoding="utf-8")
+        os.utime(path, ns=(1, hash(damage) % 10**9))
+        assert tokens.site(a) == "a"
+        with pytest.raises(RunError, match=r"tokens\.json cannot be read"):
+            Tokens(path)
+        with pytest.raises(RunError):
+            enrol(path, "b")
+    assert "go on to count" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a:b", "é", "x" * 64, ".a", "a\n"])
+def test_names_that_no_site_has(tmp_path: Path, name: str):
+    with pytest.raises(UsageError, match="a name has 1 to 63"):
+        enrol(tmp_path / "tokens.json", name)
+    assert not (tmp_path / "tokens.json").exists()
