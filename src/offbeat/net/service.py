@@ -194,6 +194,7 @@ class Service:
                 if isinstance(message, Bye):
                     self._heard_of_the_end(link.site)
                     return
+                conversation.say(Over(self._over))
             else:
                 await slot.acquire()
                 self._put(_Said(self.now(), link.site, message, slot))
@@ -318,9 +319,11 @@ class Service:
         """Measure the last version, tell the sites, write the final model."""
         coordinator = self._coordinator
         self._over = coordinator.stopped or ""
-        for said in self._inbox:  # too late: whoever sent it will hear of the end
+        for said in self._inbox:  # too late: whoever sent it hears of the end, a hello of this moment too
             if said.slot is not None:
                 said.slot.release()
+            if said.message is not None and said.site in self._links:
+                self._links[said.site].say(Over(self._over))
         self._to_measure = None
         if self._measuring is not None:
             await self._measuring
