@@ -97,6 +97,7 @@ def serve(
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
+    terms = _terms(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name,
@@ -136,7 +137,7 @@ def serve(
 
             return await serve_run(
                 algorithm, loaded.model, loaded.training, state, open_door,
-                terms=_terms(loaded, sites, lease, norm_bound), seed=loaded.seed, test=source.test,
+                terms=terms, seed=loaded.seed, test=source.test,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
             )  # fmt: skip
