@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from offbeat.console import out
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Layout, Model
+from offbeat.core.validation import explain, pick
 from offbeat.data import load
 from offbeat.models.registry import build as build_module
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
@@ -95,6 +97,7 @@ def serve(
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
+    terms = _terms(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name,
@@ -134,7 +137,7 @@ def serve(
 
             return await serve_run(
                 algorithm, loaded.model, loaded.training, state, open_door,
-                terms=_terms(loaded, sites, lease, norm_bound), seed=loaded.seed, test=source.test,
+                terms=terms, seed=loaded.seed, test=source.test,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
             )  # fmt: skip
@@ -275,11 +278,15 @@ def dashboard_token(state: StateDirectory) -> None:
 
 def _terms(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> Terms:
     until, every = recipe.until, recipe.evaluate
-    return Terms(
-        clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
-        seconds=until.seconds, versions=until.versions, tasks=until.tasks, accuracy=until.accuracy,
-        evaluate_versions=every.versions, evaluate_seconds=every.seconds,
-    )  # fmt: skip
+    try:
+        return Terms(
+            clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
+            seconds=until.seconds, versions=until.versions, tasks=until.tasks, accuracy=until.accuracy,
+            evaluate_versions=every.versions, evaluate_seconds=every.seconds,
+        )  # fmt: skip
+    except ValidationError as error:
+        option = str(pick(error)["loc"][0])
+        raise UsageError(f"--{option.replace('_', '-')}: {explain(error)}") from None
 
 
 def _layout(recipe: Recipe, shape: tuple[int, ...], classes: int, shared_vectors: int) -> Layout:

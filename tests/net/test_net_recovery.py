@@ -1,7 +1,11 @@
 """A server that dies at any moment: books and model come back from the state directory, bit for bit."""
 
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -121,20 +125,51 @@ def same(a: Coordinator, b: Coordinator) -> None:
 @settings(max_examples=40, deadline=None)
 @given(
     name=st.sampled_from(NAMES),
+    room=st.sampled_from((0, 9000, 2**25)),
     deaths=st.dictionaries(st.integers(0, 90), st.sampled_from(("before", "after")), max_size=4),
     checkpoints=st.sets(st.integers(0, 90), max_size=10),
 )
 def test_killed_at_any_moment_and_brought_back(
     name: str,
+    room: int,
     deaths: dict[int, str],
     checkpoints: set[int],
     learner: ob.TorchLearner,
     runs: Runs,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
-    """With checkpoints at any time, and deaths before and after a commit."""
-    rows = rows_of(runs[name])
+    """With checkpoints at any time, deaths before and after a commit, updates in the database or in files."""
     directory = tmp_path_factory.mktemp("state") / "d"
+    with room_for(room):
+        kill_and_bring_back(name, deaths, checkpoints, learner, runs[name], directory)
+    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+    assert updates_in_database(directory) == 0
+
+
+@contextmanager
+def room_for(nbytes: int) -> Iterator[None]:
+    """So many bytes of small updates go into the database."""
+    with patch("offbeat.net.state.MOST_SMALL", nbytes):
+        yield
+
+
+def updates_in_database(directory: Path) -> int:
+    database = sqlite3.connect(directory / "run.db")
+    try:
+        return int(database.execute("SELECT count(*) FROM updates").fetchone()[0])
+    finally:
+        database.close()
+
+
+def kill_and_bring_back(
+    name: str,
+    deaths: dict[int, str],
+    checkpoints: set[int],
+    learner: ob.TorchLearner,
+    run: ob.Run,
+    directory: Path,
+) -> None:
+    rows = rows_of(run)
     coordinator = new(name, learner, rows)
     play = Play(make(name), learner, coordinator)
     state = State.create(directory, META, coordinator)
@@ -158,11 +193,10 @@ def test_killed_at_any_moment_and_brought_back(
                 state.commit(outcome, coordinator)
                 play.deliver(outcome)
         assert play.rows == rows
-        assert torch.equal(coordinator.tensors.model.values, runs[name].model.values)
+        assert torch.equal(coordinator.tensors.model.values, run.model.values)
         state.finish(coordinator, {})
     finally:
         state.close()
-    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
 
 
 def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs, tmp_path: Path) -> None:
@@ -190,13 +224,12 @@ def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs
     same(coordinator, back)
 
 
-def test_a_missing_update_is_an_error_that_names_it(
-    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
-) -> None:
-    rows = rows_of(runs["fedbuff"])
-    coordinator = new("fedbuff", learner, rows)
-    play = Play(make("fedbuff"), learner, coordinator)
-    state = State.create(tmp_path / "d", META, coordinator)
+def first_update(name: str, learner: ob.TorchLearner, runs: Runs, directory: Path) -> list[Row]:
+    """A state directory whose last event is the first update that arrived; returns all of the run's rows."""
+    rows = rows_of(runs[name])
+    coordinator = new(name, learner, rows)
+    play = Play(make(name), learner, coordinator)
+    state = State.create(directory, META, coordinator)
     for row in (row for row in rows if row.kind == "event"):
         outcome = play.event(row)
         state.commit(outcome, coordinator)
@@ -204,14 +237,35 @@ def test_a_missing_update_is_an_error_that_names_it(
         if outcome.updates:
             break
     state.close()
+    return rows
+
+
+def test_a_missing_update_is_an_error_that_names_it(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    with room_for(0):
+        rows = first_update("fedbuff", learner, runs, tmp_path / "d")
     (file,) = (tmp_path / "d").glob("update-*")
     file.unlink()
     with pytest.raises(RunError, match=rf"{file.name} is missing"):
         State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
 
 
+def test_a_small_update_is_in_the_database_and_a_large_one_in_a_file(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    first_update("fedbuff", learner, runs, tmp_path / "small")
+    assert updates_in_database(tmp_path / "small") == 1
+    assert not list((tmp_path / "small").glob("update-*"))
+    with patch("offbeat.net.state.SMALL", 2000):
+        first_update("fedbuff", learner, runs, tmp_path / "large")
+    assert updates_in_database(tmp_path / "large") == 0
+    assert len(list((tmp_path / "large").glob("update-*"))) == 1
+
+
+@pytest.mark.parametrize("where", ["file", "database"])
 def test_a_full_disk_stops_before_anything_is_said(
-    learner: ob.TorchLearner, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    where: str, learner: ob.TorchLearner, runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rows = rows_of(runs["fedbuff"])
     coordinator = new("fedbuff", learner, rows)
@@ -219,19 +273,23 @@ def test_a_full_disk_stops_before_anything_is_said(
     state = State.create(tmp_path / "d", META, coordinator)
 
     def full(*_: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on device") if where == "file" else sqlite3.OperationalError("full")
 
     for row in (row for row in rows if row.kind == "event"):
         outcome = play.event(row)
         if outcome.updates:
-            with monkeypatch.context() as patch:
-                patch.setattr("offbeat.net.state.write_tensors", full)
-                with pytest.raises(RunError, match=r"No space left.*No acknowledged update is lost"):
+            with monkeypatch.context() as broken, room_for(0 if where == "file" else 2**25):
+                if where == "file":
+                    broken.setattr("offbeat.net.state.write_tensors", full)
+                else:
+                    broken.setattr("offbeat.runs.store.RunStore._put_meta", full)
+                with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):
                     state.commit(outcome, coordinator)
             break
         state.commit(outcome, coordinator)
         play.deliver(outcome)
     state.abandon("failed")
+    assert updates_in_database(tmp_path / "d") == 0
     back = new("fedbuff", learner, rows)
     State.reopen(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 0

@@ -99,6 +99,7 @@ class Coordinator:
         self.rejected: Counter[str] = Counter()
         self.stopped: str | None = None
         self.now = 0.0
+        self.began: float | None = None
         self.rows = self.evaluations = 0
         self.last_metrics: Metrics = {}
         self.best_accuracy: float | None = None
@@ -167,7 +168,8 @@ class Coordinator:
             if self.stopped is None and self.server.timers.get(timer) == at:
                 self._happen(now, Timer(timer))
         self._evaluate_by_time(now)
-        if self.terms.seconds is not None and now >= self.terms.seconds:
+        ends = self._ends()
+        if ends is not None and now >= ends:
             self.stop(now, f"reached {self.terms.seconds:g} seconds")
 
     def next_due(self) -> float | None:
@@ -176,8 +178,8 @@ class Coordinator:
             return None
         due = list(self.server.timers.values())
         due += [s.last_seen + self.terms.lease for s in self.books.sites.values() if s.present]
-        if self.terms.seconds is not None:
-            due.append(self.terms.seconds)
+        if (ends := self._ends()) is not None:
+            due.append(ends)
         if self.terms.evaluate_seconds is not None and self.server.begun:
             due.append(self._next_evaluation)
         return min(due, default=None)
@@ -281,7 +283,6 @@ class Coordinator:
         if not self.server.begun and self.stopped is None and len(fleet) >= self.terms.clients:
             if self.terms.evaluate_versions is not None:
                 self._outcome.evaluations.append(self.evaluation())
-            self._next_evaluation = now
             self._happen(now, Begin())
 
     def _brought_back(self, site: SiteBook) -> set[TaskId]:
@@ -462,6 +463,8 @@ class Coordinator:
                 books.by_client[event.client].present = False
                 for lost in books.leave_behind(task, self.terms.remembered) if task is not None else ():
                     self.tensors.lose(lost)
+            case Begin():
+                self.began = self._next_evaluation = now
             case _:
                 pass
 
@@ -561,11 +564,18 @@ class Coordinator:
         self.now = max(now, self.now, self.server.now)
         return self.now
 
+    def _ends(self) -> float | None:
+        """When the run ends at the latest: seconds count from its beginning, not from the server's start."""
+        if self.began is None or self.terms.seconds is None:
+            return None
+        return self.began + self.terms.seconds
+
     def _evaluate_by_time(self, now: float) -> None:
         every = self.terms.evaluate_seconds
-        if every is not None and self.server.begun and self.stopped is None and now >= self._next_evaluation:
-            self._outcome.evaluations.append(self.evaluation())
-            self._next_evaluation = every * (now // every + 1)
+        if every is None or self.began is None or self.stopped is not None or now < self._next_evaluation:
+            return
+        self._outcome.evaluations.append(self.evaluation())
+        self._next_evaluation = self.began + every * ((now - self.began) // every + 1)
 
     def _check_limits(self, now: float) -> None:
         terms, server = self.terms, self.server

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from threading import Lock
 from typing import TypeVar
 
 from offbeat.core.events import Metrics
@@ -71,11 +72,15 @@ class Service:
         self._measuring: asyncio.Task[None] | None = None
         self._last_measured = -1
         self._stirred = asyncio.Event()
+        self._alarm: asyncio.Task[None] | None = None
+        self._rings = 0.0  # when the alarm does
         self._wish: str | None = None  # to end the run, for this reason
         self._leaving = False
         self._over: str | None = None
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
         self._evaluator = ThreadPoolExecutor(1, "offbeat-evaluation")
+        self._busy = Lock()  # held while the coordinator changes
+        self._asked, self._changed = False, False
         self._shown = snapshot(coordinator, self._label)
 
     # ---- for whoever runs it ----
@@ -116,8 +121,23 @@ class Service:
         self._stirred.set()
 
     def snapshot(self) -> Snapshot:
-        """The server as it was after the last batch."""
+        """The server as it is now; while a batch is under way, as it was before, or a little earlier.
+
+        It never waits, and may be called in any thread.
+        """
+        self._asked = True
+        if self._busy.acquire(blocking=False):
+            try:
+                self._look()
+            finally:
+                self._busy.release()
         return self._shown
+
+    def _look(self) -> None:
+        """Show the server as it is. With many sites this takes a while: so only if somebody watches."""
+        if self._changed and self._asked:
+            self._shown = snapshot(self._coordinator, self._label)
+            self._asked = self._changed = False
 
     def now(self) -> float:
         """Seconds of the run's clock."""
@@ -174,6 +194,7 @@ class Service:
                 if isinstance(message, Bye):
                     self._heard_of_the_end(link.site)
                     return
+                conversation.say(Over(self._over))
             else:
                 await slot.acquire()
                 self._put(_Said(self.now(), link.site, message, slot))
@@ -187,19 +208,23 @@ class Service:
     # ---- the loop ----
 
     async def _wait(self) -> None:
-        """Wait until somebody says something or time asks for something."""
-        lease = self._coordinator.terms.lease
+        """Wait until somebody says something or time asks for something.
+
+        An alarm that rings too early costs one empty round, so it is set anew only to ring earlier.
+        """
+        lease, now = self._coordinator.terms.lease, self.now()
         due = self._coordinator.next_due()
-        pause = lease / 4 if due is None else min(max(due - self.now(), 0.0), lease / 4)
-        stirred = asyncio.create_task(self._stirred.wait())
-        passed = asyncio.create_task(self._clock.sleep(pause))
-        try:
-            await asyncio.wait({stirred, passed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (stirred, passed):
-                task.cancel()
-            await asyncio.gather(stirred, passed, return_exceptions=True)
+        rings = now + lease / 4 if due is None else min(max(due, now), now + lease / 4)
+        if self._alarm is None or self._alarm.done() or rings < self._rings:
+            if self._alarm is not None:
+                self._alarm.cancel()
+            self._rings, self._alarm = rings, asyncio.create_task(self._ring(rings - now))
+        await self._stirred.wait()
         self._stirred.clear()
+
+    async def _ring(self, pause: float) -> None:
+        await self._clock.sleep(pause)
+        self._stirred.set()
 
     async def _round(self) -> None:
         """One batch: to the coordinator, to disk, to the sites."""
@@ -223,6 +248,20 @@ class Service:
         measured: list[tuple[Evaluation, Metrics]],
     ) -> Outcome:
         """In the coordinator's thread: feed it, and make durable what comes of it."""
+        with self._busy:
+            outcome = self._feed(batch, seen, measured)
+            if outcome.durable:
+                self._state.commit(outcome, self._coordinator)
+            self._changed = True
+            self._look()
+        return outcome
+
+    def _feed(
+        self,
+        batch: list[_Said],
+        seen: dict[str, tuple[float, Beat]],
+        measured: list[tuple[Evaluation, Metrics]],
+    ) -> Outcome:
         coordinator = self._coordinator
         for site, (at, beat) in seen.items():
             coordinator.seen(at, site, beat)
@@ -236,11 +275,7 @@ class Service:
         coordinator.tick(self.now())
         if self._wish is not None:
             coordinator.stop(self.now(), self._wish)
-        outcome = coordinator.take()
-        if outcome.durable:
-            self._state.commit(outcome, coordinator)
-        self._shown = snapshot(coordinator, self._label)
-        return outcome
+        return coordinator.take()
 
     def _deliver(self, outcome: Outcome) -> None:
         for row in outcome.rows:
@@ -284,9 +319,11 @@ class Service:
         """Measure the last version, tell the sites, write the final model."""
         coordinator = self._coordinator
         self._over = coordinator.stopped or ""
-        for said in self._inbox:  # too late: whoever sent it will hear of the end
+        for said in self._inbox:  # too late: whoever sent it hears of the end, a hello of this moment too
             if said.slot is not None:
                 said.slot.release()
+            if said.message is not None and said.site in self._links:
+                self._links[said.site].say(Over(self._over))
         self._to_measure = None
         if self._measuring is not None:
             await self._measuring
@@ -312,11 +349,12 @@ class Service:
 
     def _write_end(self, measured: list[tuple[Evaluation, Metrics]]) -> None:
         coordinator = self._coordinator
-        for evaluation, metrics in measured:
-            coordinator.evaluated(evaluation, metrics)
-        self._state.commit(coordinator.take(), coordinator)
-        self._state.finish(coordinator, summarise(coordinator))
-        self._shown = snapshot(coordinator, self._label)
+        with self._busy:
+            for evaluation, metrics in measured:
+                coordinator.evaluated(evaluation, metrics)
+            self._state.commit(coordinator.take(), coordinator)
+            self._state.finish(coordinator, summarise(coordinator))
+            self._changed = True
 
     async def _close(self) -> None:
         self._leaving = True
@@ -324,6 +362,9 @@ class Service:
             conversation.cut("the server has stopped")
         for reader in list(self._readers):
             reader.cancel()
+        if self._alarm is not None:
+            self._alarm.cancel()
+            await asyncio.gather(self._alarm, return_exceptions=True)
         if self._measuring is not None:
             self._measuring.cancel()
             with suppress(asyncio.CancelledError, Exception):

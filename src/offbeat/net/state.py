@@ -1,13 +1,14 @@
 """The state directory of a deployed run: a run's directory whose every update is durable.
 
-An update is written to a file of its own and fsynced; then one transaction holds the journal's rows of its
-arrival and of all it caused. The model is written now and then only: after a crash it is the last
-checkpoint's, with the updates that arrived since taken in once more, in the order of the journal.
+One transaction holds an update and the journal's rows of its arrival and of all it caused, so that one fsync
+is enough; a large update is written to a file of its own and fsynced before. The model is written now and
+then only: after a crash it is the last checkpoint's, with the updates that arrived since taken in once more,
+in the order of the journal.
 """
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,16 +22,20 @@ from offbeat.core.model import Tensors
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.outcome import Outcome, SiteRow
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.files import pack_tensors, read_tensors, sync_directory, unpack_tensors, write_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import restore_model
 from offbeat.runs.store import RunStore, Statement, update_file
 
 CHECKPOINT_SECONDS = 30.0
 MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
-_SITES = (
-    "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)"
+SMALL = 2**18  # bytes of an update up to which the database takes it faster than a file
+MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the room they took
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
+    "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB NOT NULL)",
 )
+_FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
 class State:
@@ -40,8 +45,8 @@ class State:
         self.directory = store.directory
         self._store, self._pause = store, pause
         self._least_pause = pause
-        self._logged, self._saved = 0, time.monotonic()
-        self._store.flush({}, [(_SITES, [()])])
+        self._logged, self._small, self._saved = 0, 0, time.monotonic()
+        self._store.flush({}, [(table, [()]) for table in _TABLES])
 
     @classmethod
     def create(
@@ -78,22 +83,37 @@ class State:
 
     def commit(self, outcome: Outcome, coordinator: Coordinator) -> None:
         """Make an outcome durable. Raises `RunError` where that fails: then nothing of it is."""
-        try:
-            for task, result in outcome.updates.items():
-                self._logged += result.delta.nbytes
-                write_tensors(self.directory / update_file(task), _update_tensors(result))
-            if outcome.updates:
-                sync_directory(self.directory)
-        except OSError as error:
-            raise RunError(
-                f"cannot write an update to {self.directory}: {error}. No acknowledged update is lost: make "
-                "room, or mend it, and start the server again"
-            ) from None
         for row in outcome.rows:
             self._store.row(row)
         for metric in outcome.metrics:
             self._store.metric(metric)
-        self._store.flush(_meta(coordinator), _register(outcome.sites.values()))
+        try:
+            small = self._write_updates(outcome.updates)
+            log: Statement = ("INSERT OR REPLACE INTO updates VALUES (?, ?)", small)
+            self._store.flush(_meta(coordinator), [*_register(outcome.sites.values()), log])
+        except (OSError, RunError) as error:
+            what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
+            raise RunError(
+                f"{what}. No acknowledged update is lost: make room, or mend it, and start the server again"
+            ) from None
+
+    def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[tuple[TaskId, bytes]]:
+        """Write the files of the large ones; returns the small ones, for the transaction to come."""
+        small: list[tuple[TaskId, bytes]] = []
+        files = False
+        for task, result in updates.items():
+            tensors = _update_tensors(result)
+            size = sum(tensor.nbytes for tensor in tensors.values())
+            self._logged += size
+            if size <= SMALL and self._small + size <= MOST_SMALL:
+                self._small += size
+                small.append((task, pack_tensors(tensors)))
+                continue
+            files = True
+            write_tensors(self.directory / update_file(task), tensors)
+        if files:
+            sync_directory(self.directory)
+        return small
 
     def due(self, model_bytes: int) -> bool:
         """Is it time for a checkpoint?"""
@@ -101,16 +121,17 @@ class State:
         return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
 
     def checkpoint(self, coordinator: Coordinator) -> None:
-        """Write the tensors as they are now; delete the files that are not needed any more."""
+        """Write the tensors as they are now; delete the updates and files that are not needed any more."""
         begun = time.monotonic()
-        self._store.checkpoint(coordinator.tensors, ClientStates(self.directory), coordinator.now)
-        self._logged, self._saved = 0, time.monotonic()
+        states = ClientStates(self.directory)
+        self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
+        self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> None:
         """The run has ended: its final model, by tensor names."""
         model, reason = coordinator.tensors.model, coordinator.stopped or ""
-        self._store.finish(model, coordinator.now, reason, summary)
+        self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
         self.close()
 
     def abandon(self, status: str) -> None:
@@ -134,7 +155,7 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
         if not restored and rows[0].seq >= checkpoint.journal:
             restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
             restored = True
-        coordinator.relive(rows, _loader(record.path, rows[0]) if restored else None)
+        coordinator.relive(rows, _loader(record, rows[0]) if restored else None)
     if not restored:
         restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
     _recall_evaluations(record, coordinator)
@@ -154,18 +175,25 @@ def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
         yield group
 
 
-def _loader(directory: Path, row: Row) -> Any:
+def _loader(record: RunRecord, row: Row) -> Callable[[TaskId], LocalResult]:
     def load(task: TaskId) -> LocalResult:
-        path = directory / update_file(task)
-        if not path.is_file():
-            raise RunError(f"{path} is missing: restore the directory from a copy that was made whole")
-        saved = read_tensors(path)
+        saved = _saved_update(record, task)
         metrics = {k: v for k, v in (row.data or {}).items() if k != "seconds"}
         return LocalResult(
             saved["delta"], saved["integers"], metrics, float(saved["lr"][0]), saved.get("shared")
         )
 
     return load
+
+
+def _saved_update(record: RunRecord, task: TaskId) -> Tensors:
+    """An update's tensors: from the database if it was small, else from its file."""
+    for (data,) in record.select("SELECT tensors FROM updates WHERE task = ?", (task,)):
+        return unpack_tensors(data)
+    path = record.path / update_file(task)
+    if not path.is_file():
+        raise RunError(f"{path} is missing: restore the directory from a copy that was made whole")
+    return read_tensors(path)
 
 
 def _recall_evaluations(record: RunRecord, coordinator: Coordinator) -> None:

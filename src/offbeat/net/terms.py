@@ -14,11 +14,12 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 class Terms:
     """The terms of a run on a network.
 
-    It begins when `clients` sites are there. A site that is silent for `lease` seconds is gone. An update
-    whose parameters' norm is above `norm_bound` is refused (none: no bound). The run ends at whichever comes
-    first of `seconds` (of its own clock), `versions`, `tasks` (updates that have arrived) and `accuracy`, in
-    (0, 1], of the test data; with none it goes on until it is stopped. The model is evaluated every so many
-    versions, every so many seconds, or both; one version at a time, the newest first.
+    It begins when `clients` sites are there, however long that takes. A site that is silent for `lease`
+    seconds is gone. An update whose parameters' norm is above `norm_bound` is refused (none: no bound).
+    The run ends at whichever comes first of `seconds` (since it began), `versions`, `tasks` (updates that
+    have arrived) and `accuracy`, in (0, 1], of the test data; with none it goes on until it is stopped.
+    The model is evaluated every so many versions, every so many seconds, or both; one version at a time,
+    the newest first.
 
     Of the tasks whose sites have gone, those from the newest `remembered` base versions can be brought back.
     """

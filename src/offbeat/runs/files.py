@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 
@@ -31,6 +31,16 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Into memory of PyTorch's own: the last bits of a dot product can depend on where a vector starts.
     """
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
+    """What such a file would hold, for somewhere else to keep it."""
+    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
+
+
+def unpack_tensors(data: bytes) -> dict[str, Tensor]:
+    """The tensors of `pack_tensors`, in memory of PyTorch's own."""
+    return {name: tensor.clone() for name, tensor in load(data).items()}
 
 
 def sync_directory(directory: Path) -> None:

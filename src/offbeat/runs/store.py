@@ -105,8 +105,14 @@ class RunStore:
         """
         self._commit(meta, None, {}, others)
 
-    def checkpoint(self, tensors: GlobalModel, clients: ClientStates, duration: float) -> None:
-        """Make everything so far durable, so that the run can go on from here."""
+    def checkpoint(
+        self,
+        tensors: GlobalModel,
+        clients: ClientStates,
+        duration: float,
+        others: Iterable[Statement] = (),
+    ) -> None:
+        """Make everything so far durable, with other statements, so that the run can go on from here."""
         states = clients.save()
         names = self._write_checkpoint(tensors)
         bases = {task: version for task, (version, _) in tensors.bases.items()}
@@ -120,10 +126,18 @@ class RunStore:
             {"duration": duration},
             "INSERT OR REPLACE INTO checkpoints VALUES (1, :journal, :metrics, :version, :data)",
             {"version": tensors.version, "data": json.dumps(data)},
+            others,
         )
         self._delete_except({*names, *states.values(), MODEL})
 
-    def finish(self, model: Model, duration: float, stop_reason: str, summary: Mapping[str, Any]) -> None:
+    def finish(
+        self,
+        model: Model,
+        duration: float,
+        stop_reason: str,
+        summary: Mapping[str, Any],
+        others: Iterable[Statement] = (),
+    ) -> None:
         """End the run: its last rows, its final model by tensor names; checkpoints are no longer needed."""
         try:
             write_tensors(self.directory / MODEL, model.state_dict())
@@ -136,7 +150,7 @@ class RunStore:
             "stop_reason": stop_reason,
             "summary": dict(summary),
         }
-        self._commit(meta, "DELETE FROM checkpoints", {})
+        self._commit(meta, "DELETE FROM checkpoints", {}, others)
         self._delete_except({MODEL})
         with suppress(sqlite3.OperationalError):  # somebody is reading it at this moment
             self._database.execute("PRAGMA busy_timeout = 0")
