@@ -66,7 +66,9 @@ async def _treat(
             await asyncio.wait(ways, timeout=chance.uniform(0.05, 10.0), return_when=asyncio.FIRST_COMPLETED)
             lost.set()
         if fate != "dropped":
-            await asyncio.wait(ways, return_when=asyncio.ALL_COMPLETED if lost.is_set() else asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                ways, return_when=asyncio.ALL_COMPLETED if lost.is_set() else asyncio.FIRST_COMPLETED
+            )
     finally:
         for way in ways:
             way.cancel()

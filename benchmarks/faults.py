@@ -12,6 +12,7 @@ must give the bytes of model.safetensors. Exit status 1 if any of it is not so.
 """
 
 import argparse
+import asyncio
 import json
 import os
 import signal
@@ -19,9 +20,8 @@ import socket
 import sys
 import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,14 +29,13 @@ from random import Random
 from statistics import median
 from typing import Any
 
-import asyncio
 import torch
 import yaml
 from bad_network import relay
+from processes import call_offbeat, ended, fork, kill
 from safetensors.torch import load_file
 from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
-from offbeat.cli import main as offbeat
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.net.coordinator import Coordinator
@@ -65,45 +64,6 @@ class Counts:
     site_pauses: int = 0
     died: int = 0
     recovery: list[float] = field(default_factory=list)
-
-
-# ---- processes ----
-
-
-def fork(work: Callable[[], object], log: Path) -> int:
-    """Do something in a process of its own, which writes to `log`; returns its id."""
-    child = os.fork()
-    if child:
-        return child
-    status = 1
-    try:
-        file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(file, 1)
-        os.dup2(file, 2)
-        signal.set_wakeup_fd(-1)
-        work()
-        status = 0
-    except SystemExit as end:
-        status = int(end.code or 0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        os._exit(status)
-
-
-def ended(process: int) -> int | None:
-    """A child's exit status, if it has ended."""
-    done, status = os.waitpid(process, os.WNOHANG)
-    return os.waitstatus_to_exitcode(status) if done else None
-
-
-def kill(process: int) -> None:
-    """Kill a child that may be stopped."""
-    with suppress(ProcessLookupError):
-        os.kill(process, signal.SIGKILL)
-    with suppress(ChildProcessError):
-        os.waitpid(process, 0)
 
 
 class Storm:
@@ -184,7 +144,7 @@ class Storm:
             else:
                 self.counts.recovery.append(self.await_server())
                 self._hurt_sites()
-                self._run_for(self.chance.uniform(0.1, 4.0))
+                self._run_for(self.chance.uniform(0.1, 6.0))
             if ended(self.server) is not None:
                 self.counts.died += 1
             else:
@@ -253,13 +213,6 @@ class Storm:
                 os.waitpid(self.network, 0)
 
 
-def call_offbeat(words: list[str]) -> None:
-    """The command line, in this process."""
-    torch.set_num_threads(1)
-    sys.argv = ["offbeat", *words]
-    offbeat()
-
-
 def recipe(algorithm: str, sites: int, seed: int) -> dict[str, Any]:
     """A tiny model on few samples."""
     return {
@@ -299,16 +252,15 @@ def examine(state: Path, logs: Path) -> Findings:
     record = read_run(state)
     rows, names = list(record.rows()), record.site_names()
     arrived = Counter((names[row.client or 0], row.task) for row in rows if row.name == "arrived")
-    acknowledged = {
-        (site, task): times for site, tasks in read_tasks(logs, ACKNOWLEDGED).items() for task, times in tasks.items()
-    }  # fmt: skip
+    logged = read_tasks(logs, ACKNOWLEDGED)
+    acknowledged = {(site, task): times for site, tasks in logged.items() for task, times in tasks.items()}
     sent = [times for tasks in read_tasks(logs, SENT).values() for times in tasks.values()]
     taken = Counter(task for row in rows if row.name == "aggregate" for task in (row.data or {})["tasks"])
     lost = [key for key in acknowledged if key not in arrived]
     twice = [key for key, times in arrived.items() if times > 1]
     taken_twice = [task for task, times in taken.items() if times > 1]
-    wrong = [f"{what}: {found[:10]}" for what, found in
-             (("acknowledged and lost", lost), ("arrived twice", twice), ("aggregated twice", taken_twice)) if found]  # fmt: skip
+    must_be_none = {"acknowledged and lost": lost, "arrived twice": twice, "aggregated twice": taken_twice}
+    wrong = [f"{what}: {found[:10]}" for what, found in must_be_none.items() if found]
     if record.status != "finished":
         wrong.append(f"the run is {record.status}")
     left = sorted(p.name for p in state.glob("*.safetensors"))
@@ -318,10 +270,18 @@ def examine(state: Path, logs: Path) -> Findings:
     if redone.startswith("other"):
         wrong.append(f"the model of the journal is {redone}")
     return Findings(
-        len(rows), max((row.version or 0 for row in rows), default=0), sum(sent) - len(sent), len(acknowledged),
-        sum(acknowledged.values()) - len(acknowledged), sum(arrived.values()), len(lost), len(twice),
-        len(taken_twice), wrong, redone,
-    )  # fmt: skip
+        rows=len(rows),
+        versions=max((row.version or 0 for row in rows), default=0),
+        sent_again=sum(sent) - len(sent),
+        acknowledged=len(acknowledged),
+        acknowledged_again=sum(acknowledged.values()) - len(acknowledged),
+        arrived=sum(arrived.values()),
+        lost=len(lost),
+        twice=len(twice),
+        aggregated_twice=len(taken_twice),
+        wrong=wrong,
+        redone=redone,
+    )
 
 
 def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:

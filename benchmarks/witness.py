@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 
 from offbeat.core.errors import OffbeatError
-from offbeat.net import join
+from offbeat.net import join, site
 from offbeat.net.credentials import SiteCredentials
 from offbeat.net.limits import Limits
 from offbeat.net.link import SiteLink
@@ -60,6 +60,7 @@ class Witness:
 def take_part(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
     """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
     torch.set_num_threads(1)
+    site.LONGEST_PAUSE = 2.0  # they come back sooner than they would, so that there is more to lose
     asyncio.run(_all(address, names, shares, directory, pace))
 
 
@@ -115,3 +116,50 @@ def _keep(directory: Path, result: Result) -> None:
     part = directory / f"{os.getpid()}.part"
     part.write_bytes(octets)
     part.replace(directory / f"{result.task}-{sha256(octets).hexdigest()[:16]}.safetensors")
+
+
+# ---- one site that is honest ----
+
+
+@dataclass(frozen=True)
+class Honest:
+    """A site with a credential, on these data; from task `after` on it sends nothing while `held` exists."""
+
+    name: str
+    data: str
+    credentials: SiteCredentials
+    held: Path
+    after: int
+
+
+@dataclass
+class _Patient(Witness):
+    honest: Honest | None = None
+
+    async def send(self, message: FromSite) -> None:
+        """Send, an update not before it may."""
+        assert self.honest is not None
+        if isinstance(message, Result):
+            while message.task >= self.honest.after and self.honest.held.exists():
+                await asyncio.sleep(0.05)
+        await super().send(message)
+
+
+def keep_company(address: str, honest: Honest, directory: Path) -> None:
+    """Run this site in this process until its run is over."""
+    torch.set_num_threads(1)
+    asyncio.run(_keep_company(address, honest, directory))
+
+
+async def _keep_company(address: str, honest: Honest, directory: Path) -> None:
+    from offbeat.net.grpc_site import connect
+
+    log = directory / honest.name
+    log.mkdir(parents=True, exist_ok=True)
+    limits = Limits(handshake=20.0)
+
+    async def patient() -> SiteLink:
+        link = await connect(address, honest.credentials, limits)
+        return _Patient(link, log, Random(1), honest=honest)
+
+    await join(patient, site_data(honest.data), pace=0.05)
