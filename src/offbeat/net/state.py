@@ -41,7 +41,11 @@ class State:
         self._store, self._pause = store, pause
         self._least_pause = pause
         self._logged, self._saved = 0, time.monotonic()
-        self._store.flush({}, [(_SITES, [()])])
+        try:
+            self._store.flush({}, [(_SITES, [()])])
+        except BaseException:
+            self._store.close()
+            raise
 
     @classmethod
     def create(
