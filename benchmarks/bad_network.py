@@ -17,7 +17,7 @@ PIECE = 1 << 16
 
 
 async def relay(upstream: int, seed: int, told: Path) -> None:
-    """Carry connections to a port of this machine until SIGTERM; `told` gets its own port, then the counts."""
+    """Carry connections to a port of this machine until SIGTERM; tells its own port, then the counts."""
     chance, counts = Random(seed), Counter[str]()
     running: set[asyncio.Task[None]] = set()
 

@@ -1,4 +1,4 @@
-"""A live server among bad peers, with one honest site in training; counts what they tried and what came of it.
+"""A live server among bad peers, with one honest site in training; counts what came of it.
 
     python benchmarks/bad_peers.py [--messages 10000] [--seed 1]
 
@@ -7,7 +7,7 @@ certificate of another authority, no credential, somebody else's name. Then a si
 never joins sends what is not a message, claims 10 GB, breaks off: so many messages in all, random bytes and
 flipped bits of good frames. The honest run (fedavg) is made once without and once with all that: its model
 must have the same bytes. Last an insider joins a run and sends updates that are not its own, come twice, are
-NaN, infinite, of another shape, or of too many steps; none may be taken. Exit status 1 if any of it is not so.
+NaN, infinite, of another shape, or of too many steps; none may be taken. Exit status 1 if any is not so.
 """
 
 import argparse
@@ -375,8 +375,8 @@ def main() -> int:
     fedavg, fedasync = {"name": "fedavg", "steps": STEPS}, {"name": "fedasync", "steps": STEPS}
     honest, evil = shown(pki, "honest", tokens["honest"]), shown(pki, "evil", tokens["evil"])
     # every process is started before this one opens a connection of its own
-    runs = {name: Run(directory / name, pki, algorithm, chosen.seed)
-            for name, algorithm in (("quiet", fedavg), ("attacked", fedavg), ("infiltrated", fedasync))}  # fmt: skip
+    algorithms = {"quiet": fedavg, "attacked": fedavg, "infiltrated": fedasync}
+    runs = {name: Run(directory / name, pki, spec, chosen.seed) for name, spec in algorithms.items()}
     try:
         for run in runs.values():
             run.join(honest)

@@ -5,6 +5,7 @@
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
 directory and port; the sites' processes are killed and started again, and paused for longer than the lease.
+Now and then the server may write only small files for a while, as on a full disk, until it gives up.
 Each site writes every acknowledgement to disk before it goes on. When all kills are done the run is let reach
 a number of versions. Then every acknowledged update must be in the journal, once; no update may be in two
 aggregations; a replay must agree; and the journal's updates, taken in once more from the sites' own copies,
@@ -15,6 +16,7 @@ import argparse
 import asyncio
 import json
 import os
+import resource
 import signal
 import socket
 import sys
@@ -32,7 +34,7 @@ from typing import Any
 import torch
 import yaml
 from bad_network import relay
-from processes import call_offbeat, ended, fork, kill
+from processes import call_offbeat, ended, fork, has_ended, kill
 from safetensors.torch import load_file
 from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
@@ -63,13 +65,16 @@ class Counts:
     site_kills: int = 0
     site_pauses: int = 0
     died: int = 0
+    full: int = 0
     recovery: list[float] = field(default_factory=list)
 
 
 class Storm:
     """A server, its sites and the relay between them."""
 
-    def __init__(self, directory: Path, algorithm: str, sites: int, seed: int, pace: float) -> None:
+    def __init__(
+        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float
+    ) -> None:
         self.directory, self.sites, self.pace = directory, sites, pace
         self.chance, self.counts = Random(seed), Counts()
         self.state, self.logs = directory / "state", directory / "sites"
@@ -79,31 +84,47 @@ class Storm:
         self.server = self.network = 0
         self.relay_port = 0
         self.processes: list[int] = []
+        self.room: int | None = None
+        self.starts, self.full = 0, full
         self.paused: dict[int, float] = {}  # a process's place, and when it goes on
         self.logs.mkdir()
 
     # ---- starting ----
 
-    def start_server(self, versions: int = 10**6) -> None:
-        """Start the server, on the port it had before."""
+    def start_server(self, versions: int = 10**6, room: int | None = None) -> None:
+        """Start the server, on the port it had before. With `room` no file may have more bytes than that."""
         words = [
             "serve", str(self.recipe), "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
             "--lease", str(LEASE), "--log", "json", "--set", f"until.versions={versions}",
         ]  # fmt: skip
-        self.server = fork(lambda: call_offbeat(words), self.directory / "server.log")
+
+        def work() -> None:
+            if room is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            call_offbeat(words)
+
+        self.room, self.starts = room, self.starts + 1
+        self.server = fork(work, self.directory / f"server-{self.starts}.log")
 
     def await_server(self) -> float:
         """Wait until it listens; returns how many seconds that took. Starts it again if it ends instead."""
         begun = time.monotonic()
         while not self._announced():
             if (status := ended(self.server)) is not None:
-                self.counts.died += 1
+                self._count_end(status)
                 if self.counts.died > 20:
-                    raise RuntimeError(f"the server ends with {status}: see {self.directory}/server.log")
+                    raise RuntimeError(f"the server ends with {status}: see {self.directory}")
                 time.sleep(0.2)
                 self.start_server()
             time.sleep(0.01)
         return time.monotonic() - begun
+
+    def _count_end(self, status: int) -> None:
+        """The server has ended without being killed, as it may where it has no room."""
+        if self.room is not None and status == 1:
+            self.counts.full += 1
+        else:
+            self.counts.died += 1
 
     def _announced(self) -> bool:
         try:
@@ -145,12 +166,19 @@ class Storm:
                 self.counts.recovery.append(self.await_server())
                 self._hurt_sites()
                 self._run_for(self.chance.uniform(0.1, 6.0))
-            if ended(self.server) is not None:
-                self.counts.died += 1
+            if (status := ended(self.server)) is not None:
+                self._count_end(status)
             else:
                 kill(self.server)
                 self.counts.kills += 1
-            self.start_server()
+            self.start_server(room=self._room())
+
+    def _room(self) -> int | None:
+        """How large files may be now: mostly as large as they like."""
+        if self.chance.random() >= self.full:
+            return None
+        database = (self.state / "run.db").stat().st_size if (self.state / "run.db").exists() else 0
+        return self.chance.choice((2000, 1 << 15, 1 << 17, database + (1 << 12), database + (1 << 16)))
 
     def _run_for(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -159,7 +187,7 @@ class Storm:
             time.sleep(seconds / 2)
             os.kill(self.server, signal.SIGCONT)
             self.counts.pauses += 1
-        while time.monotonic() < until:
+        while time.monotonic() < until and not has_ended(self.server):
             self._continue_sites()
             time.sleep(0.005)
 
@@ -199,7 +227,7 @@ class Storm:
                 raise RuntimeError(f"the run did not end within {patience:g} s")
             time.sleep(0.05)
         if status:
-            raise RuntimeError(f"the server ended with {status}: see {self.directory}/server.log")
+            raise RuntimeError(f"the server ended with {status}: see {self.directory}")
 
     def close(self) -> None:
         """End all processes."""
@@ -337,6 +365,8 @@ def report(storm: Storm, findings: Findings, replay: bool) -> None:
         "server killed": f"{c.kills} (of them {c.early} while it started)",
         "server paused": c.pauses,
         "server ended by itself": c.died,
+        "server gave up on a full disk": c.full,
+        "tracebacks in the server's logs": tracebacks(storm.directory),
         "sites' processes killed": c.site_kills,
         "sites' processes paused": c.site_pauses,
         "connections": ", ".join(f"{count} {fate}" for fate, count in sorted(relayed.items())),
@@ -360,6 +390,12 @@ def report(storm: Storm, findings: Findings, replay: bool) -> None:
         print(f"a site ended with: {line}")
 
 
+def tracebacks(directory: Path) -> int:
+    """How many there are."""
+    logs = directory.glob("server-*.log")
+    return sum(path.read_text(encoding="utf-8", errors="replace").count("Traceback") for path in logs)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description="kill a federation over and over, and count")
     parser.add_argument("--algorithm", choices=ALGORITHMS, default="fedbuff")
@@ -367,12 +403,13 @@ def main() -> int:
     parser.add_argument("--sites", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a local step takes at least")
+    parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
     parser.add_argument("--directory", type=Path, help="where to work; it is kept")
     chosen = parser.parse_args()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    storm = Storm(directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace)
+    storm = Storm(directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace, chosen.full)
     try:
         storm.start_server()
         storm.await_server()

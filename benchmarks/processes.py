@@ -41,6 +41,12 @@ def ended(process: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if done else None
 
 
+def has_ended(process: int) -> bool:
+    """Whether a child has ended; its exit status is kept for `ended`."""
+    options = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    return os.waitid(os.P_PID, process, options) is not None
+
+
 def kill(process: int) -> None:
     """Kill a child that may be stopped."""
     with suppress(ProcessLookupError):
