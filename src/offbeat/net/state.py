@@ -46,7 +46,11 @@ class State:
         self._store, self._pause = store, pause
         self._least_pause = pause
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
-        self._store.flush({}, [(table, [()]) for table in _TABLES])
+        try:
+            self._store.flush({}, [(table, [()]) for table in _TABLES])
+        except BaseException:
+            self._store.close()
+            raise
 
     @classmethod
     def create(

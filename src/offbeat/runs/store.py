@@ -79,11 +79,18 @@ class RunStore:
             held = lock(directory)  # first: nobody else may be writing
         except OSError as error:
             raise UsageError(f"cannot write to {directory}: {error}") from None
-        database = _connect(directory / DATABASE)
-        journal, metrics = database.execute(
-            "SELECT (SELECT count(*) FROM journal), (SELECT count(*) FROM metrics)"
-        ).fetchone()
-        return cls(directory, database, held, journal, metrics)
+        database: sqlite3.Connection | None = None
+        try:
+            database = _connect(directory / DATABASE)
+            journal, metrics = database.execute(
+                "SELECT (SELECT count(*) FROM journal), (SELECT count(*) FROM metrics)"
+            ).fetchone()
+            return cls(directory, database, held, journal, metrics)
+        except sqlite3.Error as error:
+            if database is not None:
+                database.close()
+            held.close()
+            raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
 
     def row(self, row: Row) -> None:
         """Add a journal row; durable with the next checkpoint."""
@@ -94,9 +101,12 @@ class RunStore:
         self._metrics.append(metric)
 
     def set_meta(self, values: Mapping[str, Any]) -> None:
-        """Set entries of `meta`, at once."""
-        with self._database:
-            self._put_meta(values)
+        """Set entries of `meta`, at once. Raises `RunError` where they cannot be written."""
+        try:
+            with self._database:
+                self._put_meta(values)
+        except sqlite3.Error as error:
+            raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
 
     def flush(self, meta: Mapping[str, Any], others: Iterable[Statement] = ()) -> None:
         """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
@@ -162,7 +172,7 @@ class RunStore:
         Where not even that can be written (a full disk), the status stays "running": the run can be
         resumed all the same, and the error that brought us here is the one to tell.
         """
-        with suppress(sqlite3.Error):
+        with suppress(RunError):
             self.set_meta({"status": status})
         self.close()
 
@@ -273,7 +283,11 @@ def _make_database(
 
 def _connect(path: Path) -> sqlite3.Connection:
     database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
-    database.execute("PRAGMA synchronous = FULL")
+    try:
+        database.execute("PRAGMA synchronous = FULL")
+    except BaseException:
+        database.close()
+        raise
     return database
 
 

@@ -1,0 +1,165 @@
+"""Sites that write down, durably, every acknowledgement they get, and every update they send."""
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+import torch
+from safetensors.torch import save
+
+from offbeat.core.errors import OffbeatError
+from offbeat.net import join, site
+from offbeat.net.credentials import SiteCredentials
+from offbeat.net.limits import Limits
+from offbeat.net.link import SiteLink
+from offbeat.net.messages import FromServer, FromSite, Receipt, Result
+from offbeat.site_data import site_data
+
+SENT, ACKNOWLEDGED, END = "sent", "acknowledged", "end"
+
+
+@dataclass
+class Witness:
+    """A site's link that keeps a log of what passes, and sends some updates twice."""
+
+    link: SiteLink
+    log: Path
+    chance: Random
+    last: Result | None = None
+
+    async def send(self, message: FromSite) -> None:
+        """Send; an update is written down first, and now and then it goes out again, or the one before."""
+        if isinstance(message, Result):
+            _keep(self.log.parent / "updates", message)
+            _note(self.log / SENT, message.task)
+        await self.link.send(message)
+        if isinstance(message, Result):
+            for again in (message, self.last):
+                if again is not None and self.chance.random() < 0.05:
+                    _note(self.log / SENT, again.task)
+                    await self.link.send(again)
+            self.last = message
+
+    async def receive(self) -> FromServer:
+        """Receive; an acknowledgement is on the disk before the site hears of it."""
+        message = await self.link.receive()
+        if isinstance(message, Receipt) and message.accepted:
+            _note(self.log / ACKNOWLEDGED, message.task, durable=True)
+        return message
+
+    async def close(self, reason: str = "") -> None:
+        """Close it."""
+        await self.link.close(reason)
+
+
+def take_part(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
+    """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
+    torch.set_num_threads(1)
+    site.LONGEST_PAUSE = 2.0  # they come back sooner than they would, so that there is more to lose
+    asyncio.run(_all(address, names, shares, directory, pace))
+
+
+async def _all(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
+    from offbeat.net.grpc_site import connect
+
+    limits = Limits(handshake=5.0, drain=1.0)
+
+    async def one(name: str) -> None:
+        log = directory / name
+        log.mkdir(parents=True, exist_ok=True)
+        chance = Random(os.urandom(8))
+
+        async def witnessed() -> SiteLink:
+            return Witness(await connect(address, SiteCredentials(name=name), limits), log, chance)
+
+        number = int(name.rpartition("-")[2])
+        try:
+            reason = await join(
+                witnessed, site_data(f"digits:{number + 1}/{shares}"), state=log / "state", pace=pace
+            )
+        except OffbeatError as error:
+            reason = f"{type(error).__name__}: {error}"
+        (log / END).write_text(reason, encoding="utf-8")
+
+    await asyncio.gather(*(one(name) for name in names))
+
+
+def read_tasks(directory: Path, what: str) -> dict[str, Counter[int]]:
+    """How often each task is in the sites' logs, by site."""
+    found = {}
+    for log in sorted(directory.glob(f"*/{what}")):
+        found[log.parent.name] = Counter(int(line) for line in log.read_text(encoding="ascii").split())
+    return found
+
+
+def _note(path: Path, task: int, durable: bool = False) -> None:
+    with path.open("a", encoding="ascii") as file:
+        file.write(f"{task}\n")
+        file.flush()
+        if durable:
+            os.fsync(file.fileno())
+
+
+def _keep(directory: Path, result: Result) -> None:
+    """Keep what an update consists of, under its task and its content: it may have been trained twice."""
+    assert isinstance(result.delta, torch.Tensor)
+    tensors = {"delta": result.delta, "integers": result.integers, "lr": torch.tensor([result.lr]).double()}
+    if result.shared is not None:
+        tensors["shared"] = result.shared
+    octets = save(tensors)
+    directory.mkdir(exist_ok=True)
+    part = directory / f"{os.getpid()}.part"
+    part.write_bytes(octets)
+    part.replace(directory / f"{result.task}-{sha256(octets).hexdigest()[:16]}.safetensors")
+
+
+# ---- one site that is honest ----
+
+
+@dataclass(frozen=True)
+class Honest:
+    """A site with a credential, on these data; from task `after` on it sends nothing while `held` exists."""
+
+    name: str
+    data: str
+    credentials: SiteCredentials
+    held: Path
+    after: int
+
+
+@dataclass
+class _Patient(Witness):
+    honest: Honest | None = None
+
+    async def send(self, message: FromSite) -> None:
+        """Send, an update not before it may."""
+        assert self.honest is not None
+        if isinstance(message, Result):
+            while message.task >= self.honest.after and self.honest.held.exists():
+                await asyncio.sleep(0.05)
+        await super().send(message)
+
+
+def keep_company(address: str, honest: Honest, directory: Path) -> None:
+    """Run this site in this process until its run is over."""
+    torch.set_num_threads(1)
+    asyncio.run(_keep_company(address, honest, directory))
+
+
+async def _keep_company(address: str, honest: Honest, directory: Path) -> None:
+    from offbeat.net.grpc_site import connect
+
+    log = directory / honest.name
+    log.mkdir(parents=True, exist_ok=True)
+    limits = Limits(handshake=20.0)
+
+    async def patient() -> SiteLink:
+        link = await connect(address, honest.credentials, limits)
+        return _Patient(link, log, Random(1), honest=honest)
+
+    await join(patient, site_data(honest.data), pace=0.05)

@@ -1,0 +1,56 @@
+"""Small versions of the benchmarks that try to break a deployment: real processes, killed and lied to."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+import offbeat
+
+ROOT = Path(__file__).parents[2]
+
+
+def script(name: str, *words: str) -> str:
+    """Run a benchmark to its end; returns what it printed."""
+    command = [sys.executable, str(ROOT / "benchmarks" / name), *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(offbeat.__file__).parents[1])}
+    process = subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        printed, _ = process.communicate(timeout=570)
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)  # it ends its children itself, if it can
+        process.wait()
+    assert process.returncode == 0, printed
+    return printed
+
+
+def number(printed: str, name: str) -> int:
+    """The number that a line gives."""
+    line = next(line for line in printed.splitlines() if line.startswith(name))
+    return int(line.removeprefix(name).split()[0])
+
+
+def test_a_storm_loses_no_update_and_takes_none_twice(tmp_path: Path) -> None:
+    words = ("--kills", "4", "--sites", "4", "--full", "0.5", "--directory", str(tmp_path / "storm"))
+    printed = script("faults.py", *words)
+    assert number(printed, "server killed") == 4
+    assert number(printed, "acknowledged  ") > 0
+    assert number(printed, "acknowledged and lost") == 0
+    assert "model made again from the journal    the same bytes" in printed
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
+def test_bad_peers_change_nothing(tmp_path: Path) -> None:
+    words = ("--messages", "300", "--times", "1", "--rounds", "1")
+    printed = script("bad_peers.py", *words, "--directory", str(tmp_path / "peers"))
+    assert "with and without the attack: the same bytes" in printed
+    assert number(printed, "messages:") == 300
