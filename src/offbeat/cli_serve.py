@@ -33,6 +33,7 @@ from offbeat.recipes.build import make_algorithm
 from offbeat.recipes.load import document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.lock import lock
+from offbeat.runs.schema import DATABASE
 from offbeat.site_data import site_data
 
 if TYPE_CHECKING:
@@ -369,7 +370,7 @@ def _running(directory: Path) -> int:
     """The process that serves a directory."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: give the state directory of a running server")
-    if not _held(directory):
+    if not (directory / DATABASE).is_file() or not _held(directory):
         raise UsageError(f"no server is running on {directory}")
     try:
         return int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])

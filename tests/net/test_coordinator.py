@@ -489,3 +489,45 @@ def test_reasons_of_sites_are_one_short_line() -> None:
     reason = next(row for row in c.take().rows if row.name == "lost").data["reason"]
     assert reason.startswith("line break [31m xxx")
     assert len(reason) == 200
+
+
+def test_seconds_and_evaluations_by_time_count_from_the_beginning() -> None:
+    """A server may wait for two days; a coordinator that is brought back counts from the same moment."""
+    days = 172_800.0
+    terms = {"clients": 2, "seconds": 100.0, "evaluate_seconds": 30.0, "lease": 1000.0}
+    c = coordinator(**terms)
+    c.receive(7.0, "a", HELLO)
+    for now in np.arange(0.0, days, 400.0):
+        c.seen(float(now), "a")
+        c.tick(float(now))
+    assert c.stopped is None
+    c.take()
+    c.receive(days, "b", HELLO)
+    c.tick(days)
+    assert [e.t for e in c.take().evaluations] == [days]
+    assert c.next_due() == days + 30.0
+    c.tick(days + 31.0)
+    c.tick(days + 59.0)
+    assert [e.t for e in c.take().evaluations] == [days + 31.0]
+    assert c.next_due() == days + 60.0
+    c.tick(days + 99.9)
+    assert c.stopped is None
+    c.tick(days + 100.0)
+    assert c.stopped == "reached 100 seconds"
+
+
+def test_a_coordinator_that_is_brought_back_knows_when_the_run_began() -> None:
+    c = coordinator(seconds=100.0, lease=1000.0)
+    c.receive(500.0, "a", HELLO)
+    rows = c.take().rows
+    assert [row.name for row in rows] == ["joined", "begin", "train"]
+    back = coordinator(seconds=100.0, lease=1000.0)
+    back.books.add("a", 0)
+    back.relive(rows[:1], None)
+    back.relive(rows[1:], None)
+    back.relived(550.0)
+    assert back.next_due() == 600.0
+    back.tick(599.0)
+    assert back.stopped is None
+    back.tick(600.0)
+    assert back.stopped == "reached 100 seconds"

@@ -13,7 +13,9 @@ import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import Terms, join, serve
+from offbeat.net.job import Job
 from offbeat.net.service import Service
+from offbeat.net.site_store import SiteStore
 from offbeat.sim.replay import replay
 from tests.net.memory_links import Faults, Network
 
@@ -260,3 +262,75 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match="3 clients cannot train at the same time"):
         asyncio.run(attempt(algorithm=ob.fedbuff(steps=1, concurrency=3), **shape))
     assert not list(tmp_path.glob("*.db"))
+
+
+def test_a_task_that_fails_at_its_site_is_lost_and_the_run_goes_on(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training raises at one site, again and again: it says so, less and less often."""
+    run, failed = Job.run, []
+
+    def fails(job: Job, state: Any) -> Any:
+        if job.workshop.client == 0:
+            failed.append(job.task)
+            raise ValueError("the scanner is off")
+        return run(job, state)
+
+    monkeypatch.setattr(Job, "run", fails)
+    algorithm = ob.fedasync(steps=3)
+    terms = Terms(clients=SITES, tasks=40, lease=20.0)
+    asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    lost = [row for row in rows if row.name == "lost"]
+    assert {row.data["reason"] for row in lost if row.data} == {"ValueError: the scanner is off"}
+    assert {row.client for row in lost} == {0}
+    assert 1 <= len(lost) <= len(failed) <= len(lost) + 2
+
+
+def test_a_site_that_starts_again_delivers_the_update_it_kept(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its process ends between training and the receipt; a new one finds the update in its directory."""
+    data, test = digits
+    network, algorithm, directory = Network(), ob.fedasync(steps=3), tmp_path / "run"
+    services: list[Service] = []
+    run, trained = Job.run, []
+
+    def noted(job: Job, state: Any) -> Any:
+        trained.append(job.task)
+        return run(job, state)
+
+    monkeypatch.setattr(Job, "run", noted)
+
+    async def served(tasks: int) -> str | None:
+        return await serve(
+            algorithm, LogisticSpec(), TRAINING, directory, network.listen,
+            terms=Terms(tasks=tasks, lease=20.0), test=test, seed=3, started=services.append,
+        )  # fmt: skip
+
+    async def lives() -> int:
+        server = asyncio.create_task(served(10**6))
+        site = asyncio.create_task(join(network.connect("a"), data[0], state=tmp_path / "site"))
+        while not (services and services[0].snapshot().arrived >= 2):
+            await asyncio.sleep(0.002)
+        services[0].leave()
+        assert await server is None
+        while not (tmp_path / "site" / "update.safetensors").exists():  # trained, with nobody to tell
+            await asyncio.sleep(0.01)
+        site.cancel()
+        await asyncio.gather(site, return_exceptions=True)
+        store = SiteStore(tmp_path / "site")
+        assert store.kept is not None
+        store.close()
+        trained.clear()
+        server = asyncio.create_task(served(store.kept.result.task + 3))
+        reason = await asyncio.wait_for(join(network.connect("a"), data[0], state=tmp_path / "site"), 60)
+        assert await server == reason
+        return store.kept.result.task
+
+    kept = asyncio.run(lives())
+    assert kept not in trained
+    assert kept + 1 in trained
+    arrived = [row.task for row in ob.read_run(directory).rows() if row.name == "arrived"]
+    assert arrived == list(range(kept + 3))
+    check_run(directory, algorithm)

@@ -1,0 +1,254 @@
+"""`offbeat serve`, `join`, `stop`, `enrol`, `dashboard-token`: wrong usage, and a run from end to end."""
+
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from rich.console import Console
+
+import offbeat as ob
+from offbeat import cli, cli_serve
+from offbeat.site_data import site_data
+
+RECIPE: dict[str, Any] = {
+    "clients": 2,
+    "data": {"dataset": "digits", "samples": 200, "test_samples": 50, "partition": {"kind": "iid"}},
+    "model": {"name": "logistic"},
+    "world": {"seconds_per_step": 0.1},
+    "algorithm": {"name": "fedasync", "steps": 3},
+    "until": {"tasks": 60},
+}
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process: its exit code, stdout and stderr."""
+    monkeypatch.setattr(cli_serve, "out", Console(highlight=False, width=300))
+    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=300))
+    monkeypatch.setattr(cli_serve, "setup_logs", lambda *_: None)
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
+    """Exit code 2 and one line."""
+    assert answer[0] == code, answer
+    (line,) = answer[2].strip().splitlines()
+    assert re.search(says, line), line
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--lease", -1], r"--lease: lease = -1.0 is not allowed"),
+        (["--lease", "nan"], r"--lease: lease = nan is not allowed"),
+        (["--norm-bound", 0], r"--norm-bound: norm_bound = 0.0 is not allowed"),
+        (["--listen", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
+        (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
+        (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
+        (["--sites", 1, "--set", "algorithm={name: fedbuff, concurrency: 2}"], r"at most 1"),
+        (["--set", "algorithm.nothing=1"], r"unknown key"),
+    ],
+)
+def test_serve_refuses_in_one_line(
+    options: list[object], says: str, recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    refused(offbeat("serve", recipe, "--state", tmp_path / "run", *options), says)
+    if "--tls-cert" not in options:  # its files are read when the door is opened: the run can be served again
+        assert not (tmp_path / "run" / "run.db").exists()
+
+
+def test_serve_refuses_an_unknown_recipe(offbeat: Any, tmp_path: Path) -> None:
+    refused(offbeat("serve", "nothing", "--state", tmp_path / "run"), "neither a file nor built in")
+
+
+def test_a_damaged_tokens_file_says_so(recipe: Path, offbeat: Any, tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens.json"
+    tokens.write_text("damaged", encoding="utf-8")
+    says = "the tokens file .* cannot be read"
+    refused(offbeat("serve", recipe, "--state", tmp_path / "run", "--tokens", tokens), says, 1)
+    refused(offbeat("enrol", "a", "--tokens", tokens), says, 1)
+    assert tokens.read_text(encoding="utf-8") == "damaged"
+
+
+def test_a_directory_of_a_simulated_run_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) -> None:
+    ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=tmp_path / "run")
+    answer = offbeat("serve", recipe, "--state", tmp_path / "run", "--listen", "127.0.0.1:0")
+    refused(answer, "holds a simulated run: choose another state directory")
+
+
+def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        code, _, err = offbeat("serve", recipe, "--state", tmp_path / "run", "--listen", address)
+    assert code in (1, 2)
+    assert address in err.strip().splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--data", "nothing"], "there is no such dataset; known: digits"),
+        (["--data", "digits:9/4"], "give K/N, the Kth of N shares"),
+        (["--data", "digits:0/4"], "give K/N"),
+        (["--data", "nomodule:f"], "No module named 'nomodule'"),
+        (["--data", "os:nothing"], "has no attribute 'nothing'"),
+        (["--data", "os:getcwd"], "returned str: it must return an offbeat.Dataset"),
+        (["--data", "digits:1/4", "--pace", -1], "--pace -1.0 is not allowed"),
+        (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
+        (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
+    ],
+)
+def test_join_refuses_in_one_line(options: list[object], says: str, offbeat: Any) -> None:
+    refused(offbeat("join", "127.0.0.1:1", "--name", "a", *options), says)
+
+
+def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
+    refused(offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
+
+
+def test_a_site_that_finds_no_server_gives_up(offbeat: Any) -> None:
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--patience", 0.01)
+    refused(answer, "no server for 0.01 s", 1)
+
+
+def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:
+    refused(offbeat("stop", tmp_path), "no server is running on")
+    assert not list(tmp_path.iterdir())
+    refused(offbeat("stop", tmp_path / "none"), "is not a directory")
+
+
+def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
+    refused(offbeat("enrol", "a"), "give --state DIR or --tokens FILE")
+    refused(offbeat("enrol", "bad name", "--state", tmp_path), "site 'bad name'")
+    code, token, _ = offbeat("enrol", "a", "--state", tmp_path / "run")
+    assert code == 0
+    assert token.strip()
+    assert token.strip() not in (tmp_path / "run" / "tokens.json").read_text(encoding="utf-8")
+    code, said, _ = offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke")
+    assert (code, said.strip()) == (0, "a has no token any more")
+    refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke"), "has no token")
+
+
+def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> None:
+    code, first, _ = offbeat("dashboard-token", "--state", tmp_path / "run")
+    kept = (tmp_path / "run" / "dashboard-token").read_bytes()
+    assert code == 0
+    assert first.strip().encode() not in kept
+    assert offbeat("dashboard-token", "--state", tmp_path / "run")[1] != first
+    assert (tmp_path / "run" / "dashboard-token").read_bytes() != kept
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    refused(offbeat("dashboard-token", "--state", tmp_path / "file"), "cannot be made")
+
+
+def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = site_data("digits")
+    shares = [site_data(f"digits:{k}/3") for k in (1, 2, 3)]
+    assert sum(map(len, shares)) == len(whole)
+    assert len({tuple(row) for s in shares for row in s.x.flatten(1).tolist()}) <= len(whole)
+    assert shares[0].x.equal(site_data("digits:1/3").x)
+    hospital = site_data("heart_disease:cleveland")
+    assert 0 < len(hospital) < len(site_data("heart_disease"))
+    with pytest.raises(ob.UsageError, match=r"one of .*cleveland"):
+        site_data("heart_disease:nowhere")
+    (tmp_path / "clinic_of_ours.py").write_text(
+        "from offbeat.site_data import site_data\n\ndef own():\n    return site_data('digits:1/3')\n",
+        encoding="utf-8",
+    )
+    monkeypatch.chdir(tmp_path)
+    assert site_data("clinic_of_ours:own").x.equal(shares[0].x)
+    sys.modules.pop("clinic_of_ours")
+
+
+# ---- from end to end ----
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Starts `offbeat …` as a process of its own, with its output in a file."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(name: str, *arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "from offbeat.cli import main; main()", *map(str, arguments)]
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=_here()))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def _here() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(ob.__file__).parents[1])}
+
+
+def port_in(log: Path, seconds: float = 240) -> int:
+    """Where a server listens, once it says so."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if found := re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text(encoding="utf-8")):
+            return int(found[1])
+        time.sleep(0.1)
+    raise AssertionError(log.read_text(encoding="utf-8"))
+
+
+def test_a_run_is_served_left_served_again_and_ends(
+    recipe: Path, start: Any, offbeat: Any, tmp_path: Path
+) -> None:
+    directory = tmp_path / "run"
+    server = start("first", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")
+    address = f"127.0.0.1:{port_in(tmp_path / 'first.log')}"
+    sites = [
+        start(f"site-{k}", "join", address, "--data", f"digits:{k}/2", "--name", f"site-{k}",
+              "--state", tmp_path / f"site-{k}", "--pace", 0.02)
+        for k in (1, 2)
+    ]  # fmt: skip
+    deadline = time.monotonic() + 240
+    while not any(row.name == "arrived" for row in ob.read_run(directory).rows()):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    code, said, _ = offbeat("stop", directory)
+    assert (code, said.strip()) == (0, "the server has left; the run can be served again")
+    assert server.wait(240) == 0
+    assert ob.read_run(directory).status == "interrupted"
+    assert not (directory / "server.json").exists()
+    refused(offbeat("stop", directory), "no server is running")
+    other = ["--set", "algorithm.steps=4", "--listen", address]
+    refused(offbeat("serve", recipe, "--state", directory, *other), "started with another plan", 1)
+
+    again = start("again", "serve", recipe, "--state", directory, "--listen", address)
+    assert [process.wait(240) for process in (again, *sites)] == [0, 0, 0]
+    for name in ("again", "site-1", "site-2"):
+        assert "the run has ended: reached 60 client tasks" in (tmp_path / f"{name}.log").read_text()
+    assert offbeat("status", directory)[0] == 0
+    assert offbeat("replay", directory)[0] == 0
+    record = ob.read_run(directory)
+    assert (record.status, sorted(record.site_names().values())) == ("finished", ["site-1", "site-2"])
+    assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+    over = start("over", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")
+    assert over.wait(240) == 0
+    assert "the run has ended: reached 60 client tasks" in (tmp_path / "over.log").read_text()
