@@ -1,0 +1,338 @@
+"""The whole server on loopback: coordinator, state directory and links; how long and how much.
+
+    python benchmarks/round_trip.py [--tasks 500] [--repeats 5] [--connections 500]
+
+Round trip: what a task with a model of one value costs a site that needs no time to train, from its update to
+the next task; beside it the same update with nothing made durable, and what a small fsync takes here.
+Throughput: updates a second with models of 1 MB and 100 MB, and of raw gRPC with the same bytes each way
+(the model down, the update up), in turns. Many sites: memory and processor's time of the server's process
+with so many connected, idle (only beats) and active (each a task every so many seconds). The server is a
+process of its own, here are the sites. It needs 3 GB, and 1 GB of disk.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import torch
+from processes import fork, kill
+
+from offbeat.core.model import Layout
+from offbeat.net.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.limits import CHUNK, Limits
+from offbeat.net.link import LinkClosedError, OnLink, SiteLink
+from offbeat.net.messages import Assign, Beat, Hello, Result
+
+NONE = torch.zeros(0, dtype=torch.int64)
+RATE = 1e6  # messages a second: no limit here
+FOREVER = 10**9
+END = b"the bytes end here "
+
+
+# ---- servers, each in a process of its own ----
+
+
+def serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
+    """FedAsync with a model of so many values. Without `durable` nothing is written."""
+    torch.set_num_threads(1)
+    asyncio.run(_serve_run(state, values, clients, durable))
+
+
+async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
+    import offbeat as ob
+    from offbeat.models.registry import LogisticSpec
+    from offbeat.net import Terms, serve
+    from offbeat.net.grpc_server import listen
+    from offbeat.net.service import Service
+    from offbeat.net.state import State
+
+    if not durable:
+        State.commit = lambda *_: None  # type: ignore[method-assign]
+    told = state.parent / f"{state.name}.json"
+    layout = Layout.flat(values)
+
+    async def door(on_link: OnLink) -> Any:
+        listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_link)
+        tell(told, listener.port)
+        return listener
+
+    def started(service: Service) -> None:
+        asyncio.get_running_loop().add_signal_handler(15, service.leave)
+
+    await serve(
+        ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
+        terms=Terms(clients=clients, tasks=FOREVER, lease=60.0),
+        sample_shape=(features(values),), classes=1, started=started,
+    )  # fmt: skip
+
+
+def serve_raw(told: Path) -> None:
+    """Raw gRPC: every update, which ends with a short frame, is answered with the model's bytes."""
+    asyncio.run(_serve_raw(told))
+
+
+async def _serve_raw(told: Path) -> None:
+    import grpc
+    from grpc import aio
+
+    from offbeat.net.grpc_common import options
+
+    async def converse(_: Any, context: Any) -> None:
+        model = bytes(CHUNK)
+        while isinstance(frame := await context.read(), bytes):
+            if frame.startswith(END):
+                left = int(frame.removeprefix(END))
+                while left > 0:
+                    await context.write(model[:left])
+                    left -= CHUNK
+                await context.write(END)
+
+    server = aio.server(options=options(limits(None)))
+    method: Any = grpc.stream_stream_rpc_method_handler(converse)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw", {"Raw": method}),))
+    tell(told, server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    await server.wait_for_termination()
+
+
+def features(values: int) -> int:
+    """The inputs of a logistic regression with one output that has so many values: these and a bias."""
+    return values - 1
+
+
+def limits(layout: Layout | None) -> Limits:
+    return Limits(layout=layout, messages_per_second=RATE, connections=2000)
+
+
+def tell(path: Path, port: int) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(port), encoding="ascii")
+    part.replace(path)
+
+
+# ---- the sites' side ----
+
+
+class Servers:
+    """The servers' processes: all of them are started before this process opens a connection."""
+
+    def __init__(self, directory: Path, connections: int) -> None:
+        self._directory = directory
+        self._processes: dict[str, int] = {}
+        for name, values, clients, durable in (
+            ("tiny", 2, 1, True), ("not durable", 2, 1, False), ("1 MB", 250_000, 1, True),
+            ("100 MB", 25_000_000, 1, True), ("many", 2, connections, True),
+        ):  # fmt: skip
+            state = directory / name.replace(" ", "-")
+            work = lambda s=state, v=values, c=clients, d=durable: serve_run(s, v, c, d)  # noqa: E731
+            self._processes[name] = fork(work, directory / f"{state.name}.log")
+        told = directory / "raw.json"
+        self._processes["raw"] = fork(lambda: serve_raw(told), directory / "raw.log")
+
+    def address(self, name: str) -> str:
+        """Where a server listens, once it does."""
+        told = self._directory / f"{name.replace(' ', '-')}.json"
+        while not told.exists():
+            time.sleep(0.05)
+        return f"127.0.0.1:{json.loads(told.read_text(encoding='ascii'))}"
+
+    def used(self, name: str) -> tuple[float, float]:
+        """Seconds of processor's time and MiB of memory of a server's process."""
+        process = Path(f"/proc/{self._processes[name]}")
+        times = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        pages = int((process / "statm").read_text(encoding="ascii").split()[1])
+        ticks = int(times[11]) + int(times[12])
+        return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def stop(self, name: str) -> None:
+        """End a server, which is not needed any more."""
+        kill(self._processes.pop(name))
+
+    def close(self) -> None:
+        """End them all."""
+        for name in list(self._processes):
+            self.stop(name)
+
+
+@asynccontextmanager
+async def site(address: str, name: str) -> AsyncIterator[SiteLink]:
+    """A link that has said hello."""
+    from offbeat.net.grpc_site import connect
+
+    link = await connect(address, SiteCredentials(name=name), limits(None))
+    try:
+        await link.send(Hello(10, 1))
+        yield link
+    finally:
+        await link.close()
+
+
+async def given(link: SiteLink) -> Assign:
+    """The next task."""
+    while not isinstance(message := await link.receive(), Assign):
+        pass
+    return message
+
+
+async def exchanges(address: str, values: int, count: int) -> list[float]:
+    """Seconds from an update to the next task, so many times after a tenth as many."""
+    delta, seconds = torch.full((values,), 1e-6), []
+    async with site(address, "a") as link:
+        task = await given(link)
+        for _ in range(count + count // 10):
+            begun = time.perf_counter()
+            await link.send(Result(task.task, 1, delta, NONE))
+            task = await given(link)
+            seconds.append(time.perf_counter() - begun)
+    return seconds[count // 10 :]
+
+
+async def raw_exchanges(address: str, values: int, count: int) -> list[float]:
+    """The same bytes both ways, with nothing else."""
+    from grpc import aio
+
+    from offbeat.net.grpc_common import options
+
+    channel = aio.insecure_channel(address, options=options(limits(None)))
+    call: Any = channel.stream_stream("/raw/Raw")()
+    octets, seconds = memoryview(torch.full((values,), 1e-6).numpy()).cast("B"), []
+    for _ in range(count + count // 10):
+        begun = time.perf_counter()
+        for at in range(0, len(octets), CHUNK):
+            await call.write(bytes(octets[at : at + CHUNK]))
+        await call.write(END + str(len(octets)).encode())
+        while await call.read() != END:
+            pass
+        seconds.append(time.perf_counter() - begun)
+    call.cancel()
+    await channel.close()
+    return seconds[count // 10 :]
+
+
+# ---- the tables ----
+
+
+async def round_trips(servers: Servers, directory: Path, count: int) -> None:
+    print("| a task's round trip | median | 95 % |\n|---|---|---|")
+    for name in ("tiny", "not durable"):
+        row(f"empty model, {'durable' if name == 'tiny' else name}",
+            await exchanges(servers.address(name), 2, count))  # fmt: skip
+    row("raw gRPC", await raw_exchanges(servers.address("raw"), 2, count))
+    row("one small write and its fsync", fsyncs(directory / "probe", count))
+
+
+def row(name: str, seconds: Sequence[float]) -> None:
+    print(
+        f"| {name} | {1e3 * median(seconds):.2f} ms | {1e3 * quantiles(seconds, n=20)[-1]:.2f} ms |",
+        flush=True,
+    )
+
+
+def fsyncs(path: Path, count: int) -> list[float]:
+    """Seconds of a small write and its fsync."""
+    seconds = []
+    with path.open("wb") as file:
+        for _ in range(count):
+            begun = time.perf_counter()
+            file.write(bytes(4096))
+            file.flush()
+            os.fsync(file.fileno())
+            seconds.append(time.perf_counter() - begun)
+    return seconds
+
+
+async def throughput(servers: Servers, repeats: int) -> None:
+    print("\n| model | updates/s | raw gRPC, the same bytes | ratio |\n|---|---|---|---|")
+    for name, values, count in (("1 MB", 250_000, 40), ("100 MB", 25_000_000, 3)):
+        ours, raws = [], []
+        for _ in range(repeats):
+            raws.append(1 / median(await raw_exchanges(servers.address("raw"), values, count)))
+            ours.append(1 / median(await exchanges(servers.address(name), values, count)))
+        ratio = median(ours) / median(raws)
+        print(f"| {name} | {median(ours):.2f} | {median(raws):.2f} | {ratio:.2f} |", flush=True)
+        servers.stop(name)
+
+
+async def many(servers: Servers, connections: int, seconds: float, every: float) -> None:
+    """So many sites at once: first they only beat, as a lease of 60 s asks for, then they also work."""
+    print("\n| sites | doing | server's memory | one core, used | updates/s |\n|---|---|---|---|---|")
+    address = servers.address("many")
+    before = servers.used("many")[1]
+    active, over = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+    joined: list[str] = []
+
+    async def one(name: str) -> None:
+        with suppress(LinkClosedError):
+            async with site(address, name) as link:
+                joined.append(name)
+                task = await given(link)
+                while not over.is_set():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(over.wait(), every if active.is_set() else 20.0)
+                    await link.send(Beat())
+                    if active.is_set() and not over.is_set():
+                        await link.send(Result(task.task, 1, torch.full((2,), 1e-6), NONE))
+                        task = await given(link)
+                        done.append(task.task)
+
+    sites = []
+    for number in range(connections):
+        sites.append(asyncio.create_task(one(f"site-{number}")))
+        if number % 20 == 19:  # not all in the same moment
+            await asyncio.sleep(0.1)
+    while len(joined) < connections:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(5.0)  # every site has its first task
+    for doing in ("idle", f"a task every {every:g} s"):
+        if doing != "idle":
+            active.set()
+            await asyncio.sleep(20.0)  # the last idle beat
+        used, done_before = servers.used("many"), len(done)
+        await asyncio.sleep(seconds)
+        now = servers.used("many")
+        core, rate = (now[0] - used[0]) / seconds, (len(done) - done_before) / seconds
+        print(
+            f"| {connections} | {doing} | {before:.0f} → {now[1]:.0f} MiB | {core:.1%} | {rate:.1f} |",
+            flush=True,
+        )
+    over.set()
+    await asyncio.wait(sites, timeout=30)
+
+
+async def measure(servers: Servers, directory: Path, chosen: argparse.Namespace) -> None:
+    await round_trips(servers, directory, chosen.tasks)
+    if chosen.repeats:
+        await throughput(servers, chosen.repeats)
+    if chosen.connections:
+        await many(servers, chosen.connections, chosen.seconds, chosen.every)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
+    parser.add_argument("--tasks", type=int, default=500, help="round trips to time")
+    parser.add_argument("--repeats", type=int, default=5, help="of the throughput; 0: leave it out")
+    parser.add_argument("--connections", type=int, default=500, help="0: leave it out")
+    parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
+    chosen = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
+        servers = Servers(Path(name), max(1, chosen.connections))
+        try:
+            asyncio.run(measure(servers, Path(name), chosen))
+        finally:
+            servers.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
