@@ -1,181 +1,338 @@
-"""The round trip of a task that is no work: from a site's update to its next task, over loopback.
+"""The whole server on loopback: coordinator, state directory and links; how long and how much.
 
-    python benchmarks/round_trip.py [--tasks 1000] [--features 1] [--sites 1] [--directory DIR]
+    python benchmarks/round_trip.py [--tasks 500] [--repeats 5] [--connections 500]
 
-A whole server with its state directory (every update is durable before it is answered) and sites that answer
-a task at once, over gRPC and over a queue in memory; beside them what the disk takes for one fsync and for
-one transaction of SQLite. Give a `--directory` on the disk that you want to know about.
+Round trip: what a task with a model of one value costs a site that needs no time to train, from its update to
+the next task; beside it the same update with nothing made durable, and what a small fsync takes here.
+Throughput: updates a second with models of 1 MB and 100 MB, and of raw gRPC with the same bytes each way
+(the model down, the update up), in turns. Many sites: memory and processor's time of the server's process
+with so many connected, idle (only beats) and active (each a task every so many seconds). The server is a
+process of its own, here are the sites. It needs 3 GB, and 1 GB of disk.
 """
 
 import argparse
 import asyncio
+import json
 import os
-import sqlite3
+import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
 import torch
+from processes import fork, kill
 
-import offbeat as ob
-from offbeat.core.model import Model
-from offbeat.models.registry import LogisticSpec, build
-from offbeat.net import Terms, serve
+from offbeat.core.model import Layout
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.grpc_server import listen
-from offbeat.net.grpc_site import connect
-from offbeat.net.limits import Limits
-from offbeat.net.link import LinkClosedError, OnLink
-from offbeat.net.messages import Assign, Bye, Hello, Over, Result
+from offbeat.net.limits import CHUNK, Limits
+from offbeat.net.link import LinkClosedError, OnLink, SiteLink
+from offbeat.net.messages import Assign, Beat, Hello, Result
 
-Connect = Callable[[str], Awaitable[Any]]
-FREE = Limits(messages_per_second=1e6)
 NONE = torch.zeros(0, dtype=torch.int64)
+RATE = 1e6  # messages a second: no limit here
+FOREVER = 10**9
+END = b"the bytes end here "
 
 
-class QueueLink:
-    """One end of a link in memory."""
-
-    def __init__(self, out: "asyncio.Queue[Any]", into: "asyncio.Queue[Any]", site: str) -> None:
-        self._out, self._in, self.site = out, into, site
-
-    async def send(self, message: Any) -> None:
-        self._out.put_nowait(message)
-
-    async def receive(self) -> Any:
-        if (message := await self._in.get()) is None:
-            raise LinkClosedError("closed")
-        return message
-
-    async def close(self, reason: str = "") -> None:
-        self._out.put_nowait(None)
-        self._in.put_nowait(None)
+# ---- servers, each in a process of its own ----
 
 
-class Memory:
-    """A door without a network."""
-
-    def __init__(self) -> None:
-        self._on_link: OnLink | None = None
-        self._open: list[Any] = []
-
-    async def listen(self, on_link: OnLink) -> "Memory":
-        self._on_link = on_link
-        return self
-
-    async def connect(self, site: str) -> QueueLink:
-        while self._on_link is None:
-            await asyncio.sleep(0.01)
-        up: asyncio.Queue[Any] = asyncio.Queue()
-        down: asyncio.Queue[Any] = asyncio.Queue()
-        self._open.append(asyncio.create_task(self._on_link(QueueLink(down, up, site))))  # type: ignore[arg-type]
-        return QueueLink(up, down, site)
-
-    async def close(self) -> None:
-        await asyncio.gather(*self._open)
+def serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
+    """FedAsync with a model of so many values. Without `durable` nothing is written."""
+    torch.set_num_threads(1)
+    asyncio.run(_serve_run(state, values, clients, durable))
 
 
-class Grpc:
-    """The real door, on loopback without TLS."""
+async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
+    import offbeat as ob
+    from offbeat.models.registry import LogisticSpec
+    from offbeat.net import Terms, serve
+    from offbeat.net.grpc_server import listen
+    from offbeat.net.service import Service
+    from offbeat.net.state import State
 
-    def __init__(self, layout: Any) -> None:
-        self._limits, self._port = Limits(layout=layout, messages_per_second=1e6), 0
+    if not durable:
+        State.commit = lambda *_: None  # type: ignore[method-assign]
+    told = state.parent / f"{state.name}.json"
+    layout = Layout.flat(values)
 
-    async def listen(self, on_link: OnLink) -> Any:
-        listener = await listen("127.0.0.1:0", ServerCredentials(), self._limits, on_link)
-        self._port = listener.port
+    async def door(on_link: OnLink) -> Any:
+        listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_link)
+        tell(told, listener.port)
         return listener
 
-    async def connect(self, site: str) -> Any:
-        while not self._port:
-            await asyncio.sleep(0.01)
-        return await connect(f"127.0.0.1:{self._port}", SiteCredentials(name=site), FREE)
+    def started(service: Service) -> None:
+        asyncio.get_running_loop().add_signal_handler(15, service.leave)
 
-
-async def answer(connect: Connect, name: str, delta: torch.Tensor) -> list[float]:
-    """A site that answers each task at once; returns the seconds to the next one."""
-    link, took, sent = await connect(name), [], 0.0
-    await link.send(Hello(10, 1))
-    with suppress(LinkClosedError):
-        while not isinstance(message := await link.receive(), Over):
-            if isinstance(message, Assign):
-                if sent:
-                    took.append(time.perf_counter() - sent)
-                sent = time.perf_counter()
-                await link.send(Result(message.task, message.steps, delta, NONE))
-        await link.send(Bye("the run is over"))
-    await link.close()
-    return took
-
-
-async def round_trips(door: Memory | Grpc, place: Path, tasks: int, sites: int, features: int) -> list[float]:
-    """Seconds of each round trip."""
-    spec, shape = LogisticSpec(), (features,)
-    values = Model.of(build(spec, shape, 2)).layout.values
-    served = asyncio.create_task(
-        serve(
-            ob.fedasync(steps=1), spec, ob.Training(lr=0.1), place, door.listen,
-            terms=Terms(clients=sites, tasks=tasks), sample_shape=shape, classes=2,
-        )
+    await serve(
+        ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
+        terms=Terms(clients=clients, tasks=FOREVER, lease=60.0),
+        sample_shape=(features(values),), classes=1, started=started,
     )  # fmt: skip
-    found = await asyncio.gather(
-        *(answer(door.connect, f"site-{i}", torch.zeros(values)) for i in range(sites))
+
+
+def serve_raw(told: Path) -> None:
+    """Raw gRPC: every update, which ends with a short frame, is answered with the model's bytes."""
+    asyncio.run(_serve_raw(told))
+
+
+async def _serve_raw(told: Path) -> None:
+    import grpc
+    from grpc import aio
+
+    from offbeat.net.grpc_common import options
+
+    async def converse(_: Any, context: Any) -> None:
+        model = bytes(CHUNK)
+        while isinstance(frame := await context.read(), bytes):
+            if frame.startswith(END):
+                left = int(frame.removeprefix(END))
+                while left > 0:
+                    await context.write(model[:left])
+                    left -= CHUNK
+                await context.write(END)
+
+    server = aio.server(options=options(limits(None)))
+    method: Any = grpc.stream_stream_rpc_method_handler(converse)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw", {"Raw": method}),))
+    tell(told, server.add_insecure_port("127.0.0.1:0"))
+    await server.start()
+    await server.wait_for_termination()
+
+
+def features(values: int) -> int:
+    """The inputs of a logistic regression with one output that has so many values: these and a bias."""
+    return values - 1
+
+
+def limits(layout: Layout | None) -> Limits:
+    return Limits(layout=layout, messages_per_second=RATE, connections=2000)
+
+
+def tell(path: Path, port: int) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(port), encoding="ascii")
+    part.replace(path)
+
+
+# ---- the sites' side ----
+
+
+class Servers:
+    """The servers' processes: all of them are started before this process opens a connection."""
+
+    def __init__(self, directory: Path, connections: int) -> None:
+        self._directory = directory
+        self._processes: dict[str, int] = {}
+        for name, values, clients, durable in (
+            ("tiny", 2, 1, True), ("not durable", 2, 1, False), ("1 MB", 250_000, 1, True),
+            ("100 MB", 25_000_000, 1, True), ("many", 2, connections, True),
+        ):  # fmt: skip
+            state = directory / name.replace(" ", "-")
+            work = lambda s=state, v=values, c=clients, d=durable: serve_run(s, v, c, d)  # noqa: E731
+            self._processes[name] = fork(work, directory / f"{state.name}.log")
+        told = directory / "raw.json"
+        self._processes["raw"] = fork(lambda: serve_raw(told), directory / "raw.log")
+
+    def address(self, name: str) -> str:
+        """Where a server listens, once it does."""
+        told = self._directory / f"{name.replace(' ', '-')}.json"
+        while not told.exists():
+            time.sleep(0.05)
+        return f"127.0.0.1:{json.loads(told.read_text(encoding='ascii'))}"
+
+    def used(self, name: str) -> tuple[float, float]:
+        """Seconds of processor's time and MiB of memory of a server's process."""
+        process = Path(f"/proc/{self._processes[name]}")
+        times = (process / "stat").read_text(encoding="ascii").rpartition(")")[2].split()
+        pages = int((process / "statm").read_text(encoding="ascii").split()[1])
+        ticks = int(times[11]) + int(times[12])
+        return ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def stop(self, name: str) -> None:
+        """End a server, which is not needed any more."""
+        kill(self._processes.pop(name))
+
+    def close(self) -> None:
+        """End them all."""
+        for name in list(self._processes):
+            self.stop(name)
+
+
+@asynccontextmanager
+async def site(address: str, name: str) -> AsyncIterator[SiteLink]:
+    """A link that has said hello."""
+    from offbeat.net.grpc_site import connect
+
+    link = await connect(address, SiteCredentials(name=name), limits(None))
+    try:
+        await link.send(Hello(10, 1))
+        yield link
+    finally:
+        await link.close()
+
+
+async def given(link: SiteLink) -> Assign:
+    """The next task."""
+    while not isinstance(message := await link.receive(), Assign):
+        pass
+    return message
+
+
+async def exchanges(address: str, values: int, count: int) -> list[float]:
+    """Seconds from an update to the next task, so many times after a tenth as many."""
+    delta, seconds = torch.full((values,), 1e-6), []
+    async with site(address, "a") as link:
+        task = await given(link)
+        for _ in range(count + count // 10):
+            begun = time.perf_counter()
+            await link.send(Result(task.task, 1, delta, NONE))
+            task = await given(link)
+            seconds.append(time.perf_counter() - begun)
+    return seconds[count // 10 :]
+
+
+async def raw_exchanges(address: str, values: int, count: int) -> list[float]:
+    """The same bytes both ways, with nothing else."""
+    from grpc import aio
+
+    from offbeat.net.grpc_common import options
+
+    channel = aio.insecure_channel(address, options=options(limits(None)))
+    call: Any = channel.stream_stream("/raw/Raw")()
+    octets, seconds = memoryview(torch.full((values,), 1e-6).numpy()).cast("B"), []
+    for _ in range(count + count // 10):
+        begun = time.perf_counter()
+        for at in range(0, len(octets), CHUNK):
+            await call.write(bytes(octets[at : at + CHUNK]))
+        await call.write(END + str(len(octets)).encode())
+        while await call.read() != END:
+            pass
+        seconds.append(time.perf_counter() - begun)
+    call.cancel()
+    await channel.close()
+    return seconds[count // 10 :]
+
+
+# ---- the tables ----
+
+
+async def round_trips(servers: Servers, directory: Path, count: int) -> None:
+    print("| a task's round trip | median | 95 % |\n|---|---|---|")
+    for name in ("tiny", "not durable"):
+        row(f"empty model, {'durable' if name == 'tiny' else name}",
+            await exchanges(servers.address(name), 2, count))  # fmt: skip
+    row("raw gRPC", await raw_exchanges(servers.address("raw"), 2, count))
+    row("one small write and its fsync", fsyncs(directory / "probe", count))
+
+
+def row(name: str, seconds: Sequence[float]) -> None:
+    print(
+        f"| {name} | {1e3 * median(seconds):.2f} ms | {1e3 * quantiles(seconds, n=20)[-1]:.2f} ms |",
+        flush=True,
     )
-    await served
-    return [seconds for took in found for seconds in took[10:]]
 
 
-def fsync(place: Path, count: int) -> list[float]:
-    """Seconds of writing a block of a file to disk."""
-    took = []
-    with (place / "block").open("wb") as file:
+def fsyncs(path: Path, count: int) -> list[float]:
+    """Seconds of a small write and its fsync."""
+    seconds = []
+    with path.open("wb") as file:
         for _ in range(count):
-            start = time.perf_counter()
-            file.write(b"x" * 4096)
+            begun = time.perf_counter()
+            file.write(bytes(4096))
             file.flush()
             os.fsync(file.fileno())
-            took.append(time.perf_counter() - start)
-    return took
+            seconds.append(time.perf_counter() - begun)
+    return seconds
 
 
-def transactions(place: Path, count: int) -> list[float]:
-    """Seconds of a transaction of one row."""
-    database, took = sqlite3.connect(place / "floor.db"), []
-    database.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; CREATE TABLE t(x)")
-    for _ in range(count):
-        start = time.perf_counter()
-        with database:
-            database.execute("INSERT INTO t VALUES (1)")
-        took.append(time.perf_counter() - start)
-    database.close()
-    return took
+async def throughput(servers: Servers, repeats: int) -> None:
+    print("\n| model | updates/s | raw gRPC, the same bytes | ratio |\n|---|---|---|---|")
+    for name, values, count in (("1 MB", 250_000, 40), ("100 MB", 25_000_000, 3)):
+        ours, raws = [], []
+        for _ in range(repeats):
+            raws.append(1 / median(await raw_exchanges(servers.address("raw"), values, count)))
+            ours.append(1 / median(await exchanges(servers.address(name), values, count)))
+        ratio = median(ours) / median(raws)
+        print(f"| {name} | {median(ours):.2f} | {median(raws):.2f} | {ratio:.2f} |", flush=True)
+        servers.stop(name)
 
 
-def line(name: str, took: list[float]) -> str:
-    return f"| {name} | {1e3 * median(took):.2f} ms | {1e3 * quantiles(took, n=20)[-1]:.2f} ms |"
+async def many(servers: Servers, connections: int, seconds: float, every: float) -> None:
+    """So many sites at once: first they only beat, as a lease of 60 s asks for, then they also work."""
+    print("\n| sites | doing | server's memory | one core, used | updates/s |\n|---|---|---|---|---|")
+    address = servers.address("many")
+    before = servers.used("many")[1]
+    active, over = asyncio.Event(), asyncio.Event()
+    done: list[int] = []
+    joined: list[str] = []
+
+    async def one(name: str) -> None:
+        with suppress(LinkClosedError):
+            async with site(address, name) as link:
+                joined.append(name)
+                task = await given(link)
+                while not over.is_set():
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(over.wait(), every if active.is_set() else 20.0)
+                    await link.send(Beat())
+                    if active.is_set() and not over.is_set():
+                        await link.send(Result(task.task, 1, torch.full((2,), 1e-6), NONE))
+                        task = await given(link)
+                        done.append(task.task)
+
+    sites = []
+    for number in range(connections):
+        sites.append(asyncio.create_task(one(f"site-{number}")))
+        if number % 20 == 19:  # not all in the same moment
+            await asyncio.sleep(0.1)
+    while len(joined) < connections:
+        await asyncio.sleep(0.1)
+    await asyncio.sleep(5.0)  # every site has its first task
+    for doing in ("idle", f"a task every {every:g} s"):
+        if doing != "idle":
+            active.set()
+            await asyncio.sleep(20.0)  # the last idle beat
+        used, done_before = servers.used("many"), len(done)
+        await asyncio.sleep(seconds)
+        now = servers.used("many")
+        core, rate = (now[0] - used[0]) / seconds, (len(done) - done_before) / seconds
+        print(
+            f"| {connections} | {doing} | {before:.0f} → {now[1]:.0f} MiB | {core:.1%} | {rate:.1f} |",
+            flush=True,
+        )
+    over.set()
+    await asyncio.wait(sites, timeout=30)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="the round trip of a task that is no work")
-    parser.add_argument("--tasks", type=int, default=1000)
-    parser.add_argument("--features", type=int, default=1, help="of the model, which has 2 values more each")
-    parser.add_argument("--sites", type=int, default=1)
-    parser.add_argument("--directory", type=Path, default=None)
+async def measure(servers: Servers, directory: Path, chosen: argparse.Namespace) -> None:
+    await round_trips(servers, directory, chosen.tasks)
+    if chosen.repeats:
+        await throughput(servers, chosen.repeats)
+    if chosen.connections:
+        await many(servers, chosen.connections, chosen.seconds, chosen.every)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
+    parser.add_argument("--tasks", type=int, default=500, help="round trips to time")
+    parser.add_argument("--repeats", type=int, default=5, help="of the throughput; 0: leave it out")
+    parser.add_argument("--connections", type=int, default=500, help="0: leave it out")
+    parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
     chosen = parser.parse_args()
-    layout = Model.of(build(LogisticSpec(), (chosen.features,), 2)).layout
-    with tempfile.TemporaryDirectory(dir=chosen.directory) as name:
-        place = Path(name)
-        print("| | median | 95 % within |\n|---|---|---|")
-        print(line("one fsync", fsync(place, 200)), flush=True)
-        print(line("one transaction", transactions(place, 200)), flush=True)
-        for label, door in (("in memory", Memory()), ("gRPC", Grpc(layout))):
-            took = asyncio.run(round_trips(door, place / label, chosen.tasks, chosen.sites, chosen.features))
-            print(line(f"round trip, {label}", took), flush=True)
+    with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
+        servers = Servers(Path(name), max(1, chosen.connections))
+        try:
+            asyncio.run(measure(servers, Path(name), chosen))
+        finally:
+            servers.close()
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

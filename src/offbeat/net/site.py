@@ -77,7 +77,7 @@ class Site:
         self._outgoing: asyncio.Queue[FromSite] | None = None  # while there is a conversation
         self._lease, self._heard, self._seed = 60.0, 0.0, 0
         self._failures = 0
-        self._leaving = asyncio.Event()
+        self._leaving, self._welcomed = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> str:
         """Take part until the run is over; returns why it ended.
@@ -122,11 +122,11 @@ class Site:
     async def _converse(self, link: SiteLink) -> str | None:
         """Talk until the link ends, or the run (then returns why)."""
         holding = self._job.task if self._job else self._store.kept.result.task if self._store.kept else None
-        self._outgoing = asyncio.Queue()
+        self._outgoing, self._welcomed = asyncio.Queue(), asyncio.Event()
         self._heard = max(self._heard, self._clock.now())
         run = self._store.run if holding is not None else ""
         self._outgoing.put_nowait(Hello(self._samples, 0, self._labels, holding, run))
-        helpers = [asyncio.create_task(c) for c in (self._send(link), self._beat(link), self._goodbye(link))]
+        helpers = [asyncio.create_task(c) for c in (self._send(link), self._beats(link), self._goodbye(link))]
         try:
             return await self._listen(link)
         except UsageError as error:
@@ -171,6 +171,16 @@ class Site:
         except LinkClosedError:
             await link.close()
 
+    async def _beats(self, link: SiteLink) -> None:
+        """Signs of life: as the last lease asks for, and from the welcome on as the new one does."""
+        before = asyncio.create_task(self._beat(link))
+        try:
+            await self._welcomed.wait()
+        finally:
+            before.cancel()
+            await asyncio.gather(before, return_exceptions=True)
+        await self._beat(link)
+
     async def _beat(self, link: SiteLink) -> None:
         """Signs of life; a server that gives none for a whole lease is not there."""
         while True:
@@ -196,6 +206,7 @@ class Site:
 
     async def _welcome(self, welcome: Welcome) -> None:
         self._lease = welcome.lease
+        self._welcomed.set()
         if welcome.run != self._store.run:
             self._drop_job()
             self._workshop = None
