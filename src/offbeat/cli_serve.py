@@ -22,7 +22,7 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.validation import explain, pick
 from offbeat.data import load
 from offbeat.models.registry import build as build_module
-from offbeat.net.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.credentials import ServerCredentials, SiteCredentials, pem
 from offbeat.net.limits import Limits
 from offbeat.net.link import OnLink
 from offbeat.net.logs import Style, setup_logs
@@ -104,6 +104,9 @@ def serve(
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name,
     )  # fmt: skip
     credentials.check(listen)
+    for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
+        if file is not None:
+            pem(file)
     algorithm = make_algorithm(loaded.algorithm)
     source = load(
         loaded.data.dataset,

@@ -1,63 +1,228 @@
-"""One site's link at the server: what is to be sent waits in a bounded box, and is sent in order."""
+"""One conversation over a pair of streams of frames: the same at both ends, whatever carries the frames.
+
+A task writes, a task reads. `send` waits while the outbox is full, which is while the peer reads too
+slowly; the reader waits while nobody takes the messages that came, which makes the peer wait. The first
+thing that goes wrong is how the conversation ended: every later call says so.
+"""
 
 import asyncio
-from contextlib import suppress
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
-from offbeat.net.link import LinkClosedError, ServerLink
-from offbeat.net.messages import Beat, FromServer
+from offbeat.net.fields import Violation
+from offbeat.net.flow import Bucket, Pool
+from offbeat.net.limits import Limits
+from offbeat.net.link import LinkClosedError
+from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.outbox import Outbox
+from offbeat.net.receiver import Receiver
 
-MOST_WAITING = (
-    32  # messages for a site that does not read; it is cut off then, and told again when it is back
-)
+Out = TypeVar("Out", FromSite, FromServer)
+In = TypeVar("In", FromSite, FromServer)
 
 
-class Conversation:
-    """Sends to one site without making anybody wait."""
+class Pipe(Protocol):
+    """What carries frames, whole and in order."""
 
-    def __init__(self, link: ServerLink) -> None:
-        self.link = link
-        self._box: asyncio.Queue[FromServer | None] = asyncio.Queue(MOST_WAITING + 2)
-        self._beating = False
-        self._reason = ""
-        self._closing: asyncio.Task[None] | None = None
-        self._sender = asyncio.create_task(self._send())
+    async def read(self) -> bytes | None:
+        """The next frame; none: the peer has ended the stream. Raises `LinkClosedError` if it broke."""
 
-    def say(self, message: FromServer) -> None:
-        """Send this after what waits already; a site that lets too much wait is cut off."""
-        if isinstance(message, Beat):
-            if self._beating:
-                return
-            self._beating = True
-        if self._box.qsize() >= MOST_WAITING:
-            self.cut("the site reads too slowly")
-        elif not self._sender.done():
-            self._box.put_nowait(message)
+    async def write(self, frame: bytes) -> None:
+        """Hand a frame over; waits while the peer reads too slowly. Raises `LinkClosedError`."""
 
-    def finish(self, reason: str) -> None:
-        """End the link once what waits is sent."""
-        self._reason = reason
-        with suppress(asyncio.QueueFull):
-            self._box.put_nowait(None)
 
-    def cut(self, reason: str) -> None:
-        """End the link now."""
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a conversation ended: `kind` is a word to count by, "" if nothing is wrong."""
+
+    reason: str
+    kind: str = ""
+
+
+class Conversation(Generic[Out, In]):
+    """A link. `site` is the name of the site; `still_valid` is asked before each message is passed on."""
+
+    def __init__(
+        self,
+        site: str,
+        pipe: Pipe,
+        receiver: Receiver[In],
+        limits: Limits,
+        pool: Pool,
+        still_valid: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._site, self._pipe, self._limits = site, pipe, limits
+        self._receiver: Receiver[In] = receiver
+        self._pool, self._still_valid = pool, still_valid
+        self._outbox = Outbox()
+        self._inbox: deque[tuple[In, int]] = deque()
+        self._reserved, self._without_chunk = 0, 0.0
+        self._change = asyncio.Event()
+        self._closing: str | None = None
+        self._ending: Ending | None = None
+        self._messages = Bucket(limits.messages_per_second)
+        self._bytes = Bucket(limits.bytes_per_second) if limits.bytes_per_second else None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def site(self) -> str:
+        """The site's name."""
+        return self._site
+
+    @property
+    def ending(self) -> Ending | None:
+        """How it ended, if it has."""
+        return self._ending
+
+    def start(self) -> None:
+        """Begin to read and to write."""
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
+
+    async def send(self, message: Out) -> None:
+        """Hand a message over; waits while the peer reads too slowly. Raises `LinkClosedError`."""
+        await self._until(lambda: self._over or len(self._outbox) < self._limits.queue)
+        self._refuse_if_over()
+        self._outbox.put(message)
+        self._change.set()
+
+    async def receive(self) -> In:
+        """The next message. Raises `LinkClosedError`, after the messages that came before the end."""
+        await self._until(lambda: bool(self._inbox) or self._over)
+        if not self._inbox:
+            self._refuse_if_over()
+        message, size = self._inbox.popleft()
+        self._change.set()
+        await self._pool.give(size)
+        return message
+
+    async def greeted(self) -> None:
+        """Wait until a first message is there, or the end."""
+        await self._until(lambda: bool(self._inbox) or self._over)
+
+    async def close(self, reason: str = "") -> None:
+        """End the conversation when what was handed over is sent, or has not been for too long."""
         if self._closing is None:
-            self._sender.cancel()
-            self._closing = asyncio.create_task(self.link.close(reason))
+            self._closing = reason
+            self._change.set()
+            try:
+                async with asyncio.timeout(self._limits.drain):
+                    await self._until(lambda: self._ending is not None)
+            except TimeoutError:
+                self.end(Ending(reason or "it was closed here before all was sent"))
+        await self.ended()
 
-    async def close(self) -> None:
-        """End the link and the sending."""
-        self._sender.cancel()
-        await asyncio.gather(self._sender, return_exceptions=True)
+    def end(self, ending: Ending) -> None:
+        """End the conversation now, if it has not ended."""
+        if self._ending is None:
+            self._ending = ending
+            self._change.set()
+
+    async def ended(self) -> Ending:
+        """Wait for the end; then nothing is read or written any more."""
+        await self._until(lambda: self._ending is not None)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks, self._outbox = [], Outbox()  # who keeps a dead link keeps no tensors
+        self._receiver.drop()
+        reserved, self._reserved = self._reserved, 0
+        await self._pool.give(reserved)
+        assert self._ending is not None
+        return self._ending
+
+    async def release(self) -> None:
+        """Forget the messages that nobody has taken."""
+        sizes = sum(size for _, size in self._inbox)
+        self._inbox.clear()
+        await self._pool.give(sizes)
+
+    @property
+    def _over(self) -> bool:
+        return self._ending is not None or self._closing is not None
+
+    def _refuse_if_over(self) -> None:
+        if self._ending is not None:
+            raise LinkClosedError(self._ending.reason)
         if self._closing is not None:
-            await asyncio.gather(self._closing, return_exceptions=True)
-        else:
-            await self.link.close(self._reason)
+            raise LinkClosedError(self._closing or "it was closed here")
 
-    async def _send(self) -> None:
-        with suppress(LinkClosedError):
-            while (message := await self._box.get()) is not None:
-                if isinstance(message, Beat):
-                    self._beating = False
-                await self.link.send(message)
-        await self.link.close(self._reason)
+    async def _until(self, ready: Callable[[], bool]) -> None:
+        while not ready():
+            self._change.clear()
+            await self._change.wait()
+
+    async def _write(self) -> None:
+        try:
+            while True:
+                await self._until(lambda: not self._outbox.empty or self._closing is not None)
+                if self._outbox.empty:
+                    self.end(Ending(self._closing or "it was closed here"))
+                    return
+                frame = self._outbox.frame()
+                self._change.set()
+                async with asyncio.timeout(self._limits.stall):
+                    await self._pipe.write(frame)
+        except TimeoutError:
+            self.end(Ending(f"the peer has read nothing for {self._limits.stall:g} s", "slow"))
+        except LinkClosedError as error:
+            self.end(Ending(str(error)))
+        except (ValueError, TypeError) as error:
+            self.end(Ending(f"a message cannot be sent: {error}", "ours"))
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                frame = await self._next_frame()
+                if frame is None:
+                    self.end(Ending("the peer has ended the conversation"))
+                    return
+                await self._take(frame)
+        except TimeoutError:
+            said = f"the peer has sent nothing of an announced body for {self._limits.stall:g} s"
+            self.end(Ending(said, "slow"))
+        except LinkClosedError as error:
+            self.end(Ending(str(error)))
+        except Violation as violation:
+            self.end(Ending(str(violation), violation.kind))
+
+    async def _next_frame(self) -> bytes | None:
+        """The next frame; the peer has `stall` seconds for each chunk, whatever it says between two."""
+        if not self._receiver.under_way:
+            return await self._pipe.read()
+        before = asyncio.get_running_loop().time()
+        async with asyncio.timeout(self._limits.stall - self._without_chunk):
+            frame = await self._pipe.read()
+        self._without_chunk += asyncio.get_running_loop().time() - before
+        return frame
+
+    async def _take(self, frame: bytes) -> None:
+        message, size = self._receiver.feed(frame)
+        if size or message is None:
+            self._without_chunk = 0.0
+        await self._throttle(len(frame), message is not None)
+        if size and not self._reserved:
+            await self._pool.take(size)
+            self._reserved = size
+        if message is None:
+            return
+        if not self._still_valid():
+            raise Violation(f"the credential of {self._site} is no longer valid", "credential")
+        if size:
+            self._reserved = 0
+        self._inbox.append((message, size))
+        self._change.set()
+        await self._until(lambda: self._ending is not None or self._has_room())
+
+    def _has_room(self) -> bool:
+        bodies = sum(size > 0 for _, size in self._inbox)
+        return len(self._inbox) < self._limits.queue and bodies < 2
+
+    async def _throttle(self, size: int, whole: bool) -> None:
+        """Wait if the peer is too fast; a message counts when it is whole."""
+        wait = self._messages.take(1.0) if whole else 0.0
+        if self._bytes is not None:
+            wait = max(wait, self._bytes.take(float(size)))
+        if wait:
+            await asyncio.sleep(wait)

@@ -12,6 +12,7 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import split
+from offbeat.net.conversation import Conversation, Ending
 from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
@@ -22,7 +23,6 @@ from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
-from offbeat.net.talk import Conversation, Ending
 from offbeat.net.wire import encode
 
 _log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ import grpc
 from grpc import aio
 
 from offbeat.net.address import split
+from offbeat.net.conversation import Conversation
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
 from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, options
@@ -14,7 +15,6 @@ from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.receiver import Receiver
-from offbeat.net.talk import Conversation
 
 Call = aio.StreamStreamCall[bytes, bytes]
 

@@ -17,9 +17,9 @@ from typing import TypeVar
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 from offbeat.net.clock import Clock, SystemClock
-from offbeat.net.conversation import Conversation
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.link import LinkClosedError, ServerLink
+from offbeat.net.mailbox import Mailbox
 from offbeat.net.messages import Beat, Bye, FromSite, Hello, Over, Refused
 from offbeat.net.outcome import Evaluation, Outcome
 from offbeat.net.snapshot import Snapshot
@@ -63,7 +63,7 @@ class Service:
         self._patience = linger
         self._told: set[str] = set()
         self._offset = coordinator.now - self._clock.now()
-        self._links: dict[str, Conversation] = {}
+        self._links: dict[str, Mailbox] = {}
         self._readers: set[asyncio.Task[None]] = set()
         self._inbox: list[_Said] = []
         self._seen: dict[str, tuple[float, Beat]] = {}
@@ -165,7 +165,7 @@ class Service:
         self._stirred.set()
 
     async def _converse(self, link: ServerLink, hello: Hello) -> None:
-        older, mine = self._links.get(link.site), Conversation(link)
+        older, mine = self._links.get(link.site), Mailbox(link)
         self._links[link.site] = mine
         if older is not None:
             older.cut("the site has opened another link")
@@ -183,7 +183,7 @@ class Service:
                 self._put(_Said(self.now(), link.site, None))
             await mine.close()
 
-    async def _read(self, link: ServerLink, conversation: Conversation, first: FromSite) -> None:
+    async def _read(self, link: ServerLink, conversation: Mailbox, first: FromSite) -> None:
         """Hand over what a site says, one at a time; signs of life are answered here."""
         slot, message = asyncio.Semaphore(1), first
         while True:
