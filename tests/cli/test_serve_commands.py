@@ -76,8 +76,7 @@ def test_serve_refuses_in_one_line(
     options: list[object], says: str, recipe: Path, offbeat: Any, tmp_path: Path
 ) -> None:
     refused(offbeat("serve", recipe, "--state", tmp_path / "run", *options), says)
-    if "--tls-cert" not in options:  # its files are read when the door is opened: the run can be served again
-        assert not (tmp_path / "run" / "run.db").exists()
+    assert not (tmp_path / "run" / "run.db").exists()
 
 
 def test_serve_refuses_an_unknown_recipe(offbeat: Any, tmp_path: Path) -> None:
