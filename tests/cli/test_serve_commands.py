@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 import yaml
 from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli, cli_serve
+from offbeat.data.dataset import Source
 from offbeat.site_data import site_data
 
 RECIPE: dict[str, Any] = {
@@ -168,10 +171,6 @@ def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert sum(map(len, shares)) == len(whole)
     assert len({tuple(row) for s in shares for row in s.x.flatten(1).tolist()}) <= len(whole)
     assert shares[0].x.equal(site_data("digits:1/3").x)
-    hospital = site_data("heart_disease:cleveland")
-    assert 0 < len(hospital) < len(site_data("heart_disease"))
-    with pytest.raises(ob.UsageError, match=r"one of .*cleveland"):
-        site_data("heart_disease:nowhere")
     (tmp_path / "clinic_of_ours.py").write_text(
         "from offbeat.site_data import site_data\n\ndef own():\n    return site_data('digits:1/3')\n",
         encoding="utf-8",
@@ -179,6 +178,18 @@ def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.chdir(tmp_path)
     assert site_data("clinic_of_ours:own").x.equal(shares[0].x)
     sys.modules.pop("clinic_of_ours")
+
+
+def test_a_natural_group_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A dataset of two hospitals, in place of one whose files may not be here."""
+    patients = ob.Dataset(torch.arange(5.0)[:, None], torch.tensor([0, 1, 0, 1, 0]), 2)
+    groups = np.array([0, 1, 1, 0, 1])
+    source = Source("heart_disease", patients, patients, groups, ("cleveland", "va"))
+    monkeypatch.setattr("offbeat.site_data.load", lambda name: source)
+    assert site_data("heart_disease:va").x.flatten().tolist() == [1.0, 2.0, 4.0]
+    assert len(site_data("heart_disease")) == 5
+    with pytest.raises(ob.UsageError, match=r"one of cleveland, va"):
+        site_data("heart_disease:nowhere")
 
 
 # ---- from end to end ----
