@@ -21,7 +21,14 @@ from offbeat.data import Dataset, FederatedData, federate
 from offbeat.local.objectives import Plain, Proximal
 
 STEPS, HALF = 9, 4
-OBJECTIVES = [Plain(), Proximal(0.1), Dynamic(0.1), Contrastive(mu=1.0), ControlVariates(), Online(proximal=0.1, beta=0.5)]
+OBJECTIVES = [
+    Plain(),
+    Proximal(0.1),
+    Dynamic(0.1),
+    Contrastive(mu=1.0),
+    ControlVariates(),
+    Online(proximal=0.1, beta=0.5),
+]
 TRAININGS = [
     ob.Training(lr=0.1, batch_size=5, momentum=0.9),
     ob.Training(optimizer="adam", lr=0.01, batch_size=5),

@@ -48,7 +48,8 @@ def take_up(course: Course, half: Tensors) -> None:
             index, _, what = rest.partition(".")
             states.setdefault(int(index), {})[what] = tensor.clone()
         elif name in parts and parts[name].shape == tensor.shape:
-            if not torch.equal(parts[name].cpu(), tensor):  # parts of models, which nobody writes to, are equal
+            # parts of models, which nobody may write to, are equal
+            if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)
         elif name not in ("total", "random"):

@@ -131,9 +131,7 @@ class TorchLearner:
             return self._finish(course)
 
     @contextmanager
-    def _start(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs
-    ) -> Iterator[Course]:
+    def _start(self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs) -> Iterator[Course]:
         """A task's training before its first step."""
         bench, training = self._prepare().bench, self.training
         anchor = bench.load(base)
