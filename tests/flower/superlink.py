@@ -1,12 +1,12 @@
 """A Flower federation on loopback: a SuperLink and SuperNodes as processes of their own."""
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,7 +32,11 @@ class LocalFederation:
     @property
     def environment(self) -> dict[str, str]:
         """No telemetry, and no files outside the directory."""
-        own = {"FLWR_HOME": str(self.home), "FLWR_TELEMETRY_ENABLED": "0", "PATH": f"{BIN}:{os.environ['PATH']}"}
+        own = {
+            "FLWR_HOME": str(self.home),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+        }
         return {**os.environ, **own, "FLWR_DISABLE_UPDATE_CHECK": "1"}
 
     def start(self, name: str, *command: str) -> None:
@@ -46,8 +50,8 @@ class LocalFederation:
     def start_superlink(self) -> None:
         """The SuperLink, and with process isolation what starts ServerApps."""
         self.home.mkdir(parents=True, exist_ok=True)
-        config = f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:{self.port}"\ninsecure = true\n'
-        (self.home / "config.toml").write_text(config)
+        config = f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{self.port}"\n'
+        (self.home / "config.toml").write_text(config + "insecure = true\n")
         self.start(
             "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
             "--isolation", self.isolation, "--database", str(self.home / "superlink.db"),
@@ -87,7 +91,11 @@ class LocalFederation:
     def flwr(self, *arguments: str) -> str:
         """Run Flower's command line; returns what it prints."""
         done = subprocess.run(
-            [str(BIN / "flwr"), *arguments], cwd=self.home, env=self.environment, capture_output=True, text=True
+            [str(BIN / "flwr"), *arguments],
+            cwd=self.home,
+            env=self.environment,
+            capture_output=True,
+            text=True,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
@@ -103,14 +111,11 @@ class LocalFederation:
     def kill(self, name: str) -> None:
         """End a process and those it has started, at once."""
         process = self.processes.pop(name)
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, 9)
-        except ProcessLookupError:
-            pass
         process.wait()
 
     def stop(self) -> None:
         """End everything."""
         for name in list(self.processes):
             self.kill(name)
-        shutil.rmtree(self.home / "apps", ignore_errors=True)

@@ -10,7 +10,7 @@ import torch
 
 pytest.importorskip("flwr")
 
-from flwr.app import Context, Error, Message
+from flwr.app import Error, Message
 from flwr.supercore.task_identity import TaskIdentity
 
 import offbeat as ob
@@ -175,7 +175,9 @@ def test_a_node_that_comes_back_in_time_goes_on(reboots: bool, digits: Any, tmp_
     serve_on(grid, algorithm, test, tmp_path / "run")
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     assert not [row for row in rows if row.name in ("left", "lost")]
-    sent = [m for m in grid.pushed if m.metadata.dst_node_id == 102 and m.metadata.message_type == "train.offbeat"]
+    sent = [
+        m for m in grid.pushed if m.metadata.dst_node_id == 102 and m.metadata.message_type == "train.offbeat"
+    ]
     trained = [row for row in rows if row.name == "train" and row.client == 2]
     assert len(sent) == len(trained) + reboots
 
@@ -205,7 +207,11 @@ def test_an_error_of_flowers_loses_the_task_and_no_more(code: int, digits: Any, 
     failing = iter(range(3))
 
     def before(node: FakeNode, message: Message) -> Message | None:
-        if node.id == 100 and message.metadata.message_type == "train.offbeat" and next(failing, None) is not None:
+        if (
+            node.id == 100
+            and message.metadata.message_type == "train.offbeat"
+            and next(failing, None) is not None
+        ):
             return Message(Error(code, "Traceback\nOSError: no disk"), reply_to=message)
         return None
 

@@ -43,7 +43,7 @@ def wait_until(directory: Path, arrived: int, federation: LocalFederation) -> ob
 def test_a_server_app_that_is_killed_goes_on_in_the_next_run(
     federation: LocalFederation, tmp_path: Path
 ) -> None:
-    """FedASMU: updates, and fresh models in two phases, over two runs of Flower's with one state directory."""
+    """FedASMU: updates, and fresh models in two phases, in two runs of Flower's with one state directory."""
     settings = [f'offbeat-state="{tmp_path / "run"}"', "clients=2", "tasks=5", 'algorithm="fedasmu"']
     federation.run(APP, settings)
     wait_until(tmp_path / "run", 2, federation)
