@@ -26,6 +26,7 @@ class LocalFederation:
 
     home: Path
     isolation: str = "process"
+    tls: bool = False  # certificates for everybody, and keys by which the SuperLink knows its nodes
     port: int = field(default_factory=free_port)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -47,15 +48,43 @@ class LocalFederation:
                 stdout=log, stderr=log, cwd=self.home, env=self.environment, start_new_session=True,
             )  # fmt: skip
 
+    @property
+    def own(self) -> list[str]:
+        """How whoever listens shows who it is."""
+        files = {"ca-certfile": "ca.crt", "certfile": "server.pem", "keyfile": "server.key"}
+        if not self.tls:
+            return ["--insecure"]
+        return [word for name, file in files.items() for word in (f"--ssl-{name}", str(self.home / file))]
+
+    @property
+    def trust(self) -> list[str]:
+        """How whoever connects knows whom it speaks to."""
+        return ["--root-certificates", str(self.home / "ca.crt")] if self.tls else ["--insecure"]
+
+    def make_certificates(self) -> None:
+        """A certificate authority, and a certificate of the server's for this machine."""
+        (self.home / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+        for command in (
+            "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=ca -keyout ca.key -out ca.crt",
+            "req -newkey rsa:2048 -nodes -subj /CN=localhost -keyout server.key -out server.csr",
+            "x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 2 -extfile san "
+            "-out server.pem",
+        ):
+            subprocess.run(["openssl", *command.split()], cwd=self.home, check=True, capture_output=True)
+
     def start_superlink(self) -> None:
         """The SuperLink, and with process isolation what starts ServerApps."""
         self.home.mkdir(parents=True, exist_ok=True)
-        config = f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{self.port}"\n'
-        (self.home / "config.toml").write_text(config + "insecure = true\n")
+        if self.tls:
+            self.make_certificates()
+        trust = f'root-certificates = "{self.home / "ca.crt"}"' if self.tls else "insecure = true"
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "local"\n[superlink.local]\naddress = "127.0.0.1:{self.port}"\n{trust}\n'
+        )
         self.start(
-            "superlink", "flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(self.port),
-            "--isolation", self.isolation, "--database", str(self.home / "superlink.db"),
-            "--disable-runtime-dependency-installation",
+            "superlink", "flower-superlink", *self.own, *(["--enable-supernode-auth"] if self.tls else []),
+            "--host", "127.0.0.1", "--port", str(self.port), "--isolation", self.isolation,
+            "--database", str(self.home / "superlink.db"), "--disable-runtime-dependency-installation",
         )  # fmt: skip
         self.wait_for(self.port, "superlink")
         if self.isolation == "process":
@@ -63,13 +92,20 @@ class LocalFederation:
 
     def start_superexec(self, name: str, port: int) -> None:
         """What starts the apps of one SuperLink or SuperNode."""
-        self.start(name, "flower-superexec", "--insecure", "--runtime-api-address", f"127.0.0.1:{port}")
+        self.start(name, "flower-superexec", *self.trust, "--runtime-api-address", f"127.0.0.1:{port}")
 
     def start_supernode(self, i: int, of: int, port: int | None = None) -> None:
         """One node, with its part of the data."""
-        port = port or free_port()
+        port, key, known = port or free_port(), self.home / f"node-{i}-key", []
+        if self.tls:
+            if not key.exists():
+                subprocess.run(
+                    ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True
+                )
+                self.flwr("supernode", "register", f"{key}.pub", "local")
+            known = [*self.own, "--auth-supernode-private-key", str(key)]
         self.start(
-            f"node-{i}", "flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{self.port}",
+            f"node-{i}", "flower-supernode", *self.trust, *known, "--superlink", f"127.0.0.1:{self.port}",
             "--host", "127.0.0.1", "--port", str(port), "--isolation", self.isolation,
             "--node-config", f"partition-id={i} num-partitions={of}",
         )  # fmt: skip

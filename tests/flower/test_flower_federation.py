@@ -46,10 +46,10 @@ def digits() -> tuple[list[Dataset], Dataset]:
     return [source.train.subset(p) for p in np.array_split(np.arange(400), SITES)], source.test
 
 
-def grid_of(data: list[Dataset]) -> FakeGrid:
+def grid_of(data: list[Dataset], first: int = 100) -> FakeGrid:
     app = client_app(lambda context: data[int(context.node_config["partition-id"])])
     speeds = [4.0, 5.0, 6.5, 9.0, 14.0, 5.5]
-    return FakeGrid(FakeNode(100 + i, app, {"partition-id": i}, speeds[i]) for i in range(len(data)))
+    return FakeGrid(FakeNode(first + i, app, {"partition-id": i}, speeds[i]) for i in range(len(data)))
 
 
 def serve_on(
@@ -136,6 +136,27 @@ def test_a_server_that_dies_goes_on_in_another_run(digits: Any, tmp_path: Path) 
     assert not [row for row in record.rows() if row.name in ("left", "lost")]
     assert [row.client for row in record.rows() if row.name == "joined"] == list(range(SITES))
     assert serve_on(grid_of(data), algorithm, test, tmp_path / "run") == "reached 40 client tasks"
+
+
+def test_a_server_that_dies_goes_on_with_other_nodes(digits: Any, tmp_path: Path) -> None:
+    """As on the simulation engine: those of before leave when their lease is over."""
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3, concurrency=2), grid_of(data)
+
+    def die() -> None:
+        if grid.time > 32:
+            raise ZeroDivisionError
+
+    grid.each_sleep = die
+    with pytest.raises(ZeroDivisionError):
+        serve_on(grid, algorithm, test, tmp_path / "run")
+    serve_on(grid_of(data, first=200), algorithm, test, tmp_path / "run")
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    assert sorted(row.client for row in rows if row.name == "joined" and row.client is not None) == [
+        *range(10)
+    ]
+    assert sorted(row.client for row in rows if row.name == "left" and row.client is not None) == [*range(5)]
+    assert [row for row in rows if row.name == "arrived" and (row.client or 0) >= 5]
 
 
 def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A real SuperLink with SuperNodes on loopback, every part a process: what a user of Flower has."""
+"""A real SuperLink with SuperNodes on loopback, with TLS and keys, every part a process of its own."""
 
 import time
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ PATIENCE = 400.0  # seconds; each message is a new process that imports PyTorch
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[LocalFederation]:
-    federation = LocalFederation(tmp_path / "flower")
+    federation = LocalFederation(tmp_path / "flower", tls=True)
     try:
         federation.start_superlink()
         for i in range(2):
@@ -43,13 +43,15 @@ def wait_until(directory: Path, arrived: int, federation: LocalFederation) -> ob
 def test_a_server_app_that_is_killed_goes_on_in_the_next_run(
     federation: LocalFederation, tmp_path: Path
 ) -> None:
-    """FedASMU: updates, and fresh models in two phases, in two runs of Flower's with one state directory."""
+    """FedASMU, with fresh models in two phases: two runs of Flower's, one directory, a node rebooted."""
     settings = [f'offbeat-state="{tmp_path / "run"}"', "clients=2", "tasks=5", 'algorithm="fedasmu"']
     federation.run(APP, settings)
     wait_until(tmp_path / "run", 2, federation)
-    federation.kill("superlink-exec")
+    for name in ("superlink-exec", "node-1", "node-1-exec"):
+        federation.kill(name)
     before = list(ob.read_run(tmp_path / "run").rows())
     federation.start_superexec("superlink-exec", federation.port)
+    federation.start_supernode(1, 2)  # with its key it is the node that it was
     federation.run(APP, settings)
     wait_until(tmp_path / "run", 5, federation)
     while (record := ob.read_run(tmp_path / "run")).status != "finished":
@@ -62,3 +64,5 @@ def test_a_server_app_that_is_killed_goes_on_in_the_next_run(
     arrived = [row.task for row in rows if row.name == "arrived"]
     assert len(arrived) == len(set(arrived))
     assert record.meta["rejected"] == {}
+    assert {row.client for row in rows if row.name == "joined"} == {0, 1}
+    assert [row.client for row in rows if row.name == "arrived" and row not in before].count(1) >= 1
