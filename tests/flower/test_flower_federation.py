@@ -1,6 +1,7 @@
 """Whole runs on a grid in memory: every algorithm that can run, nodes that go and come, servers that die."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,14 @@ import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.flower import Pace, client_app, serve
 from offbeat.flower.federation import Federation
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.registry import LogisticSpec, build
 from offbeat.net import Terms
+from offbeat.net.plan import read_plan
+from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.flower.fake_grid import FakeGrid, FakeNode
+from tests.net.played import Play, coordinator_of
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 5
@@ -104,6 +108,30 @@ def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Pa
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
     rows = list(ob.read_run(tmp_path / "a").rows())
     assert sum(row.name == "send" for row in rows) >= 3
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "fedasmu"])
+def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: Any, tmp_path: Path) -> None:
+    """The same events, played to a coordinator with sites that keep everything in one process."""
+    data, test = digits
+    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    serve_on(grid_of(data), algorithm, test, tmp_path / "run")
+    record = ob.read_run(tmp_path / "run")
+    plan = read_plan(record.meta["plan"])
+    source = ob.load("digits", samples=400, test_samples=200)
+    maker = partial(build, plan.model, plan.sample_shape, plan.classes)
+    learner = ob.TorchLearner(
+        maker, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
+    )
+    coordinator = coordinator_of(algorithm, learner.initial(3), SITES, 3, tasks=40)
+    play = Play(algorithm, learner, coordinator)
+    for row in record.rows():
+        if row.kind == "event":
+            play.deliver(play.event(row))
+    assert play.rows == list(record.rows())
+    model = coordinator.tensors.model
+    for entry, view in model.layout.views(model.values, model.integers):
+        assert torch.equal(read_tensors(tmp_path / "run/model.safetensors")[entry.name], view)
 
 
 def test_a_server_that_dies_goes_on_in_another_run(digits: Any, tmp_path: Path) -> None:
