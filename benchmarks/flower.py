@@ -13,7 +13,9 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
+import sys
 import tempfile
 import time
 from importlib.metadata import version
@@ -137,6 +139,7 @@ def main() -> None:
     parser.add_argument("--isolation", choices=["process", "subprocess"], default="process")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
     with tempfile.TemporaryDirectory() as directory:
         federation = LocalFederation(Path(directory), options.isolation)
         try:
