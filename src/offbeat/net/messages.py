@@ -23,8 +23,8 @@ class Hello:
     """A site is there. Who it is, its credential says.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
-    size of the plan gives it), `labels` its numbers of samples of each class, if it tells them. `holds` is the task it has in hand, in training or
-    trained and not yet acknowledged, of the run named `run`.
+    size of the plan gives it), `labels` its numbers of samples of each class, if it tells them. `holds` is
+    the task it has in hand, in training or trained and not yet acknowledged, of the run named `run`.
     """
 
     samples: int
