@@ -27,6 +27,7 @@ MAY_USE: dict[str, set[str]] = {
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "version"},
     "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "version"},
+    "flower": {"core", "models", "local", "data", "net"},
     "report": {"core", "runs", "version"},
     "recipes": {
         "core",
@@ -133,6 +134,12 @@ def test_the_core_and_the_algorithms_have_no_clock_no_thread_no_file_and_no_chan
             ("numpy.random", "torch.random", "torch.multiprocessing", "torch.distributed")
         )
         assert name not in {f"{owner}.{chance}" for owner in ("torch", "numpy") for chance in GLOBAL_CHANCE}
+
+
+@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
+def test_only_the_adapter_knows_flower(path):
+    if part_of(path) != "flower":
+        assert not {name for name in imported(parsed(path)) if name.split(".")[0] == "flwr"}
 
 
 def test_the_check_would_notice():

@@ -1,8 +1,10 @@
 """The PyTorch learner: any module, any loss, data that stays with its clients."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -13,11 +15,12 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.features import Feature
 from offbeat.core.learner import NOTHING, Fresh, Inputs, LocalResult, LocalTask, Watch
-from offbeat.core.model import Model
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
+from offbeat.local.course import Course, halfway, take_up
 from offbeat.local.representation import Represent, representing
 from offbeat.local.training import Training
 from offbeat.local.workbench import Workbench
@@ -90,8 +93,47 @@ class TorchLearner:
         A `watch` is asked between them whether to stop, and for a model to merge; it takes the place of
         `task.fresh`.
         """
-        ready, training = self._prepare(), self.training
-        bench = ready.bench
+        with self._start(base, task, objective, inputs) as course:
+            run = course.run
+            for step, (x, y) in enumerate(self._batches(task)):
+                if watch is not None and watch.stops(step):
+                    run.steps = step
+                    break
+                merging = watch.fresh(step) if watch is not None else _told(task, inputs, step)
+                if merging is not None:
+                    self._merge(course, *merging, x, y)
+                self._step(course, x, y)
+            return self._finish(course)
+
+    def train_half(
+        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs, steps: int
+    ) -> Tensors:
+        """The first `steps` steps of a task; returns what `train_rest` needs to go on from there."""
+        with self._start(base, task, objective, inputs) as course:
+            for x, y in islice(self._batches(task), steps):
+                self._step(course, x, y)
+            return halfway(course)
+
+    def train_rest(
+        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs, steps: int, half: Tensors
+    ) -> LocalResult:
+        """The other steps of a task of which `steps` are done, and the model that `task.fresh` says merged.
+
+        Gives what `train` gives in one go, in any process. Raises `UsageError` for another task's `half`.
+        """
+        with self._start(base, task, objective, inputs) as course:
+            for step, (x, y) in enumerate(islice(self._batches(task), steps, None), steps):
+                if step == steps:
+                    take_up(course, half)
+                    if (merging := _told(task, inputs, step)) is not None:
+                        self._merge(course, *merging, x, y)
+                self._step(course, x, y)
+            return self._finish(course)
+
+    @contextmanager
+    def _start(self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs) -> Iterator[Course]:
+        """A task's training before its first step."""
+        bench, training = self._prepare().bench, self.training
         anchor = bench.load(base)
         bench.module.train()
         optimizer = training.build(bench.parameters, task.base, task.lr_factor)
@@ -99,23 +141,28 @@ class TorchLearner:
             run = self._run(base, inputs, anchor, represent, optimizer, task.steps)
             total = torch.zeros((), device=training.device)
             objective.begin(run)
-            for step, (x, y) in enumerate(self._batches(ready, task)):
-                if watch is not None and watch.stops(step):
-                    run.steps = step
-                    break
-                merging = watch.fresh(step) if watch is not None else _told(task, inputs, step)
-                if merging is not None:
-                    fresh = self._fresh(bench, *merging, task.base)
-                    objective.merge(run, fresh, lambda x=x, y=y: self._loss(bench.module(x), y))  # type: ignore[misc]
-                optimizer.zero_grad()
-                loss = self._loss(bench.module(x), y)
-                objective.loss(run, loss).backward()  # type: ignore[no-untyped-call]
-                objective.adjust(run)
-                optimizer.step()
-                total += loss.detach()
-            own = objective.end(run)
-        delta, integers = bench.delta(base)
-        metrics = {"loss": float(total) / run.steps, **own}
+            yield Course(bench, base, task.base, objective, optimizer, run, total)
+
+    def _step(self, course: Course, x: Tensor, y: Tensor) -> None:
+        course.optimizer.zero_grad()
+        loss = self._loss(course.bench.module(x), y)
+        course.objective.loss(course.run, loss).backward()  # type: ignore[no-untyped-call]
+        course.objective.adjust(course.run)
+        course.optimizer.step()
+        course.total += loss.detach()
+
+    def _merge(self, course: Course, fresh: Fresh, model: Model, x: Tensor, y: Tensor) -> None:
+        """The objective merges the model a task was sent; its next batch is (x, y)."""
+        bench = course.bench
+        values = bench.floats(model.values.to(self.training.device))
+        received = FreshModel(values, fresh.clock, fresh.version - course.version)
+        course.objective.merge(course.run, received, lambda: self._loss(bench.module(x), y))
+
+    def _finish(self, course: Course) -> LocalResult:
+        run = course.run
+        own = course.objective.end(run)
+        delta, integers = course.bench.delta(course.base)
+        metrics = {"loss": float(course.total) / run.steps, **own}
         state = {name: tensor.to("cpu") for name, tensor in run.state.items()}
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
@@ -143,8 +190,9 @@ class TorchLearner:
         run.shared = run.shaped(base.shared.to(device))
         return run
 
-    def _batches(self, ready: "_Ready", task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of a task, on the device; also starts the stream that layers draw from."""
+        ready = self._prepare()
         own = self.data.client_indices(task.client)
         generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
         layers = stream(task.seed, Purpose.LAYERS, task.client, task.task)
@@ -152,11 +200,6 @@ class TorchLearner:
         for batch in batches(generator, len(own), self.training.batch_size, task.steps):
             indices = own[batch].to(self.training.device)
             yield ready.bench.laid_out(ready.x[indices]), ready.y[indices]
-
-    def _fresh(self, bench: Workbench, fresh: Fresh, model: Model, base: int) -> FreshModel:
-        """The model a task was sent, on the device."""
-        values = bench.floats(model.values.to(self.training.device))
-        return FreshModel(values, fresh.clock, fresh.version - base)
 
     def evaluate(self, model: Model) -> Metrics:
         """Mean loss over the test set, and accuracy where the output is one score per class."""

@@ -44,6 +44,10 @@ class Workbench:
                 tensor.copy_(view)
         return views[: len(self.parameters)]
 
+    def tensors(self) -> list[Tensor]:
+        """Everything that training writes to, as it is now: parameters, and buffers of any kind."""
+        return [*self._floats, *self._integers, *(buffer for buffer, _ in self._scratch)]
+
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
         """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
         with torch.no_grad():

@@ -69,21 +69,11 @@ async def serve(
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
     """
-    check_seed(seed)
     terms = terms or Terms()
-    if test is not None:
-        sample_shape, classes = test.sample_shape, test.classes
-    if sample_shape is None or classes is None:
-        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
-    if terms.accuracy is not None and not (test and (terms.evaluate_versions or terms.evaluate_seconds)):
-        raise UsageError(
-            f"accuracy = {terms.accuracy} needs evaluations: give test data, and evaluate_versions or "
-            "evaluate_seconds"
-        )
-    plan = make_plan(algorithm, model, training, seed, sample_shape, classes)
-    ended = _ended(Path(state), plan)
-    if ended is not None:
-        return await _tell(ended, listen, clock or SystemClock(), linger)
+    plan = plan_of(algorithm, model, training, seed, terms, sample_shape, classes, test)
+    reason = ended(Path(state), plan)
+    if reason is not None:
+        return await _tell(reason, listen, clock or SystemClock(), linger)
     learner = evaluating_learner(plan, test)
     service = open_service(
         algorithm, learner, plan, Path(state),
@@ -95,7 +85,31 @@ async def serve(
     return await run_service(service, listen)
 
 
-def _ended(directory: Path, plan: Plan) -> str | None:
+def plan_of(
+    algorithm: Algorithm,
+    model: ModelSpec,
+    training: Training,
+    seed: int,
+    terms: Terms,
+    sample_shape: tuple[int, ...] | None,
+    classes: int | None,
+    test: Dataset | None,
+) -> Plan:
+    """The plan of a run, as `serve` is asked for it; raises `UsageError`."""
+    check_seed(seed)
+    if test is not None:
+        sample_shape, classes = test.sample_shape, test.classes
+    if sample_shape is None or classes is None:
+        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
+    if terms.accuracy is not None and not (test and (terms.evaluate_versions or terms.evaluate_seconds)):
+        raise UsageError(
+            f"accuracy = {terms.accuracy} needs evaluations: give test data, and evaluate_versions or "
+            "evaluate_seconds"
+        )
+    return make_plan(algorithm, model, training, seed, sample_shape, classes)
+
+
+def ended(directory: Path, plan: Plan) -> str | None:
     """Why the run in a directory has ended, if it has."""
     if not (directory / DATABASE).is_file():
         return None
@@ -151,6 +165,28 @@ def open_service(
 
     The process computes with one thread from here on, as the simulator does: more would change the last bits.
     """
+    coordinator, opened, name = open_run(
+        algorithm, learner, plan, directory,
+        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
+    return Service(
+        coordinator, opened,
+        evaluate=learner.evaluate if evaluates else None, clock=clock, label=name, linger=linger,
+    )  # fmt: skip
+
+
+def open_run(
+    algorithm: Algorithm,
+    learner: TorchLearner,
+    plan: Plan,
+    directory: Path,
+    *,
+    terms: Terms,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> tuple[Coordinator, State, str]:
+    """The coordinator of a run and its state directory, new or as they were left, and the run's label."""
     torch.set_num_threads(1)
     initial = learner.initial(plan.seed)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
@@ -178,10 +214,7 @@ def open_service(
         }
         state = State.create(directory, meta, coordinator, checkpoint_seconds)
     name = str(found.meta["label"]) if found is not None else label or algorithm.name
-    return Service(
-        coordinator, state,
-        evaluate=learner.evaluate if evaluates else None, clock=clock, label=name, linger=linger,
-    )  # fmt: skip
+    return coordinator, state, name
 
 
 def _check_same(record: RunRecord, plan: Plan) -> None:

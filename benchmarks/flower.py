@@ -1,0 +1,170 @@
+"""What an exchange costs through Flower: a SuperLink and two SuperNodes on this machine's loopback.
+
+    PYTHONPATH=. python benchmarks/flower.py [--messages 10] [--json FILE] [--isolation process]
+
+A: seconds from pushing a message that asks for nothing to its reply, with an app that is not Offbeat's.
+B: seconds from a task to its update, through Offbeat: three steps of a logistic model on 200 samples.
+C: seconds from the death of a node to the moment that Flower's grid leaves it out.
+
+Needs the extra `offbeat[flower]`. Medians, with their range; machines are noisy, and the load is printed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import offbeat as ob
+from offbeat.runs.schema import DATABASE
+from tests.flower.superlink import LocalFederation
+
+NODES = 2
+APP = Path(__file__).parents[1] / "examples/flower"
+PROJECT = """[project]
+name = "probe"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "example"
+[tool.flwr.app.components]
+serverapp = "probe.server:app"
+clientapp = "probe.client:app"
+[tool.flwr.app.config]
+out = ""
+messages = 1
+"""
+CLIENT = """
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+app = ClientApp()
+
+@app.query()
+def query(message, context):
+    return Message(RecordDict(), reply_to=message)
+"""
+SERVER = """
+import json, time
+from pathlib import Path
+from flwr.app import Message, RecordDict
+from flwr.serverapp import ServerApp
+app = ServerApp()
+
+def exchange(grid, node):
+    began = time.monotonic()
+    ids = list(grid.push_messages([Message(RecordDict(), node, "query")]))
+    while not list(grid.pull_messages(ids)):
+        time.sleep(0.05)
+    return time.monotonic() - began
+
+@app.main()
+def main(grid, context):
+    out = Path(context.run_config["out"])
+    node = sorted(grid.get_node_ids())[0]
+    seconds = [exchange(grid, node) for _ in range(int(context.run_config["messages"]))]
+    (out / "seconds.json").write_text(json.dumps(seconds))
+    there = len(list(grid.get_node_ids()))
+    while len(list(grid.get_node_ids())) == there:
+        time.sleep(0.1)
+    (out / "gone.json").write_text(json.dumps(time.time()))
+"""
+
+
+def middle(seconds: list[float]) -> dict[str, float]:
+    """Median and range."""
+    return {"median": statistics.median(seconds), "least": min(seconds), "most": max(seconds)}
+
+
+def wait(path: Path, seconds: float = 600.0) -> Any:
+    """What is written to a file, once it is there."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if path.is_file() and path.read_text():
+            return json.loads(path.read_text())
+        time.sleep(0.05)
+    raise TimeoutError(path)
+
+
+def tasks(federation: LocalFederation, messages: int) -> dict[str, float]:
+    """B: from the journal."""
+    directory = federation.home / "run"
+    federation.run(
+        APP, [f'offbeat-state="{directory}"', f"clients={NODES}", f"tasks={messages}", 'algorithm="fedasync"']
+    )
+    while not (directory / DATABASE).is_file() or ob.read_run(directory).status != "finished":
+        time.sleep(1.0)
+    begun: dict[int | None, float] = {}
+    seconds = []
+    for row in ob.read_run(directory).rows():
+        if row.name == "train":
+            begun[row.task] = row.t
+        elif row.name == "arrived":
+            seconds.append(row.t - begun[row.task])
+    return middle(seconds)
+
+
+def probe(federation: LocalFederation, messages: int) -> tuple[dict[str, float], float]:
+    """A and C."""
+    app, out = federation.home / "probe-app", federation.home / "probe-out"
+    (app / "probe").mkdir(parents=True)
+    out.mkdir()
+    for name, text in {
+        "pyproject.toml": PROJECT,
+        "probe/client.py": CLIENT,
+        "probe/server.py": SERVER,
+    }.items():
+        (app / name).write_text(text)
+    (app / "probe/__init__.py").touch()
+    federation.run(app, [f'out="{out}"', f"messages={messages}"])
+    seconds = wait(out / "seconds.json")
+    died = time.time()
+    for name in ("node-1", "node-1-exec"):
+        if name in federation.processes:
+            federation.kill(name)
+    return middle(seconds), wait(out / "gone.json") - died
+
+
+def main() -> None:
+    """Measure, print, and write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--messages", type=int, default=10)
+    parser.add_argument("--isolation", choices=["process", "subprocess"], default="process")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
+    with tempfile.TemporaryDirectory() as directory:
+        federation = LocalFederation(Path(directory), options.isolation)
+        try:
+            federation.start_superlink()
+            for i in range(NODES):
+                federation.start_supernode(i, NODES)
+            task = tasks(federation, options.messages)
+            empty, gone = probe(federation, options.messages)
+        finally:
+            federation.stop()
+    result = {
+        "flwr": version("flwr"),
+        "python": platform.python_version(),
+        "cores": os.cpu_count(),
+        "load": os.getloadavg(),
+        "isolation": options.isolation,
+        "messages": options.messages,
+        "empty message": empty,
+        "task": task,
+        "dead node noticed": gone,
+    }
+    print(json.dumps(result, indent=2))
+    if options.json is not None:
+        options.json.write_text(json.dumps(result, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+"""What the server runs: an algorithm of Offbeat on the nodes of the grid."""
+
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+import offbeat as ob
+from offbeat.flower import serve
+from offbeat.models.registry import LogisticSpec
+from offbeat.net import Terms
+
+ALGORITHMS = {
+    "fedcompass": ob.fedcompass(q_min=2, q_max=8),
+    "fedasmu": ob.fedasmu(epochs=2, size=2, period=5.0, limit=2),
+    "fedasync": ob.fedasync(steps=3),
+    "scaffold": ob.scaffold(steps=3),
+}
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Serve the run until so many updates have arrived; started again, it goes on."""
+    config = context.run_config
+    serve(
+        grid,
+        ALGORITHMS[str(config["algorithm"])],
+        LogisticSpec(),
+        ob.Training(lr=0.1, batch_size=20),
+        Path(str(config["offbeat-state"])),
+        terms=Terms(clients=int(config["clients"]), tasks=int(config["tasks"]), evaluate_versions=1),
+        test=ob.load("digits", samples=400, test_samples=200).test,
+        seed=3,
+    )

@@ -1,0 +1,18 @@
+"""Any algorithm on an existing Flower federation. The only part of the package that knows Flower.
+
+`server_app` makes a Flower `ServerApp` of an algorithm, `client_app` a `ClientApp` of a node's data;
+`serve` is for a `ServerApp` of one's own. Needs the extra `offbeat[flower]`.
+"""
+
+try:
+    import flwr as _flwr  # noqa: F401
+except ImportError as error:  # pragma: no cover
+    raise ImportError(
+        "offbeat.flower needs Flower, in the version it was tested with: pip install 'offbeat[flower]'"
+    ) from error
+
+from offbeat.flower.client import client_app
+from offbeat.flower.federation import Pace
+from offbeat.flower.server import serve, server_app
+
+__all__ = ["Pace", "client_app", "serve", "server_app"]

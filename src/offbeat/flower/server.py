@@ -1,0 +1,100 @@
+"""The server's side: a run of any algorithm as a Flower `ServerApp`."""
+
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid as FlowerGrid
+from flwr.serverapp import ServerApp
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.features import Feature
+from offbeat.data.dataset import Dataset
+from offbeat.flower.federation import Federation, Grid, Pace
+from offbeat.local.training import Training
+from offbeat.models.registry import ModelSpec
+from offbeat.net.plan import evaluating_learner
+from offbeat.net.serve import ended, open_run, plan_of
+from offbeat.net.state import CHECKPOINT_SECONDS
+from offbeat.net.terms import Terms
+
+log = logging.getLogger(__name__)
+
+
+def serve(
+    grid: Grid,
+    algorithm: Algorithm,
+    model: ModelSpec,
+    training: Training,
+    state: str | Path,
+    *,
+    terms: Terms | None = None,
+    seed: int = 0,
+    sample_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    test: Dataset | None = None,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    pace: Pace | None = None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> str:
+    """Serve a run on the nodes of a Flower grid until it ends; returns why it ended.
+
+    All but `grid` and `pace` is as for `offbeat.net.serve`: `state` is the run's directory, and where it
+    holds this run already, the run goes on. To be called in a `ServerApp`'s main function.
+
+    Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
+    """
+    if Feature.RECALL in algorithm.needs:
+        raise UsageError(
+            f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
+            "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
+        )
+    terms = terms or Terms()
+    plan = plan_of(algorithm, model, training, seed, terms, sample_shape, classes, test)
+    if (reason := ended(Path(state), plan)) is not None:
+        return reason
+    learner = evaluating_learner(plan, test)
+    coordinator, opened, _ = open_run(
+        algorithm, learner, plan, Path(state),
+        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
+    evaluate = learner.evaluate if test is not None else None
+    reason = Federation(grid, coordinator, opened, evaluate, pace or Pace()).run()
+    log.info("the run has ended: %s", reason)
+    return reason
+
+
+def server_app(
+    algorithm: Algorithm,
+    model: ModelSpec,
+    training: Training,
+    state: str | Path,
+    *,
+    terms: Terms | None = None,
+    seed: int = 0,
+    sample_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    test: Callable[[], Dataset] | None = None,
+    label: str | None = None,
+    pace: Pace | None = None,
+) -> ServerApp:
+    """A `ServerApp` that does what `serve` does; `test` gives the test data, when they are needed.
+
+    A run's settings in Flower may name another directory: `flwr run --run-config 'offbeat-state="DIR"'`.
+    """
+
+    def main(grid: FlowerGrid, context: Context) -> None:
+        directory = Path(str(context.run_config.get("offbeat-state", state)))
+        serve(
+            grid, algorithm, model, training, directory,
+            terms=terms, seed=seed, sample_shape=sample_shape, classes=classes,
+            test=test() if test is not None else None, label=label, pace=pace,
+        )  # fmt: skip
+
+    app = ServerApp()
+    app.main()(main)
+    return app

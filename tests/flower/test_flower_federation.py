@@ -1,0 +1,331 @@
+"""Whole runs on a grid in memory: every algorithm that can run, nodes that go and come, servers that die."""
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr")
+
+from flwr.app import Error, Message
+from flwr.supercore.task_identity import TaskIdentity
+
+import offbeat as ob
+from offbeat.data.dataset import Dataset
+from offbeat.flower import Pace, client_app, serve
+from offbeat.flower.federation import Federation
+from offbeat.models.registry import LogisticSpec, build
+from offbeat.net import Terms
+from offbeat.net.plan import read_plan
+from offbeat.runs.files import read_tensors
+from offbeat.sim.replay import replay
+from tests.conformance.test_same_everywhere import OPTIONS
+from tests.flower.fake_grid import FakeGrid, FakeNode
+from tests.net.played import Play, coordinator_of
+
+TRAINING = ob.Training(lr=0.1, batch_size=20)
+SITES = 5
+TERMS = Terms(clients=SITES, tasks=40, lease=60.0, evaluate_versions=1)
+CAN = sorted(ob.ALGORITHMS)
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(TaskIdentity, "_run_id", 1)  # what Flower sets in a process of its own
+    monkeypatch.setattr(TaskIdentity, "_node_id", 1)
+    monkeypatch.setattr(TaskIdentity, "_task_id", 1)
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(before)
+    torch.set_rng_state(state)
+
+
+@pytest.fixture(scope="module")
+def digits() -> tuple[list[Dataset], Dataset]:
+    source = ob.load("digits", samples=400, test_samples=200)
+    return [source.train.subset(p) for p in np.array_split(np.arange(400), SITES)], source.test
+
+
+def grid_of(data: list[Dataset], first: int = 100) -> FakeGrid:
+    app = client_app(lambda context: data[int(context.node_config["partition-id"])])
+    speeds = [4.0, 5.0, 6.5, 9.0, 14.0, 5.5]
+    return FakeGrid(FakeNode(first + i, app, {"partition-id": i}, speeds[i]) for i in range(len(data)))
+
+
+def serve_on(
+    grid: FakeGrid, algorithm: ob.Algorithm, test: Dataset | None, directory: Path, terms: Terms = TERMS,
+) -> str:  # fmt: skip
+    """`serve`, on the grid's own time."""
+    made = Federation.__init__
+
+    def on_time(self: Federation, *args: Any) -> None:
+        made(self, *args, now=grid.now, sleep=grid.sleep)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Federation, "__init__", on_time)
+        return serve(
+            grid, algorithm, LogisticSpec(), TRAINING, directory, terms=terms, test=test, seed=3,
+            sample_shape=(1, 8, 8), classes=10, pace=Pace(poll=0.5),
+        )  # fmt: skip
+
+
+def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
+    record = ob.read_run(directory)
+    assert record.status == "finished"
+    assert replay(record, algorithm).difference is None
+    rows = list(record.rows())
+    ended = [row.task for row in rows if row.name in ("arrived", "lost")]
+    assert len(ended) == len(set(ended))
+    assert record.meta["summary"]["tasks"] == sum(row.name == "arrived" for row in rows)
+    return record
+
+
+@pytest.mark.parametrize("name", CAN)
+def test_every_algorithm_that_needs_no_radio(name: str, digits: Any, tmp_path: Path) -> None:
+    data, test = digits
+    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    grid = grid_of(data)
+    assert serve_on(grid, algorithm, test, tmp_path / "run") == "reached 40 client tasks"
+    record = check_run(tmp_path / "run", algorithm)
+    first, last = record.evaluations()[0], record.evaluations()[-1]
+    assert last.version == record.meta["summary"]["versions"]
+    assert first.accuracy is not None
+    assert last.accuracy is not None
+    assert last.accuracy > first.accuracy + 0.2
+    assert record.meta["rejected"] == {}
+
+
+def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Path) -> None:
+    """What a simulation of the journal's world would train: a task's update depends on nothing else."""
+    data, test = digits
+    algorithm = ob.fedasmu(epochs=2, size=2, period=10.0, limit=3)
+    for name in "ab":
+        serve_on(grid_of(data), algorithm, test, tmp_path / name)
+    assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()
+    rows = list(ob.read_run(tmp_path / "a").rows())
+    assert sum(row.name == "send" for row in rows) >= 3
+
+
+@pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "fedasmu"])
+def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: Any, tmp_path: Path) -> None:
+    """The same events, played to a coordinator with sites that keep everything in one process."""
+    data, test = digits
+    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    serve_on(grid_of(data), algorithm, test, tmp_path / "run")
+    record = ob.read_run(tmp_path / "run")
+    plan = read_plan(record.meta["plan"])
+    source = ob.load("digits", samples=400, test_samples=200)
+    maker = partial(build, plan.model, plan.sample_shape, plan.classes)
+    learner = ob.TorchLearner(
+        maker, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
+    )
+    coordinator = coordinator_of(algorithm, learner.initial(3), SITES, 3, tasks=40)
+    play = Play(algorithm, learner, coordinator)
+    for row in record.rows():
+        if row.kind == "event":
+            play.deliver(play.event(row))
+    assert play.rows == list(record.rows())
+    model = coordinator.tensors.model
+    for entry, view in model.layout.views(model.values, model.integers):
+        assert torch.equal(read_tensors(tmp_path / "run/model.safetensors")[entry.name], view)
+
+
+def test_a_server_that_dies_goes_on_in_another_run(digits: Any, tmp_path: Path) -> None:
+    """Another run of Flower's finds nodes that remember nothing of the first."""
+    data, test = digits
+    algorithm = ob.scaffold(steps=3)
+
+    class DiedError(Exception):
+        pass
+
+    counted = []
+    for life in range(4):
+        grid = grid_of(data)
+
+        def die(grid: FakeGrid = grid) -> None:
+            if grid.time > 32:
+                raise DiedError
+
+        if life < 3:
+            grid.each_sleep = die
+            with pytest.raises(DiedError):
+                serve_on(grid, algorithm, test, tmp_path / "run")
+            record = ob.read_run(tmp_path / "run")
+            assert record.status == "failed"
+            counted.append(sum(row.name == "arrived" for row in record.rows()))
+        else:
+            assert serve_on(grid, algorithm, test, tmp_path / "run") == "reached 40 client tasks"
+    assert 0 < counted[0] < counted[1] < counted[2] < 40
+    record = check_run(tmp_path / "run", algorithm)
+    assert not [row for row in record.rows() if row.name in ("left", "lost")]
+    assert [row.client for row in record.rows() if row.name == "joined"] == list(range(SITES))
+    assert serve_on(grid_of(data), algorithm, test, tmp_path / "run") == "reached 40 client tasks"
+
+
+def test_a_server_that_dies_goes_on_with_other_nodes(digits: Any, tmp_path: Path) -> None:
+    """As on the simulation engine: those of before leave when their lease is over."""
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3, concurrency=2), grid_of(data)
+
+    def die() -> None:
+        if grid.time > 32:
+            raise ZeroDivisionError
+
+    grid.each_sleep = die
+    with pytest.raises(ZeroDivisionError):
+        serve_on(grid, algorithm, test, tmp_path / "run")
+    serve_on(grid_of(data, first=200), algorithm, test, tmp_path / "run")
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    assert sorted(row.client for row in rows if row.name == "joined" and row.client is not None) == [
+        *range(10)
+    ]
+    assert sorted(row.client for row in rows if row.name == "left" and row.client is not None) == [*range(5)]
+    assert [row for row in rows if row.name == "arrived" and (row.client or 0) >= 5]
+
+
+def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp_path: Path) -> None:
+    data, test = digits
+    algorithm, grid = ob.fedbuff(steps=3, size=2, concurrency=3), grid_of(data)
+    node = grid.nodes[101]
+
+    def weather() -> None:
+        node.online = not 20 < grid.time < 150
+
+    grid.each_sleep = weather
+    terms = Terms(clients=SITES, tasks=60, lease=60.0)
+    assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 60 client tasks"
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    [left] = [row for row in rows if row.name == "left"]
+    assert 80 <= left.t <= 83
+    client = left.client
+    assert [row.t for row in rows if row.name == "joined" and row.client == client][1] >= 150
+    assert [row for row in rows if row.name == "arrived" and row.client == client and row.t > 150]
+
+
+@pytest.mark.parametrize("reboots", [True, False], ids=["rebooted", "cut off"])
+def test_a_node_that_comes_back_in_time_goes_on(reboots: bool, digits: Any, tmp_path: Path) -> None:
+    """Rebooted it is given its task again, cut off it delivers what it has trained."""
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3), grid_of(data)
+    node, done = grid.nodes[102], []
+
+    def weather() -> None:
+        node.online = not 20 < grid.time < 40
+        if reboots and not done and grid.time > 30:
+            node.reboot()
+            grid.replies = {i: r for i, r in grid.replies.items() if r[1].metadata.src_node_id != node.id}
+            done.append(grid.time)
+
+    grid.each_sleep = weather
+    serve_on(grid, algorithm, test, tmp_path / "run")
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    assert not [row for row in rows if row.name in ("left", "lost")]
+    sent = [
+        m for m in grid.pushed if m.metadata.dst_node_id == 102 and m.metadata.message_type == "train.offbeat"
+    ]
+    trained = [row for row in rows if row.name == "train" and row.client == 2]
+    assert len(sent) == len(trained) + reboots
+
+
+def test_a_node_that_restarts_unnoticed_is_asked_again(digits: Any, tmp_path: Path) -> None:
+    """It was never missed, but Flower tells that it has been activated anew."""
+    data, test = digits
+    algorithm, grid = ob.fedavg(steps=3), grid_of(data)
+    node, done = grid.nodes[104], []
+
+    def weather() -> None:
+        if not done and grid.time > 20:
+            done.append(grid.time)
+            node.reboot()
+            grid.replies = {i: r for i, r in grid.replies.items() if r[1].metadata.src_node_id != node.id}
+
+    grid.each_sleep = weather
+    serve_on(grid, algorithm, test, tmp_path / "run")
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    assert not [row for row in rows if row.name in ("left", "lost")]
+
+
+@pytest.mark.parametrize("code", [2, 3, 8])
+def test_an_error_of_flowers_loses_the_task_and_no_more(code: int, digits: Any, tmp_path: Path) -> None:
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3), grid_of(data)
+    failing = iter(range(3))
+
+    def before(node: FakeNode, message: Message) -> Message | None:
+        if (
+            node.id == 100
+            and message.metadata.message_type == "train.offbeat"
+            and next(failing, None) is not None
+        ):
+            return Message(Error(code, "Traceback\nOSError: no disk"), reply_to=message)
+        return None
+
+    grid.before = before
+    serve_on(grid, algorithm, test, tmp_path / "run")
+    record = check_run(tmp_path / "run", algorithm)
+    lost = [row for row in record.rows() if row.name == "lost"]
+    assert {row.data["reason"] for row in lost if row.data} == {f"Flower's error {code}: OSError: no disk"}
+    assert len(lost) == 3
+    assert record.meta["rejected"] == {"flower": 3}
+    waits = np.diff([m.metadata.created_at for m in grid.pushed if m.metadata.dst_node_id == 100])
+    assert len(waits) > 3
+
+
+def test_a_node_that_flower_gives_up_is_greeted_again(digits: Any, tmp_path: Path) -> None:
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3), grid_of(data)
+    given_up: list[str] = []
+
+    def before(node: FakeNode, message: Message) -> Message | None:
+        if node.id == 103 and not given_up and message.metadata.message_type == "train.offbeat":
+            given_up.append(message.metadata.message_id)
+            return Message(Error(5, "Node unavailable"), reply_to=message)
+        return None
+
+    grid.before = before
+    serve_on(grid, algorithm, test, tmp_path / "run")
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    assert not [row for row in rows if row.name in ("left", "lost")]
+    assert sum(m.metadata.message_type == "query.offbeat" for m in grid.pushed) == SITES + 1
+
+
+def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog: Any) -> None:
+    data, test = digits
+    other = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
+    algorithm = ob.fedavg(steps=2)
+    terms = Terms(clients=SITES, tasks=15)
+    grid = grid_of([other, *data])
+    grid.nodes[100].seconds = 3.0
+    assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 15 client tasks"
+    assert "node-100 cannot take part: the data have samples of shape (3,)" in caplog.text
+    assert sum(m.metadata.dst_node_id == 100 for m in grid.pushed) == 1
+
+
+def test_what_a_broken_node_says_is_counted_and_refused(digits: Any, tmp_path: Path) -> None:
+    """One that sends no letter, and one whose update is not a number."""
+    data, test = digits
+    data = [Dataset(data[0].x * float("nan"), data[0].y, data[0].classes), *data[1:]]
+    algorithm, grid = ob.fedasync(steps=3), grid_of(data)
+
+    def before(node: FakeNode, message: Message) -> Message | None:
+        if node.id == 101 and message.metadata.message_type == "train.offbeat":
+            return Message(message.content, reply_to=message)  # the server's own message back
+        return None
+
+    grid.before = before
+    serve_on(grid, algorithm, test, tmp_path / "run")
+    record = check_run(tmp_path / "run", algorithm)
+    assert record.meta["rejected"].keys() == {"letter", "not finite"}
+    arrived = {row.client for row in record.rows() if row.name == "arrived"}
+    assert arrived == {2, 3, 4}
+
+
+def test_what_cannot_run_on_flower_is_refused(tmp_path: Path) -> None:
+    grid = grid_of([])
+    with pytest.raises(ob.UsageError, match="nothing reaches a Flower node in mid-task"):
+        serve_on(grid, ob.port(epochs=3, size=2, tau_max=2, urgent=True), None, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
