@@ -2,7 +2,7 @@
 
 Plain: it only carries. Dropped: reset after a while. Slow: every piece is late. Half-open: from some moment
 on what is sent is taken and goes nowhere, in both directions, and nobody is told; or it was never
-connected. """
+connected."""
 
 import asyncio
 import json
