@@ -34,7 +34,7 @@ from typing import Any
 import torch
 import yaml
 from bad_network import relay
-from processes import call_offbeat, ended, fork, has_ended, kill
+from processes import call_offbeat, ended, fork, has_ended, kill, leave_when_told
 from safetensors.torch import load_file
 from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
@@ -407,6 +407,7 @@ def main() -> int:
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
     parser.add_argument("--directory", type=Path, help="where to work; it is kept")
     chosen = parser.parse_args()
+    leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
     storm = Storm(directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace, chosen.full)
