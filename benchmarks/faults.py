@@ -73,7 +73,7 @@ class Storm:
     """A server, its sites and the relay between them."""
 
     def __init__(
-        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float
+        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float, lease: float
     ) -> None:
         self.directory, self.sites, self.pace = directory, sites, pace
         self.chance, self.counts = Random(seed), Counts()
