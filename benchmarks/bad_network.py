@@ -1,8 +1,8 @@
 """A TCP relay that treats each connection badly in one of several ways, drawn by chance.
 
 Plain: it only carries. Dropped: reset after a while. Slow: every piece is late. Half-open: from some moment
-on what is sent is taken and goes nowhere, in both directions, and nobody is told; or it was never
-connected."""
+on what is sent is taken and goes nowhere, in both directions, and nobody is told. Swallowed: from the start.
+"""
 
 import asyncio
 import json

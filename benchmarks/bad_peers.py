@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 import yaml
-from processes import call_offbeat, ended, fork, kill
+from processes import call_offbeat, ended, fork, kill, leave_when_told
 from witness import Honest, keep_company
 
 from offbeat.net.credentials import SiteCredentials
@@ -252,7 +252,7 @@ async def fuzz(run: Run, pki: Path, token: str, messages: int, chance: Random) -
         for _ in range(min(200, messages - sum(sent.values()))):  # then a new connection
             kind, frames = fuzzer.stream()
             sent[kind] += 1
-            ends[await strike(channel, token, frames)] += 1
+            ends[f"{kind}: {await strike(channel, token, frames)}"] += 1
             if not early and sum(sent.values()) >= warm:
                 early = run.memory()[0]
         await channel.close()
@@ -363,6 +363,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, help="where to work; it is kept")
     chosen = parser.parse_args()
+    leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-bad-peers-"))
     pki = directory / "pki"
     pki.mkdir(parents=True)

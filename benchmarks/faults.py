@@ -34,7 +34,7 @@ from typing import Any
 import torch
 import yaml
 from bad_network import relay
-from processes import call_offbeat, ended, fork, has_ended, kill
+from processes import call_offbeat, ended, fork, has_ended, kill, leave_when_told
 from safetensors.torch import load_file
 from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
@@ -45,7 +45,7 @@ from offbeat.net.plan import evaluating_learner, read_plan
 from offbeat.net.terms import Terms
 from offbeat.runs.record import RunRecord, read_run
 
-PROCESSES, LEASE, LAST_VERSIONS = 4, 6.0, 10
+PROCESSES, LAST_VERSIONS = 4, 10
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedbuff": {"name": "fedbuff", "steps": 5, "size": 4},
     "fedcompass": {"name": "fedcompass", "q_min": 4, "q_max": 16},
@@ -73,7 +73,7 @@ class Storm:
     """A server, its sites and the relay between them."""
 
     def __init__(
-        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float
+        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float, lease: float
     ) -> None:
         self.directory, self.sites, self.pace = directory, sites, pace
         self.chance, self.counts = Random(seed), Counts()
@@ -85,7 +85,7 @@ class Storm:
         self.relay_port = 0
         self.processes: list[int] = []
         self.room: int | None = None
-        self.starts, self.full = 0, full
+        self.starts, self.full, self.lease = 0, full, lease
         self.paused: dict[int, float] = {}  # a process's place, and when it goes on
         self.logs.mkdir()
 
@@ -95,7 +95,7 @@ class Storm:
         """Start the server, on the port it had before. With `room` no file may have more bytes than that."""
         words = [
             "serve", str(self.recipe), "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
-            "--lease", str(LEASE), "--log", "json", "--set", f"until.versions={versions}",
+            "--lease", str(self.lease), "--log", "json", "--set", f"until.versions={versions}",
         ]  # fmt: skip
 
         def work() -> None:
@@ -202,7 +202,7 @@ class Storm:
             self.counts.site_kills += 1
         elif draw < 0.4:
             os.kill(self.processes[place], signal.SIGSTOP)
-            self.paused[place] = time.monotonic() + LEASE * self.chance.uniform(0.2, 1.8)
+            self.paused[place] = time.monotonic() + self.lease * self.chance.uniform(0.2, 1.8)
             self.counts.site_pauses += 1
 
     def _continue_sites(self, all_of_them: bool = False) -> None:
@@ -404,12 +404,16 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a local step takes at least")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
+    parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
     parser.add_argument("--directory", type=Path, help="where to work; it is kept")
     chosen = parser.parse_args()
+    leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    storm = Storm(directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace, chosen.full)
+    storm = Storm(
+        directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace, chosen.full, chosen.lease
+    )  # fmt: skip
     try:
         storm.start_server()
         storm.await_server()

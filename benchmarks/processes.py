@@ -23,7 +23,7 @@ def fork(work: Callable[[], object], log: Path) -> int:
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(file, 1)
         os.dup2(file, 2)
-        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         work()
         status = 0
     except SystemExit as end:
@@ -33,6 +33,11 @@ def fork(work: Callable[[], object], log: Path) -> int:
     finally:
         sys.stdout.flush()
         os._exit(status)
+
+
+def leave_when_told() -> None:
+    """Let SIGTERM end this process as an exception does, so that it ends its children first."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
 
 
 def ended(process: int) -> int | None:

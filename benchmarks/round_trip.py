@@ -24,7 +24,7 @@ from statistics import median, quantiles
 from typing import Any
 
 import torch
-from processes import fork, kill
+from processes import fork, kill, leave_when_told
 
 from offbeat.core.model import Layout
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
@@ -325,6 +325,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=20.0, help="to watch many sites for")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between an active site's tasks")
     chosen = parser.parse_args()
+    leave_when_told()
     with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
         servers = Servers(Path(name), max(1, chosen.connections))
         try:

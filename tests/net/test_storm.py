@@ -40,7 +40,18 @@ def number(printed: str, name: str) -> int:
 
 
 def test_a_storm_loses_no_update_and_takes_none_twice(tmp_path: Path) -> None:
-    words = ("--kills", "4", "--sites", "4", "--full", "0.5", "--directory", str(tmp_path / "storm"))
+    words = (
+        "--kills",
+        "4",
+        "--sites",
+        "4",
+        "--full",
+        "0.5",
+        "--lease",
+        "20",
+        "--directory",
+        str(tmp_path / "storm"),
+    )
     printed = script("faults.py", *words)
     assert number(printed, "server killed") == 4
     assert number(printed, "acknowledged  ") > 0
