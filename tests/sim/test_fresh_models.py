@@ -46,7 +46,7 @@ def test_training_up_to_the_merge_and_on(learner: ob.TorchLearner) -> None:
     bench.load(Model(start.layout, merged, start.integers))
     optimizer = learner.training.build(bench.parameters, 2)
     anchor = bench.floats(start.values)
-    batches = list(learner._batches(learner._prepare(), task))
+    batches = list(learner._batches(task))
     for x, y in batches[4:]:
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(bench.module(x), y)
