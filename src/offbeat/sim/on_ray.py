@@ -266,8 +266,8 @@ class RayWorkers:
             raise RunError(f"Ray node {reply['node']} cannot train with this learner:\n{reply['error']}")
         if reply["versions"] != here:
             raise RunError(
-                f"Ray node {reply['node']} has {reply['versions']}, this process {here}: results would depend "
-                "on where a task runs; install the same versions on all nodes"
+                f"Ray node {reply['node']} has {reply['versions']}, this process {here}: results would "
+                "depend on where a task runs; install the same versions on all nodes"
             )
         self._workers.append(_Worker(actor, reply["node"], reply["pid"]))
 
