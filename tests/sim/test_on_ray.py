@@ -1,6 +1,7 @@
 """On a Ray cluster of two nodes: the same bits, whatever is lost, and nothing is left behind."""
 
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from sim_worlds import WORLDS, Wrapped, digits, make, normed, outcome
@@ -19,13 +21,13 @@ import offbeat.sim.simulate as module
 from offbeat.core.learner import NOTHING, Learner, LocalTask
 from offbeat.core.objective import Objective
 from offbeat.local.objectives import Plain
-from offbeat.sim.on_ray import RayWorkers
+from offbeat.sim.on_ray import RayWorkers, _packed
 
 ray: Any = pytest.importorskip("ray")
 cluster_utils: Any = pytest.importorskip("ray.cluster_utils")
 pytestmark = pytest.mark.filterwarnings("ignore:::ray", "ignore::ResourceWarning")
 
-HEALTH = {"health_check_period_ms": 1000, "health_check_failure_threshold": 8}  # of a node: sooner lost
+SYSTEM = {"health_check_period_ms": 1000, "health_check_failure_threshold": 8, "worker_niceness": 0}
 MEGABYTES = 100
 
 
@@ -37,7 +39,7 @@ def cluster() -> Iterator[Any]:
         patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         node = {"num_cpus": 3, "object_store_memory": MEGABYTES * 10**6}
-        head = {"_system_config": HEALTH, "include_dashboard": False}
+        head = {"_system_config": SYSTEM, "include_dashboard": False}
         made = cluster_utils.Cluster(True, head_node_args={**node, **head})
         made.second = made.add_node(**node)
         ray.init(made.address, logging_level="error", log_to_driver=False)
@@ -135,6 +137,21 @@ def test_a_version_is_put_once_and_freed_with_its_last_task(
     assert len(pool._versions) == 1
     held = ray._private.internal_api.memory_summary(stats_only=True)
     assert int(re.search(r"Plasma memory usage \d+ MiB, (\d+) objects", held)[1]) < 8, held
+
+
+@pytest.mark.usefixtures("cluster")
+def test_the_data_are_used_where_ray_has_them() -> None:
+    """A node's workers have one copy of the data: their tensors are views of the object store."""
+    images = ob.Dataset(torch.rand(1000, 100), torch.zeros(1000, dtype=torch.int64), 1)
+    data = ob.federate(images, images.subset([0, 1, 2]), [np.arange(1000)])
+    packed = ray.get(ray.put(_packed(ob.TorchLearner(normed, data), Plain())))
+    content, buffers = packed
+    learner, _ = pickle.loads(content, buffers=buffers)
+    places = {np.frombuffer(buffer, np.uint8).ctypes.data for buffer in buffers}
+    assert learner.data.train.x.data_ptr() in places
+    assert learner.data.train.x.data_ptr() % 64 == 0
+    assert torch.equal(learner.data.train.x, images.x)
+    assert len(content) < 20_000  # of 408,000 bytes of data
 
 
 class Endangered(RayWorkers):

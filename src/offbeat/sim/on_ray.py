@@ -113,10 +113,10 @@ class RayWorkers:
         packed = _packed(learner, objective)
         self._connected = _connect(self._ray, options.address)
         try:
-            count = _count(self._ray, options)
+            self._count = _count(self._ray, options)
             self._packed = self._ray.put(packed)
             self._actor = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayWorker)
-            for _ in range(count):
+            for _ in range(self._count):
                 self._hire()
         except BaseException:
             self.close()
@@ -253,10 +253,14 @@ class RayWorkers:
         """An actor has started, or failed to."""
         try:
             reply = self._ray.get(reference)
+        except self._errors.RayTaskError as error:
+            raise RunError(f"a Ray worker cannot load Offbeat or the learner:\n{error}") from None
         except self._errors.RayError as error:
             self._failed_starts += 1
-            if self._failed_starts >= MOST_DEATHS:
-                raise RunError(f"{MOST_DEATHS} workers in turn could not start on Ray:\n{error}") from None
+            if self._failed_starts >= MOST_DEATHS * self._count:  # a lost node may take many at once
+                raise RunError(
+                    f"{self._failed_starts} workers in turn could not start on Ray; the last:\n{error}"
+                ) from None
             self._end(actor)
             self._hire()
             return
