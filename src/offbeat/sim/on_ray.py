@@ -76,7 +76,7 @@ class _Job:
 
     id: int
     task: LocalTask | None
-    base: _Version
+    base: _Version | None
     inputs: Inputs = NOTHING
     fresh: _Version | None = None
     wanted: bool = True
@@ -143,7 +143,7 @@ class RayWorkers:
         """Do not train the task, or throw its result away."""
         job = self._jobs.pop(task, None)
         if job is not None:
-            job.wanted = False
+            job.wanted, job.base, job.fresh, job.inputs = False, None, None, NOTHING  # what it holds is freed
         self._results.pop(task, None)
 
     def evaluate(self, model: Model) -> Metrics:
