@@ -36,7 +36,6 @@ def cluster() -> Iterator[Any]:
     """Two nodes of three CPUs each, as Ray counts them; this process is on the first."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("RAY_raylet_start_wait_time_s", "120")
         patch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         node = {"num_cpus": 3, "object_store_memory": MEGABYTES * 10**6}
         head = {"_system_config": SYSTEM, "include_dashboard": False}

@@ -208,12 +208,17 @@ class RayWorkers:
         self._hand_out()
 
     def _hand_out(self) -> None:
-        """Fill the workers, the emptiest first."""
+        """Fill the workers, the emptiest first; a job that a worker died of goes to one that holds no other.
+
+        For the answer to the job before may die with a worker, and then the wrong one would be blamed.
+        """
         while self._waiting and self._workers:
             worker = min(self._workers, key=lambda w: len(w.jobs))
-            if len(worker.jobs) >= AHEAD:
+            job = self._waiting[0][2]
+            alone = job.deaths or any(held.deaths for held in worker.jobs)
+            if len(worker.jobs) >= (1 if alone else AHEAD):
                 return
-            job = heappop(self._waiting)[2]
+            heappop(self._waiting)
             if job.wanted:
                 self._assign(worker, job)
 
