@@ -30,7 +30,6 @@ SYSTEM = {
     "health_check_period_ms": 1000,
     "health_check_failure_threshold": 8,
     "worker_niceness": 0,
-    "automatic_object_spilling_enabled": False,
 }
 MEGABYTES = 100
 
@@ -115,13 +114,22 @@ def test_ray_changes_nothing(
 def test_a_version_is_put_once_and_freed_with_its_last_task(
     cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twenty versions of a tenth of the object store each, which may not go to files."""
-    learner = ob.NoTraining(4, parameters=MEGABYTES * 10**5 // 4)
+    learner = ob.NoTraining(4, parameters=100_000)
     base = learner.initial(0)
     put: list[Any] = []
     real = ray.put
     pool = RayWorkers(learner, Plain(), ONE)
-    monkeypatch.setattr(ray, "put", lambda what: put.append(len(put)) or real(what))
+
+    def remember(what: Any) -> Any:
+        reference = real(what)
+        put.append(reference.hex())
+        return reference
+
+    def held() -> set[str]:
+        counts = ray._private.worker.global_worker.core_worker.get_all_reference_counts()
+        return {number.decode() for number in counts}
+
+    monkeypatch.setattr(ray, "put", remember)
     try:
         for version in range(20):
             model = type(base)(base.layout, base.values + version, base.integers)
@@ -132,9 +140,13 @@ def test_a_version_is_put_once_and_freed_with_its_last_task(
             pool.cancel(4 * version + 3)
             for i in (2, 0, 1):
                 pool.result(4 * version + i)
-            assert len(put) == version + 1
+            assert len(set(put)) == len(put) == version + 1
         pool.evaluate(base)
         assert len(pool._versions) == 1
+        until = time.monotonic() + 60
+        while set(put[:-1]) & held() and time.monotonic() < until:
+            time.sleep(0.1)
+        assert set(put) & held() == {put[-1]}  # Ray frees what nobody refers to
     finally:
         pool.close()
 
