@@ -344,7 +344,8 @@ def _connect(ray: Any, address: str | None) -> bool:
         with _signal_handlers_kept():
             ray.init(address, logging_level="error", log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UsageError(f"ray address {address} cannot be used: {error}") from None
+        hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"
+        raise UsageError(f"ray address {address} cannot be used: {error}{hint}") from None
     return True
 
 
