@@ -45,6 +45,7 @@ from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.on_ray import OnRay
 from offbeat.sim.run import Run, Summary
 from offbeat.sim.simulate import resume, simulate
 from offbeat.sim.until import Every, Until
@@ -69,6 +70,7 @@ __all__ = [
     "Network",
     "NoTraining",
     "OffbeatError",
+    "OnRay",
     "Run",
     "RunError",
     "RunRecord",

@@ -28,6 +28,7 @@ from offbeat.recipes.load import built_in, load_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.report.records import check_target
 from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.on_ray import OnRay
 from offbeat.sim.replay import replay as replay_run
 from offbeat.sim.run import Run
 from offbeat.version import __version__
@@ -55,6 +56,16 @@ Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs,
 Target = Annotated[float | None, typer.Option("--target", help="accuracy whose first time is measured")]
 Baseline = Annotated[str | None, typer.Option("--baseline", help="label whose time is 1.00x")]
 Workers = Annotated[str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")]
+Where = Annotated[
+    str, typer.Option("--executor", metavar="local|ray", help="train on this machine, or on a Ray cluster")
+]
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address", metavar="ADDRESS",
+        help="HOST:PORT of the Ray cluster's head, or auto; without it: $RAY_ADDRESS, or Ray here",
+    ),
+]  # fmt: skip
 ClientMemory = Annotated[
     str | None,
     typer.Option(
@@ -118,31 +129,41 @@ def run(
     seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
     directory: Out = None,
     workers: Workers = "0",
+    executor: Where = "local",
+    ray_address: RayAddress = None,
     client_memory: ClientMemory = None,
 ) -> None:
     """Simulate a recipe's algorithm."""
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
     place = directory or _new_directory(recipe)
     memory = _size("--client-memory", client_memory)
+    count, on_ray = _trainers(workers, executor, ray_address)
     with live_display() as live:
         finished = run_recipe(
             loaded, loaded.algorithm, seed=loaded.seed, out=place,
-            workers=_workers(workers), watch=RunWatcher(live), client_memory=memory,
+            workers=count, executor=on_ray, watch=RunWatcher(live), client_memory=memory,
         )  # fmt: skip
     _show_run(finished)
 
 
 @app.command()
-def resume(directory: Directory, workers: Workers = "0", client_memory: ClientMemory = None) -> None:
+def resume(
+    directory: Directory,
+    workers: Workers = "0",
+    executor: Where = "local",
+    ray_address: RayAddress = None,
+    client_memory: ClientMemory = None,
+) -> None:
     """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
     memory = _size("--client-memory", client_memory)
+    count, on_ray = _trainers(workers, executor, ray_address)
     record = read_run(directory)
     if record.status == "finished":
         out.print(f"{directory} has finished already: {record.stop_reason}")
         return
     with live_display() as live:
         finished = resume_run(
-            directory, workers=_workers(workers), watch=RunWatcher(live), client_memory=memory
+            directory, workers=count, executor=on_ray, watch=RunWatcher(live), client_memory=memory
         )
     _show_run(finished)
 
@@ -160,6 +181,8 @@ def compare(
     scales: Scales = None,
     directory: Out = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+    executor: Where = "local",
+    ray_address: RayAddress = None,
     client_memory: ClientMemory = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
@@ -169,13 +192,15 @@ def compare(
     goal = target if target is not None else loaded.target
     check_target(goal)
     memory = _size("--client-memory", client_memory)
-    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory)
+    processes = _count("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
+    _, on_ray = _trainers("0", executor, ray_address, share=processes)
+    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=on_ray)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     if base is not None and base not in names:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
     _make_directory(place)
     with live_display() as live:
-        records = run_comparison(planned, _count("--jobs", jobs), CompareWatcher(live, len(planned)))
+        records = run_comparison(planned, processes, CompareWatcher(live, len(planned)))
     _print_table(records, goal, base)
     out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
 
@@ -316,8 +341,16 @@ def _size(option: str, text: str | None) -> int | None:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _workers(text: str) -> int:
-    return _count("--workers", text, least=0)
+def _trainers(workers: str, executor: str, address: str | None, share: int = 1) -> tuple[int, OnRay | None]:
+    """How many worker processes, or where on Ray; there, no number of workers means all CPUs."""
+    if executor == "ray":
+        count = 0 if workers == "auto" else _count("--workers", workers, least=0)
+        return 0, OnRay(address, count or None, share)
+    if executor != "local":
+        raise UsageError(f"--executor {executor} is unknown: give local or ray")
+    if address is not None:
+        raise UsageError(f"--ray-address {address} is not allowed without --executor ray")
+    return _count("--workers", workers, least=0), None
 
 
 def _labels(recipe: Recipe, labels: str | None) -> list[str]:

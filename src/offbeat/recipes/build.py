@@ -19,6 +19,7 @@ from offbeat.models.registry import build as build_module
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.sim.on_ray import OnRay
 from offbeat.sim.progress import Watcher
 from offbeat.sim.run import Run
 from offbeat.sim.simulate import resume, simulate
@@ -55,6 +56,7 @@ def run_recipe(
     seed: int,
     out: Path | None,
     workers: int = 0,
+    executor: OnRay | None = None,
     watch: Watcher | None = None,
     client_memory: int | None = None,
 ) -> Run:
@@ -64,14 +66,19 @@ def run_recipe(
     own = recipe.model_copy(update={"seed": seed, "algorithm": dict(spec)})  # what repeats this very run
     return simulate(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
-        seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, out=out,
+        seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
         client_memory=client_memory,
     )  # fmt: skip
 
 
 def resume_run(
-    directory: Path, *, workers: int = 0, watch: Watcher | None = None, client_memory: int | None = None
+    directory: Path,
+    *,
+    workers: int = 0,
+    executor: OnRay | None = None,
+    watch: Watcher | None = None,
+    client_memory: int | None = None,
 ) -> Run:
     """Go on with a run that was started from a recipe."""
     record = read_run(directory)
@@ -79,7 +86,7 @@ def resume_run(
     return resume(
         directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
         make_learner(recipe, record.seed),
-        until=recipe.until, evaluate=recipe.evaluate, workers=workers, watch=watch,
+        until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
         client_memory=client_memory,
     )  # fmt: skip
 

@@ -21,18 +21,23 @@ from offbeat.recipes.load import document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
+from offbeat.sim.on_ray import OnRay
 from offbeat.sim.progress import Progress
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison; its clients keep at most `client_memory` bytes in memory (none: all)."""
+    """One run of a comparison; its clients keep at most `client_memory` bytes in memory (none: all).
+
+    Without an `executor` it trains in its own process.
+    """
 
     recipe: Recipe
     spec: Mapping[str, Any]
     seed: int
     directory: Path
     client_memory: int | None = None
+    executor: OnRay | None = None
 
     @property
     def name(self) -> str:
@@ -51,7 +56,12 @@ class Report:
 
 
 def plan(
-    recipe: Recipe, labels: Sequence[str], seeds: int, out: Path, client_memory: int | None = None
+    recipe: Recipe,
+    labels: Sequence[str],
+    seeds: int,
+    out: Path,
+    client_memory: int | None = None,
+    executor: OnRay | None = None,
 ) -> list[Job]:
     """The jobs of a comparison, checked: algorithms, data and directories are as they must be."""
     jobs = []
@@ -59,7 +69,8 @@ def plan(
         for label in labels:
             spec = {"label": label, **recipe.spec(label)}
             make_algorithm(spec)
-            jobs.append(Job(recipe, spec, seed, out / label / f"seed-{seed}", client_memory))
+            place = out / label / f"seed-{seed}"
+            jobs.append(Job(recipe, spec, seed, place, client_memory, executor))
     learner = make_learner(recipe, recipe.seed)
     for job in jobs[: len(labels)]:
         _check_concurrency(make_algorithm(job.spec).schedule.concurrency, learner.clients, job)
@@ -133,11 +144,11 @@ def _run(job: Job) -> None:
 
     try:
         if (job.directory / DATABASE).exists():
-            resume_run(job.directory, watch=watch, client_memory=job.client_memory)
+            resume_run(job.directory, executor=job.executor, watch=watch, client_memory=job.client_memory)
         else:
             run_recipe(
-                job.recipe, job.spec, seed=job.seed, out=job.directory, watch=watch,
-                client_memory=job.client_memory,
+                job.recipe, job.spec, seed=job.seed, out=job.directory, executor=job.executor,
+                watch=watch, client_memory=job.client_memory,
             )  # fmt: skip
     except OffbeatError as error:
         _news.put(Report(job.name, over=True, error=str(error)))

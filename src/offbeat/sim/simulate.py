@@ -24,6 +24,7 @@ from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.sim.executor import Executor, InProcess
 from offbeat.sim.interrupt import deferred_interrupts
+from offbeat.sim.on_ray import OnRay, RayWorkers
 from offbeat.sim.progress import Pace, Watcher
 from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
 from offbeat.sim.run import MemoryRecorder, Run, Summary
@@ -48,6 +49,7 @@ def simulate(
     until: Until = Until(versions=100),
     evaluate: Every | None = Every(versions=1),
     workers: int = 0,
+    executor: OnRay | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
@@ -58,9 +60,9 @@ def simulate(
     """Run an algorithm in virtual time and return the finished run.
 
     Without a `learner` nothing is trained: the run shows what the schedule does. `workers` > 0 trains
-    on that many single-threaded processes; the results do not depend on it. With `out` the run is
-    written to that directory and can be resumed from its last checkpoint, one at least every
-    `checkpoint_seconds` of real time. `watch` is called about ten times a second. Of what clients keep
+    on that many single-threaded processes, an `executor` on a Ray cluster; the results do not depend on it.
+    With `out` the run is written to that directory and can be resumed from its last checkpoint, one at least
+    every `checkpoint_seconds` of real time. `watch` is called about ten times a second. Of what clients keep
     from task to task at most `client_memory` bytes stay in memory (none: all), the rest goes to files.
 
     Raises `UsageError` for what cannot be run as asked, `RunError` for a run that fails.
@@ -70,12 +72,12 @@ def simulate(
     initial = learner.initial(seed)
     recorder = MemoryRecorder()
     store: RunStore | None = None
-    with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+    with _single_threaded(), _started(learner, algorithm, workers, executor) as trainer:
         if out is not None:
             meta = _meta(algorithm, learner, seed, label, recipe) | {"initial": _digest(initial)}
             store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
         clients = ClientStates(store.directory if store else None, client_memory)
-        work = Live(GlobalModel(algorithm, initial), executor, clients, algorithm.codec, seed)
+        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
         simulation = Simulation(
             algorithm, population, learner, work.tensors.model.layout.nbytes,
             seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
@@ -93,6 +95,7 @@ def resume(
     until: Until = Until(versions=100),
     evaluate: Every | None = Every(versions=1),
     workers: int = 0,
+    executor: OnRay | None = None,
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
@@ -111,10 +114,10 @@ def resume(
     _check_algorithm(record, algorithm)
     if record.meta["initial"] != _digest(initial):
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
-    with _single_threaded(), _executor(learner, algorithm, workers) as executor:
+    with _single_threaded(), _started(learner, algorithm, workers, executor) as trainer:
         store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         clients = ClientStates(store.directory, client_memory)
-        work = Live(GlobalModel(algorithm, initial), executor, clients, algorithm.codec, seed)
+        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
         try:
             record = read_run(Path(directory))  # as whoever held the lock before left it
             if record.status == "finished":
@@ -200,18 +203,28 @@ def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
 
 
 @contextmanager
-def _executor(learner: Learner, algorithm: Algorithm, workers: int) -> Iterator[Executor]:
+def _started(
+    learner: Learner, algorithm: Algorithm, workers: int, executor: OnRay | None
+) -> Iterator[Executor]:
     if workers < 0:
         raise UsageError(
             f"workers = {workers} is not allowed: 0 trains in this process, more in so many others"
         )
-    executor: Executor = (
-        Workers(learner, algorithm.objective, workers) if workers else InProcess(learner, algorithm.objective)
-    )
+    if workers and executor is not None:
+        raise UsageError(
+            f"workers = {workers} is not allowed beside an executor: give OnRay(workers={workers})"
+        )
+    trainer: Executor
+    if executor is not None:
+        trainer = RayWorkers(learner, algorithm.objective, executor)
+    elif workers:
+        trainer = Workers(learner, algorithm.objective, workers)
+    else:
+        trainer = InProcess(learner, algorithm.objective)
     try:
-        yield executor
+        yield trainer
     finally:
-        executor.close()
+        trainer.close()
 
 
 @contextmanager
