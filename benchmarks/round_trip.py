@@ -4,10 +4,11 @@
 
 Round trip: what a task with a model of one value costs a site that needs no time to train, from its update to
 the next task; beside it the same update with nothing made durable, and what a small fsync takes here.
-Throughput: updates a second with models of 1 MB and 100 MB, and of raw gRPC with the same bytes each way
-(the model down, the update up), in turns. Many sites: memory and processor's time of the server's process
-with so many connected, idle (only beats) and active (each a task every so many seconds). The server is a
-process of its own, here are the sites. It needs 3 GB, and 1 GB of disk.
+Throughput: updates a second of one site and of four with models of 1 MB and 100 MB, and of raw gRPC with the
+same bytes each way (the model down, the update up) on as many streams, in turns; with every update on disk
+before it is answered, and with nothing written on either side. Many sites: memory and processor's time of the
+server's process with so many connected, idle (only beats) and active (each a task every so many seconds).
+Servers are processes of their own, here are the sites. It needs 8 GB, and 15 GB of disk.
 """
 
 import argparse
@@ -17,12 +18,17 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
+from itertools import count
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+import offbeat  # noqa: F401  before PyTorch, as the command has it
+
+# isort: split
 import torch
 from processes import fork, kill, leave_when_told
 
@@ -36,6 +42,13 @@ NONE = torch.zeros(0, dtype=torch.int64)
 RATE = 1e6  # messages a second: no limit here
 FOREVER = 10**9
 END = b"the bytes end here "
+KEPT = 10  # files of updates, as between two checkpoints of a run
+SIZES = (
+    ("1 MB", 250_000, 1, 100), ("1 MB", 250_000, 4, 50),
+    ("100 MB", 25_000_000, 1, 10), ("100 MB", 25_000_000, 4, 5),
+)  # fmt: skip
+"""A model, its values, so many sites, so many updates of each."""
+Exchanges = Callable[[str, int, int, str], Awaitable[list[float]]]
 
 
 # ---- servers, each in a process of its own ----
@@ -75,26 +88,47 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
     )  # fmt: skip
 
 
-def serve_raw(told: Path) -> None:
-    """Raw gRPC: every update, which ends with a short frame, is answered with the model's bytes."""
-    asyncio.run(_serve_raw(told))
+def serve_raw(told: Path, durable: bool) -> None:
+    """Raw gRPC: every update, which ends with a short frame, is answered with the model's bytes.
+
+    With `durable` the update is a fsynced file before the answer.
+    """
+    asyncio.run(_serve_raw(told, durable))
 
 
-async def _serve_raw(told: Path) -> None:
+async def _serve_raw(told: Path, durable: bool) -> None:
     import grpc
     from grpc import aio
 
     from offbeat.net.grpc_common import options
 
+    kept: deque[Path] = deque()
+    numbers = count()
+
+    def keep(frames: Sequence[bytes]) -> None:
+        path = told.parent / f"raw-{next(numbers)}"
+        kept.append(path)
+        with path.open("wb", buffering=0) as file:
+            file.writelines(frames)
+            os.fsync(file.fileno())
+        if len(kept) > KEPT:
+            kept.popleft().unlink()
+
     async def converse(_: Any, context: Any) -> None:
-        model = bytes(CHUNK)
+        model, frames = bytes(CHUNK), []
         while isinstance(frame := await context.read(), bytes):
-            if frame.startswith(END):
-                left = int(frame.removeprefix(END))
-                while left > 0:
-                    await context.write(model[:left])
-                    left -= CHUNK
-                await context.write(END)
+            if not frame.startswith(END):
+                if durable:
+                    frames.append(frame)
+                continue
+            if durable:
+                await asyncio.to_thread(keep, frames)
+                frames = []
+            left = int(frame.removeprefix(END))
+            while left > 0:
+                await context.write(model[:left])
+                left -= CHUNK
+            await context.write(END)
 
     server = aio.server(options=options(limits(None)))
     method: Any = grpc.stream_stream_rpc_method_handler(converse)
@@ -128,19 +162,27 @@ class Servers:
     def __init__(self, directory: Path, connections: int) -> None:
         self._directory = directory
         self._processes: dict[str, int] = {}
-        for name, values, clients, durable in (
-            ("tiny", 2, 1, True), ("not durable", 2, 1, False), ("1 MB", 250_000, 1, True),
-            ("100 MB", 25_000_000, 1, True), ("many", 2, connections, True),
-        ):  # fmt: skip
-            state = directory / name.replace(" ", "-")
+        runs = [("tiny", 2, 1, True), ("tiny, volatile", 2, 1, False), ("many", 2, connections, True)]
+        for size, values, sites, _ in SIZES:
+            runs += [(f"{size} x {sites}", values, sites, True)]
+            runs += [(f"{size} x {sites}, volatile", values, sites, False)]
+        for name, values, clients, durable in runs:
+            state = self._place(name)
             work = lambda s=state, v=values, c=clients, d=durable: serve_run(s, v, c, d)  # noqa: E731
-            self._processes[name] = fork(work, directory / f"{state.name}.log")
-        told = directory / "raw.json"
-        self._processes["raw"] = fork(lambda: serve_raw(told), directory / "raw.log")
+            self._processes[name] = fork(work, state.with_suffix(".log"))
+        for name, durable in (("raw", True), ("raw, volatile", False)):
+            told = self._place(name).with_suffix(".json")
+            work = lambda t=told, d=durable: serve_raw(t, d)  # noqa: E731
+            self._processes[name] = fork(work, told.with_suffix(".log"))
+        for name in self._processes:
+            self.address(name)
+
+    def _place(self, name: str) -> Path:
+        return self._directory / name.replace(", ", "-").replace(" ", "-")
 
     def address(self, name: str) -> str:
         """Where a server listens, once it does."""
-        told = self._directory / f"{name.replace(' ', '-')}.json"
+        told = self._place(name).with_suffix(".json")
         while not told.exists():
             time.sleep(0.05)
         return f"127.0.0.1:{json.loads(told.read_text(encoding='ascii'))}"
@@ -183,29 +225,30 @@ async def given(link: SiteLink) -> Assign:
     return message
 
 
-async def exchanges(address: str, values: int, count: int) -> list[float]:
-    """Seconds from an update to the next task, so many times after a tenth as many."""
+async def exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
+    """Seconds from an update to the next task, so many times after one in ten more."""
     delta, seconds = torch.full((values,), 1e-6), []
-    async with site(address, "a") as link:
+    async with site(address, name) as link:
         task = await given(link)
-        for _ in range(count + count // 10):
+        for _ in range(count + count // 10 + 1):
             begun = time.perf_counter()
             await link.send(Result(task.task, 1, delta, NONE))
             task = await given(link)
             seconds.append(time.perf_counter() - begun)
-    return seconds[count // 10 :]
+    return seconds[count // 10 + 1 :]
 
 
-async def raw_exchanges(address: str, values: int, count: int) -> list[float]:
+async def raw_exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
     """The same bytes both ways, with nothing else."""
     from grpc import aio
 
     from offbeat.net.grpc_common import options
 
-    channel = aio.insecure_channel(address, options=options(limits(None)))
+    own = ("grpc.primary_user_agent", name)  # a connection of its own, as a site has
+    channel = aio.insecure_channel(address, options=[*options(limits(None)), own])
     call: Any = channel.stream_stream("/raw/Raw")()
     octets, seconds = memoryview(torch.full((values,), 1e-6).numpy()).cast("B"), []
-    for _ in range(count + count // 10):
+    for _ in range(count + count // 10 + 1):
         begun = time.perf_counter()
         for at in range(0, len(octets), CHUNK):
             await call.write(bytes(octets[at : at + CHUNK]))
@@ -215,7 +258,7 @@ async def raw_exchanges(address: str, values: int, count: int) -> list[float]:
         seconds.append(time.perf_counter() - begun)
     call.cancel()
     await channel.close()
-    return seconds[count // 10 :]
+    return seconds[count // 10 + 1 :]
 
 
 # ---- the tables ----
@@ -223,10 +266,9 @@ async def raw_exchanges(address: str, values: int, count: int) -> list[float]:
 
 async def round_trips(servers: Servers, directory: Path, count: int) -> None:
     print("| a task's round trip | median | 95 % |\n|---|---|---|")
-    for name in ("tiny", "not durable"):
-        row(f"empty model, {'durable' if name == 'tiny' else name}",
-            await exchanges(servers.address(name), 2, count))  # fmt: skip
-    row("raw gRPC", await raw_exchanges(servers.address("raw"), 2, count))
+    row("empty model", await exchanges(servers.address("tiny"), 2, count))
+    row("nothing written", await exchanges(servers.address("tiny, volatile"), 2, count))
+    row("raw gRPC", await raw_exchanges(servers.address("raw, volatile"), 2, count))
     row("one small write and its fsync", fsyncs(directory / "probe", count))
 
 
@@ -251,15 +293,30 @@ def fsyncs(path: Path, count: int) -> list[float]:
 
 
 async def throughput(servers: Servers, repeats: int) -> None:
-    print("\n| model | updates/s | raw gRPC, the same bytes | ratio |\n|---|---|---|---|")
-    for name, values, count in (("1 MB", 250_000, 40), ("100 MB", 25_000_000, 3)):
-        ours, raws = [], []
-        for _ in range(repeats):
-            raws.append(1 / median(await raw_exchanges(servers.address("raw"), values, count)))
-            ours.append(1 / median(await exchanges(servers.address(name), values, count)))
-        ratio = median(ours) / median(raws)
-        print(f"| {name} | {median(ours):.2f} | {median(raws):.2f} | {ratio:.2f} |", flush=True)
-        servers.stop(name)
+    print(
+        "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio |"
+        "\n|---|---|---|---|---|---|"
+    )
+    for size, values, sites, updates in SIZES:
+        for kind in ("", ", volatile"):
+            ours, raws = [], []
+            name = f"{size} x {sites}{kind}"
+            for _ in range(repeats):
+                raws.append(await rate(raw_exchanges, servers.address(f"raw{kind}"), values, sites, updates))
+                ours.append(await rate(exchanges, servers.address(name), values, sites, updates))
+            ratios = sorted(a / b for a, b in zip(ours, raws, strict=True))
+            print(
+                f"| {size} | {sites} | {'nothing' if kind else 'both'} | {median(ours):.2f} "
+                f"| {median(raws):.2f} | {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
+                flush=True,
+            )
+            servers.stop(name)
+
+
+async def rate(exchange: Exchanges, address: str, values: int, sites: int, count: int) -> float:
+    """Updates a second of so many sites at once, each making so many exchanges."""
+    seconds = await asyncio.gather(*(exchange(address, values, count, f"site-{i}") for i in range(sites)))
+    return sum(len(each) / sum(each) for each in seconds)
 
 
 async def many(servers: Servers, connections: int, seconds: float, every: float) -> None:

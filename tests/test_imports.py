@@ -17,6 +17,7 @@ ROOT = Path(offbeat.__file__).parent
 # a part may only use parts above it in this table.
 MAY_USE: dict[str, set[str]] = {
     "version": set(),
+    "huge_pages": set(),
     "core": set(),
     "models": {"core"},
     "data": {"core"},

@@ -10,6 +10,10 @@
 [100, 40, 28, 35, 24]
 """
 
+import offbeat.huge_pages  # noqa: F401  before whatever imports PyTorch
+
+# isort: split
+
 from offbeat.algorithms import (
     ALGORITHMS,
     asofed,

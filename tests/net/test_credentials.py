@@ -6,11 +6,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.net.address import is_loopback, split
 from offbeat.net.credentials import Gate, ServerCredentials, SiteCredentials
 from offbeat.net.fields import Violation
 from offbeat.net.grpc_server import listen
@@ -24,33 +21,6 @@ from tests.net.net_help import LIMITS, Heard, raw, server, site, status, until, 
 FILES = (Path("c"), Path("k"))
 
 # ---- what may be started ----
-
-
-@pytest.mark.parametrize(
-    ("address", "loopback"),
-    [
-        ("127.0.0.1:1", True),
-        ("127.9.9.9:1", True),
-        ("localhost:1", True),
-        ("[::1]:1", True),
-        ("0.0.0.0:1", False),
-        ("[::]:1", False),
-        ("10.0.0.1:1", False),
-        ("localhost.example:1", False),
-    ],
-)
-def test_which_addresses_are_this_machines_own(address: str, loopback: bool):
-    assert is_loopback(address) == loopback
-
-
-@given(st.text(max_size=20))
-def test_no_address_is_taken_wrongly(address: str):
-    try:
-        host, port = split(address)
-    except UsageError:
-        return
-    assert address in (f"{host}:{address.rpartition(':')[2]}", f"[{host}]:{address.rpartition(':')[2]}")
-    assert 0 <= port <= 65535
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import UsageError
-from offbeat.net.access import authorised, is_loopback, make_token, read_token_hash, token_hash
+from offbeat.net.access import authorised, make_token, read_token_hash, token_hash
 
 
 def test_a_token_is_written_as_its_hash_for_the_owner_only(tmp_path: Path) -> None:
@@ -44,10 +44,3 @@ def test_files_that_cannot_be_are_one_line(tmp_path: Path) -> None:
 @given(st.none() | st.text() | st.text().map("Basic {}".format) | st.text().map("Bearer {}".format))
 def test_no_other_header_gets_in(header: str | None) -> None:
     assert not authorised(header, token_hash("the token"))
-
-
-def test_names_are_not_loopback():
-    assert is_loopback("127.0.0.1")
-    assert is_loopback("localhost")
-    for host in ("", "0.0.0.0", "::", "localhost.example", "127.0.0.1.example", "10.0.0.1"):
-        assert not is_loopback(host)

@@ -4,13 +4,13 @@ import base64
 import binascii
 import hashlib
 import hmac
-import ipaddress
 import os
 import re
 import secrets
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
+from offbeat.net.address import is_loopback
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LONGEST = 512  # characters of an Authorization header worth reading
@@ -64,14 +64,6 @@ def authorised(header: str | None, known: str) -> bool:
     else:
         return False
     return hmac.compare_digest(token_hash(token), known)
-
-
-def is_loopback(host: str) -> bool:
-    """Can only this machine reach an address? A name other than localhost may be anything."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def check_exposure(host: str, *, token: bool, tls: bool, plain: bool) -> None:

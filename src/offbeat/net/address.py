@@ -19,12 +19,9 @@ def split(address: str) -> tuple[str, int]:
     return host, number
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can be at the other end."""
-    host = split(address)[0]
-    if host == "localhost":
-        return True
+def is_loopback(host: str) -> bool:
+    """Can only this machine be at the other end? A name other than localhost may be anything."""
     try:
-        return ip_address(host).is_loopback
+        return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
-        return False
+        return host == "localhost"

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.validation import explain
-from offbeat.net.access import is_loopback
+from offbeat.net.address import is_loopback
 from offbeat.net.snapshot import Snapshot
 
 TIMEOUT = 10.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import is_loopback
+from offbeat.net.address import is_loopback, split
 from offbeat.net.fields import Violation, is_name
 from offbeat.net.tokens import Tokens
 
@@ -43,7 +43,7 @@ class ServerCredentials:
 
     def check(self, address: str) -> None:
         """Whether a server may listen at this address so. Raises `UsageError`."""
-        if is_loopback(address):
+        if is_loopback(split(address)[0]):
             return
         if self.certificate is None and not self.insecure_plaintext:
             raise UsageError(
@@ -98,7 +98,7 @@ class SiteCredentials:
         """Whether the connection to this address is TLS."""
         if self.insecure_plaintext:
             return False
-        return not is_loopback(address) or self.ca is not None or self.certificate is not None
+        return not is_loopback(split(address)[0]) or self.ca is not None or self.certificate is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """What a call says of the site."""

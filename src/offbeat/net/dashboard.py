@@ -18,7 +18,8 @@ from typing import Any
 from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError
-from offbeat.net.access import authorised, check_exposure, is_loopback
+from offbeat.net.access import authorised, check_exposure
+from offbeat.net.address import is_loopback
 from offbeat.net.metrics import CONTENT_TYPE, exposition
 from offbeat.net.recorded import finite, metrics_since, timeline_since
 from offbeat.net.snapshot import Snapshot
