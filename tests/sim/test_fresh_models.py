@@ -44,7 +44,7 @@ def test_training_up_to_the_merge_and_on(learner: ob.TorchLearner) -> None:
     merged = torch.lerp(start.values + before.delta, other.values, beta)
     bench = learner._prepare().bench
     bench.load(Model(start.layout, merged, start.integers))
-    optimizer = learner.training.build(bench.parameters, 2)
+    optimizer = learner.training.build(bench.parameters, learner.training.rate(2))
     anchor = bench.floats(start.values)
     batches = list(learner._batches(task))
     for x, y in batches[4:]:

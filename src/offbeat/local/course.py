@@ -11,6 +11,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import Version
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
+from offbeat.local.training import Optimizer
 from offbeat.local.workbench import Workbench
 
 
@@ -22,7 +23,7 @@ class Course:
     base: Model
     version: Version
     objective: Objective
-    optimizer: torch.optim.Optimizer
+    optimizer: Optimizer
     run: LocalRun
     total: Tensor
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import cos, pi
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Protocol, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.core.validation import CLOSED
+from offbeat.local.sgd import SGD
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -56,6 +57,22 @@ class CosineDecay:
 Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discriminator="kind")]
 
 
+class Optimizer(Protocol):
+    """What a training asks of an optimizer: a part of what PyTorch's have."""
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+
+    def step(self) -> None:
+        """Move the parameters."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the steps so far have left: tensors by name in ["state"][place of the parameter]."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from there."""
+
+
 @dataclass(frozen=True, config=CLOSED)
 class Training:
     """Local SGD, Adam or AdamW on batches drawn by reshuffled passes over the client's data.
@@ -82,11 +99,14 @@ class Training:
             )
         return self
 
-    def build(self, parameters: Iterable[Tensor], version: int, factor: float = 1.0) -> torch.optim.Optimizer:
-        """A fresh optimizer for a task that starts from `version`, its learning rate times `factor`."""
-        lr = self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
+    def rate(self, version: int, factor: float = 1.0) -> float:
+        """The learning rate of a task that starts from `version`, times `factor`."""
+        return self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
+
+    def build(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
+        """A fresh optimizer for one task."""
         parameters = list(parameters)
         if self.optimizer == "sgd":
-            return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
+            return SGD(parameters, lr, self.momentum, self.weight_decay)
         kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
         return kind(parameters, lr, weight_decay=self.weight_decay, fused=self.device != "mps")
