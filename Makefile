@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint docs timelines env clean
+.PHONY: demo test test-ray test-flower lint docs timelines env clean
 
 env: .venv/installed
 
@@ -33,5 +33,17 @@ timelines: env
 test: env lint docs
 	$(BIN)/pytest -n 2
 
+# What has an environment of its own, because it is large (Ray) or wants an older protobuf (Flower).
+.venv-%/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-$*
+	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -e ".[digits,test,$*]"
+	@touch $@
+
+test-ray: .venv-ray/installed
+	.venv-ray/bin/pytest tests/sim/test_on_ray.py tests/sim/test_on_ray_options.py
+
+test-flower: .venv-flower/installed
+	.venv-flower/bin/pytest tests/flower
+
 clean:
-	rm -rf .venv site runs build dist *.egg-info src/*.egg-info
+	rm -rf .venv .venv-ray .venv-flower site runs build dist *.egg-info src/*.egg-info
