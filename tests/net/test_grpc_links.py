@@ -19,7 +19,7 @@ from offbeat.net.grpc_site import connect
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, ServerLink
 from offbeat.net.messages import Assign, Beat, Bye, CutShort, FromSite, Hello, Receipt, Refused, Result
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 from tests.net.net_help import LIMITS, raw, server, site, status, until, write
 
 INTEGERS = torch.zeros(0, dtype=torch.int64)

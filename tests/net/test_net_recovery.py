@@ -89,9 +89,10 @@ def books(c: Coordinator) -> Any:
         for s in c.books.sites.values()
     ]
     return (
-        sites, c.books.assigned, c.books.gone, c.books.owners, c.books.fates, c.rows, c.staleness_sum,
-        c.bits_up, server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
-        server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
+        sites, c.books.assigned, c.books.gone, c.books.owners, c.books.fates, c.driver.rows,
+        c.driver.staleness_sum, c.driver.bits_up, server.version, server.tasks, server.held, server.lost,
+        server.timers, server.counts, server.dispatched, repr(server.state), server.fleet.idle(), server.now,
+        c.stopped,
     )  # fmt: skip
 
 
@@ -293,4 +294,4 @@ def test_a_full_disk_stops_before_anything_is_said(
     back = new("fedbuff", learner, rows)
     State.reopen(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 0
-    assert back.rows == len(play.rows)
+    assert back.driver.rows == len(play.rows)

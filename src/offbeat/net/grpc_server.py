@@ -23,7 +23,7 @@ from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
