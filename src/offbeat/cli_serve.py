@@ -22,7 +22,7 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.validation import explain, pick
 from offbeat.data import load
 from offbeat.models.registry import build as build_module
-from offbeat.net.credentials import ServerCredentials, SiteCredentials, pem
+from offbeat.net.credentials import Gate, ServerCredentials, SiteCredentials, pem
 from offbeat.net.limits import Limits
 from offbeat.net.link import OnLink
 from offbeat.net.logs import Style, setup_logs
@@ -107,6 +107,12 @@ def serve(
     for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
         if file is not None:
             pem(file)
+    Gate(credentials)
+    if (state / DATABASE).is_file() and _held(state):
+        raise UsageError(
+            f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
+            "choose another directory"
+        )
     algorithm = make_algorithm(loaded.algorithm)
     source = load(
         loaded.data.dataset,
