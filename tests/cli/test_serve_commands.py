@@ -146,6 +146,11 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
         (["--data", "os:nothing"], "has no attribute 'nothing'"),
         (["--data", "os:getcwd"], "returned str: it must return an offbeat.Dataset"),
         (["--data", "digits:1/4", "--pace", -1], "--pace -1.0 is not allowed"),
+        (
+            ["--data", "digits:1/4", "--patience", 0],
+            r"--patience 0.0 is not allowed: give seconds above 0, or inf",
+        ),
+        (["--data", "digits:1/4", "--patience", "nan"], "--patience nan is not allowed"),
         (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
         (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
     ],
@@ -160,7 +165,7 @@ def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
 
 def test_a_site_that_finds_no_server_gives_up(offbeat: Any) -> None:
     answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--patience", 0.01)
-    refused(answer, "no server for 0.01 s", 1)
+    refused(answer, r"no server for 0.01 s \(.*\): .*; --patience says for how many seconds to try", 1)
 
 
 def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:

@@ -34,8 +34,8 @@ def shares_of_digits(sites: int, samples: int, test_samples: int) -> Shares:
 
 def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sites pause shortly between two attempts."""
-    monkeypatch.setattr("offbeat.net.site.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("offbeat.net.site.LONGEST_PAUSE", 0.05)
+    monkeypatch.setattr("offbeat.net.patience.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("offbeat.net.patience.LONGEST_PAUSE", 0.05)
 
 
 @contextmanager
