@@ -93,6 +93,10 @@ class Coordinator:
         if name in self.books.sites:
             self.books.sites[name].connected = False
 
+    def may_come(self, now: float, name: str) -> bool:
+        """Would a site be let in that says hello? Not one that was sent away for a while."""
+        return now >= self._hearing.probation.until(name)
+
     # ---- time ----
 
     def tick(self, now: float) -> None:

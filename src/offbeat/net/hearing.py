@@ -34,6 +34,7 @@ from offbeat.net.messages import (
     Welcome,
 )
 from offbeat.net.outcome import SiteRow
+from offbeat.net.probation import Probation
 from offbeat.net.terms import Terms
 
 LONGEST_REASON = 200
@@ -61,6 +62,7 @@ class Hearing:
 
     def __init__(self, driver: Driver, conditions: Conditions, terms: Terms) -> None:
         self.rejected: Counter[str] = Counter()
+        self.probation = Probation(terms.setbacks)
         self._driver, self._conditions, self._terms = driver, conditions, terms
         self._books, self._server = driver.books, driver.server
 
@@ -102,10 +104,11 @@ class Hearing:
                 self._result(now, site, message)
             case Failed():
                 if self._running(site, message.task) is not None:
-                    self._driver.happen(now, Lost(site.client, message.task, _short(message.reason)))
+                    self._nothing_came(now, site, message.task, _short(message.reason))
             case Bye():
                 site.connected = False
                 self._driver.happen(now, Left(site.client, reason=_short(message.reason) or "left"))
+                self.probation.setback(now, site.name)
                 self._driver.hang_up(site.name, "the site said goodbye")
 
     # ---- who is there ----
@@ -122,15 +125,31 @@ class Hearing:
         epoch = hello.steps_per_epoch or -(-hello.samples // told.batch_size)
         site = self._books.sites.get(name) or self._books.add(name, len(self._books.sites))
         data = (hello.samples, epoch, hello.labels)
+        if not site.present and self._stays_away(now, site):
+            return
         site.connected, site.last_seen = True, now
         say(name, Welcome(site.client, told.run, told.plan, self._terms.lease))
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
             self._driver.happen(now, Left(site.client, reason="came back with other data"))
+            self.probation.setback(now, name)
+            if self._stays_away(now, site):
+                return
         self._settle(site, hello)
         if site.present:
             self._remind(site, hello.holds if hello.run == told.run else None)
         elif self._driver.stopped is None:
             self._join(now, site, hello, epoch)
+
+    def _stays_away(self, now: float, site: SiteBook) -> bool:
+        """Is a site that wants to come told that it is too early?"""
+        wait = self.probation.until(site.name) - now
+        if wait <= 0:
+            return False
+        reason = f"too often in a row nothing came of this site: it may come back in {wait:.0f} s"
+        site.connected = False
+        self._driver.say(site.name, Refused(reason, final=False))
+        self._driver.hang_up(site.name, reason)
+        return True
 
     def _join(self, now: float, site: SiteBook, hello: Hello, epoch: int) -> None:
         """A site is there that was not."""
@@ -229,7 +248,7 @@ class Hearing:
             except RejectedError as error:
                 self._reject(error)
                 self._driver.say(site.name, Forget(task.id, str(error)))
-                self._driver.happen(now, Lost(site.client, task.id, f"rejected: {error}"))
+                self._nothing_came(now, site, task.id, f"rejected: {error}")
             else:
                 self._driver.happen(now, Ready(site.client, task.id, steps, metrics))
 
@@ -247,11 +266,24 @@ class Hearing:
         except RejectedError as error:
             self._reject(error)
             self._driver.say(site.name, Receipt(task.id, accepted=False, reason=str(error)))
-            self._driver.happen(now, Lost(site.client, task.id, f"rejected: {error}"))
+            self._nothing_came(now, site, task.id, f"rejected: {error}")
             return
+        self.probation.delivered(site.name)
         self._driver.say(site.name, Receipt(task.id, accepted=True))
         self._driver.outcome.updates[task.id] = checked
         self._driver.happen(now, Arrived(site.client, task.id, result.steps, checked.metrics), checked)
+
+    def _nothing_came(self, now: float, site: SiteBook, task: TaskId, reason: str) -> None:
+        """A task is lost; and its site leaves, if this was once too often."""
+        often = self.probation.setback(now, site.name)
+        if often is None:
+            self._driver.happen(now, Lost(site.client, task, reason))
+            return
+        said = _short(f"sent away after {often} setbacks in a row, the last: {reason}")
+        self.rejected["sent away"] += 1
+        site.connected = False
+        self._driver.happen(now, Left(site.client, reason=said))
+        self._driver.hang_up(site.name, said)
 
     def _late(self, site: SiteBook, task: TaskId) -> Receipt:
         """The answer to an update of a task that is not in training."""

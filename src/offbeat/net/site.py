@@ -48,6 +48,7 @@ class Site:
         self._work = Work(prepare, store or SiteStore(), self._clock, self._say)
         self._outgoing: asyncio.Queue[FromSite] | None = None  # while there is a conversation
         self._lease, self._heard = 60.0, 0.0
+        self._served = 0.0  # when a server that has welcomed the site was last heard
         self._leaving, self._welcomed = asyncio.Event(), asyncio.Event()
 
     async def run(self) -> str:
@@ -69,7 +70,7 @@ class Site:
                     raise RunError(str(error)) from None
                 except OSError as error:  # of which LinkClosedError is one
                     reason = str(error) or type(error).__name__
-                patience.heard(self._heard)
+                patience.heard(self._served)
                 await self._clock.sleep(patience.failed(self._clock.now(), reason))
         finally:
             self._work.close()
@@ -104,6 +105,7 @@ class Site:
         while True:
             message = await link.receive()
             self._heard = self._clock.now()
+            self._served = self._heard if welcomed else self._served
             match message:
                 case Over():
                     with suppress(LinkClosedError):
@@ -121,6 +123,7 @@ class Site:
                     self._welcomed.set()
                     await self._work.welcome(message)
                     welcomed = True
+                    self._served = self._heard
                 case _ if welcomed:  # what comes before is of an earlier conversation, and will be said again
                     self._work.hear(message)
 
