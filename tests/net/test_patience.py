@@ -9,7 +9,8 @@ import pytest
 
 from offbeat.core.errors import RunError
 from offbeat.net.clock import FakeClock
-from offbeat.net.link import LinkClosedError
+from offbeat.net.link import LinkClosedError, LinkRefusedError
+from offbeat.net.messages import Refused
 from offbeat.net.patience import LONGEST_PAUSE, PATIENCE, Patience, spoken
 from offbeat.net.site import Site
 
@@ -104,3 +105,42 @@ def test_a_site_gives_up_by_itself() -> None:
             await asyncio.wait_for(site, 30)
 
     asyncio.run(story())
+
+
+class _Unwelcoming:
+    """A link whose server is there, but does not let the site in yet."""
+
+    async def send(self, message: Any) -> None:
+        """Whatever it is."""
+
+    async def receive(self) -> Any:
+        """Not yet."""
+        return Refused("come back later", final=False)
+
+    async def close(self, reason: str = "") -> None:
+        """Nothing to close."""
+
+
+def test_a_server_that_does_not_let_a_site_in_is_asked_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+
+    class Noted(Patience):
+        def failed(self, now: float, reason: str) -> float:
+            assert reason == "come back later"
+            waits.append(super().failed(now, reason))
+            return 0.0
+
+    async def connect() -> Any:
+        if len(waits) == 8:
+            raise LinkRefusedError("enough")
+        return _Unwelcoming()
+
+    def never(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr("offbeat.net.site.Patience", Noted)
+    with pytest.raises(RunError, match="enough"):
+        asyncio.run(Site(connect, never, 10).run())
+    assert all(0.25 * 2**k <= wait <= 0.5 * 2**k for k, wait in enumerate(waits[:6]))

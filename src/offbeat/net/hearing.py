@@ -280,7 +280,6 @@ class Hearing:
             self._driver.happen(now, Lost(site.client, task, reason))
             return
         said = _short(f"sent away after {often} setbacks in a row, the last: {reason}")
-        self.rejected["sent away"] += 1
         site.connected = False
         self._driver.happen(now, Left(site.client, reason=said))
         self._driver.hang_up(site.name, said)
