@@ -533,6 +533,29 @@ def test_a_coordinator_that_is_brought_back_knows_when_the_run_began() -> None:
     assert back.stopped == "reached 100 seconds"
 
 
+@pytest.mark.parametrize("what", ["other steps", "one too many", "one too few"])
+def test_a_past_that_does_not_come_again_is_an_error_that_says_where(what: str) -> None:
+    c = coordinator(lease=1000.0)
+    c.receive(500.0, "a", HELLO)
+    joined, begin, train = c.take().rows
+    recorded, says = {
+        "other steps": (
+            [begin, train._replace(steps=7)],
+            r"now gives Row\(.*steps=6.*, the journal has .*steps=7",
+        ),
+        "one too many": (
+            [begin, train, train._replace(seq=3)],
+            r"now gives None, the journal has Row\(seq=3",
+        ),
+        "one too few": ([begin], r"now gives Row\(seq=2, .*'train'.*, the journal has None"),
+    }[what]
+    back = coordinator(lease=1000.0)
+    back.books.add("a", 0)
+    back.relive([joined], None)
+    with pytest.raises(ob.RunError, match=says):
+        back.relive(recorded, None)
+
+
 def failing(c: Coordinator, now: float, task: int) -> float | None:
     """A site fails its task; for how long it is sent away, if it is."""
     c.receive(now, "a", Failed(task, "the scanner is off"))

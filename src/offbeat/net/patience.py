@@ -55,4 +55,4 @@ def spoken(seconds: float) -> str:
     for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.3g} {name}"
-    return f"{seconds:.3g} s"
+    return f"{round(seconds, 2):.3g} s"
