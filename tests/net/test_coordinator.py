@@ -565,7 +565,7 @@ def failing(c: Coordinator, now: float, task: int) -> float | None:
         return None
     ((name, reason),) = outcome.closed
     assert name == "a"
-    assert re.search(r"sent away after \d+ setbacks in a row, the last: the scanner is off", reason)
+    assert re.search(r"^sent away \(setbacks in a row: \d+\), the last: the scanner is off$", reason)
     (left,) = outcome.rows
     assert (left.name, left.task, left.data) == ("left", task, {"reason": reason})
     c.receive(now, "a", HELLO)

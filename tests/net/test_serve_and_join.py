@@ -259,6 +259,21 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_p
     assert reasons == {"rejected: metric 'loss' is nan: it must be finite"}
 
 
+def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path) -> None:
+    """It comes and is told to come later, until the run is over; the others go on without it."""
+    data, test = digits
+    bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
+    terms = Terms(clients=SITES, tasks=60, lease=20.0, setbacks=1)
+    algorithm = ob.fedasync(steps=3)
+    asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    (left,) = [row for row in rows if row.name == "left"]
+    assert left.data is not None
+    assert left.data["reason"].startswith(
+        "sent away (setbacks in a row: 1), the last: rejected: metric 'loss'"
+    )
+
+
 def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> None:
     def started(service: Service) -> None:
         async def later() -> None:

@@ -279,7 +279,7 @@ class Hearing:
         if often is None:
             self._driver.happen(now, Lost(site.client, task, reason))
             return
-        said = _short(f"sent away after {often} setbacks in a row, the last: {reason}")
+        said = _short(f"sent away (setbacks in a row: {often}), the last: {reason}")
         site.connected = False
         self._driver.happen(now, Left(site.client, reason=said))
         self._driver.hang_up(site.name, said)

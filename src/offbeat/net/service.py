@@ -206,9 +206,11 @@ class Service:
 
     async def _linger(self) -> None:
         """Wait until the sites have heard that the run is over, but not for those that do not come."""
-        present = {site.name for site in self._coordinator.books.sites.values() if site.present}
+        coordinator, now = self._coordinator, self.now()
+        sites = coordinator.books.sites.values()
+        expected = {site.name for site in sites if site.present or not coordinator.may_come(now, site.name)}
         passed = asyncio.create_task(self._clock.sleep(self._patience))
-        while not present <= self._links.told and not passed.done():
+        while not expected <= self._links.told and not passed.done():
             self._stirred.clear()
             stirred = asyncio.create_task(self._stirred.wait())
             await asyncio.wait({stirred, passed}, return_when=asyncio.FIRST_COMPLETED)
