@@ -260,14 +260,37 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_p
 
 
 def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path) -> None:
-    """It comes and is told to come later, until the run is over; the others go on without it."""
+    """Even if it comes back only when all the others have heard of it and gone."""
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
-    terms = Terms(clients=SITES, tasks=60, lease=20.0, setbacks=1)
-    algorithm = ob.fedasync(steps=3)
-    asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
-    rows = list(check_run(tmp_path / "run", algorithm).rows())
-    (left,) = [row for row in rows if row.name == "left"]
+    network, attempts = Network(), 0
+
+    async def both() -> list[str | None]:
+        server = asyncio.create_task(
+            serve(
+                ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                terms=Terms(clients=2, tasks=20, lease=20.0, setbacks=1), test=test, seed=3,
+            )
+        )  # fmt: skip
+        good = asyncio.create_task(join(network.connect("good"), data[1]))
+
+        async def late() -> Any:
+            nonlocal attempts
+            while network._on_link is None:
+                await asyncio.sleep(0.01)
+            attempts += 1
+            if attempts > 1:
+                await good
+                for _ in range(1000):  # turns in which a server that waits for nobody else would be gone
+                    await asyncio.sleep(0)
+            return await network.connect("bad")()
+
+        sent_away = asyncio.create_task(join(late, bad))
+        return await asyncio.wait_for(asyncio.gather(server, good, sent_away), 60)
+
+    assert asyncio.run(both()) == ["reached 20 client tasks"] * 3
+    assert attempts == 2
+    (left,) = [row for row in ob.read_run(tmp_path / "run").rows() if row.name == "left"]
     assert left.data is not None
     assert left.data["reason"].startswith(
         "sent away (setbacks in a row: 1), the last: rejected: metric 'loss'"
