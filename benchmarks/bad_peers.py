@@ -187,7 +187,7 @@ async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int)
 def framed(message: FromSite) -> list[bytes]:
     """The frames of a message."""
     from offbeat.net.frames import frames
-    from offbeat.net.wire import encode
+    from offbeat.net.wire_encode import encode
 
     outgoing = encode(message)
     return list(frames(outgoing.envelope, outgoing.body))

@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import save
 
 from offbeat.core.errors import OffbeatError
-from offbeat.net import join, site
+from offbeat.net import join, patience
 from offbeat.net.credentials import SiteCredentials
 from offbeat.net.limits import Limits
 from offbeat.net.link import SiteLink
@@ -60,7 +60,7 @@ class Witness:
 def take_part(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
     """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
     torch.set_num_threads(1)
-    site.LONGEST_PAUSE = 2.0  # they come back sooner than they would, so that there is more to lose
+    patience.LONGEST_PAUSE = 2.0  # they come back sooner than they would, so that there is more to lose
     asyncio.run(_all(address, names, shares, directory, pace))
 
 

@@ -22,10 +22,11 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.validation import explain, pick
 from offbeat.data import load
 from offbeat.models.registry import build as build_module
-from offbeat.net.credentials import ServerCredentials, SiteCredentials, pem
+from offbeat.net.credentials import Gate, ServerCredentials, SiteCredentials, pem
 from offbeat.net.limits import Limits
 from offbeat.net.link import OnLink
 from offbeat.net.logs import Style, setup_logs
+from offbeat.net.patience import PATIENCE
 from offbeat.net.serve import Listening
 from offbeat.net.service import Service
 from offbeat.net.terms import Terms
@@ -107,6 +108,12 @@ def serve(
     for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
         if file is not None:
             pem(file)
+    Gate(credentials)
+    if (state / DATABASE).is_file() and _held(state):
+        raise UsageError(
+            f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
+            "choose another directory"
+        )
     algorithm = make_algorithm(loaded.algorithm)
     source = load(
         loaded.data.dataset,
@@ -189,8 +196,8 @@ def join(
         int, typer.Option("--threads", min=1, help="of PyTorch; more change the last bits")
     ] = 1,
     patience: Annotated[
-        float | None, typer.Option("--patience", help="give up after so many seconds without a server")
-    ] = None,
+        float, typer.Option("--patience", help="give up after so many seconds without a server; inf: never")
+    ] = PATIENCE,
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not tell the server the number of samples of each class")
     ] = False,
@@ -207,6 +214,8 @@ def join(
     setup_logs(log, log_level)
     if pace is not None and not (math.isfinite(pace) and pace >= 0):
         raise UsageError(f"--pace {pace} is not allowed: give seconds, 0 or more")
+    if not patience > 0:  # nan too
+        raise UsageError(f"--patience {patience} is not allowed: give seconds above 0, or inf")
     credentials = SiteCredentials(name, _secret(token_file), ca, cert, key, insecure_plaintext)
     own = site_data(data)
     limits = Limits()
@@ -214,7 +223,8 @@ def join(
     async def run() -> str:
         return await join_run(
             lambda: _connect(address, credentials, limits), own,
-            state=state, device=device, threads=threads, tell_labels=not keep_labels, patience=patience,
+            state=state, device=device, threads=threads, tell_labels=not keep_labels,
+            patience=None if math.isinf(patience) else patience,
             pace=pace or 0.0,
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ from rich.console import Console
 import offbeat as ob
 from offbeat import cli, cli_serve
 from offbeat.data.dataset import Source
+from offbeat.runs.lock import lock
 from offbeat.site_data import site_data
 
 RECIPE: dict[str, Any] = {
@@ -89,8 +90,11 @@ def test_serve_refuses_an_unknown_recipe(offbeat: Any, tmp_path: Path) -> None:
 def test_a_damaged_tokens_file_says_so(recipe: Path, offbeat: Any, tmp_path: Path) -> None:
     tokens = tmp_path / "tokens.json"
     tokens.write_text("damaged", encoding="utf-8")
-    says = "the tokens file .* cannot be read"
+    says = (
+        rf"tokens = {re.escape(str(tokens))}: the file cannot be read .*restore it from a copy, or delete it"
+    )
     refused(offbeat("serve", recipe, "--state", tmp_path / "run", "--tokens", tokens), says, 1)
+    assert not (tmp_path / "run").exists()
     refused(offbeat("enrol", "a", "--tokens", tokens), says, 1)
     assert tokens.read_text(encoding="utf-8") == "damaged"
 
@@ -105,8 +109,31 @@ def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) ->
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         code, _, err = offbeat("serve", recipe, "--state", tmp_path / "run", "--listen", address)
-    assert code in (1, 2)
-    assert address in err.strip().splitlines()[-1]
+    says = rf"listen = {address}: it cannot be listened at \(Address already in use\); give .* that is free"
+    refused((code, "", err), says)
+
+
+def test_a_directory_that_another_process_serves_is_refused(
+    recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "run"
+    ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=state)
+    with lock(state):
+        answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
+    refused(
+        answer, rf"--state {state}: another process is serving this run; end it with offbeat stop {state}"
+    )
+
+
+def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
+    recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cli_serve, "_held", lambda _: False)
+    state = tmp_path / "run"
+    state.mkdir()
+    with lock(state):
+        answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
+    refused(answer, rf"{state}: another process is writing this run; wait for it or stop it")
 
 
 @pytest.mark.parametrize(
@@ -119,6 +146,11 @@ def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) ->
         (["--data", "os:nothing"], "has no attribute 'nothing'"),
         (["--data", "os:getcwd"], "returned str: it must return an offbeat.Dataset"),
         (["--data", "digits:1/4", "--pace", -1], "--pace -1.0 is not allowed"),
+        (
+            ["--data", "digits:1/4", "--patience", 0],
+            r"--patience 0.0 is not allowed: give seconds above 0, or inf",
+        ),
+        (["--data", "digits:1/4", "--patience", "nan"], "--patience nan is not allowed"),
         (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
         (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
     ],
@@ -133,7 +165,7 @@ def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
 
 def test_a_site_that_finds_no_server_gives_up(offbeat: Any) -> None:
     answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--patience", 0.01)
-    refused(answer, "no server for 0.01 s", 1)
+    refused(answer, r"no server for 0.01 s \(.*\): .*; --patience says for how many seconds to try", 1)
 
 
 def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:

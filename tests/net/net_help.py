@@ -1,13 +1,18 @@
-"""What several tests of the network use: a server that records, links that say hello, raw calls."""
+"""What several tests of the network use: data, a server that records, links that say hello, raw calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import pytest
+import torch
 from grpc import aio
 
+import offbeat as ob
+from offbeat.data.dataset import Dataset
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc_server import Listener, listen
 from offbeat.net.grpc_site import connect
@@ -17,6 +22,29 @@ from offbeat.net.messages import Beat, FromSite, Hello, Receipt, Result
 
 LIMITS = Limits(drain=1.0)
 CONVERSE = "/offbeat.v1.Federation/Converse"
+Shares = tuple[list[Dataset], Dataset]
+"""The data of each site, and those for tests."""
+
+
+def shares_of_digits(sites: int, samples: int, test_samples: int) -> Shares:
+    """Equal parts of the digits."""
+    source = ob.load("digits", samples=samples, test_samples=test_samples)
+    return [source.train.subset(p) for p in np.array_split(np.arange(samples), sites)], source.test
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites pause shortly between two attempts."""
+    monkeypatch.setattr("offbeat.net.patience.FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("offbeat.net.patience.LONGEST_PAUSE", 0.05)
+
+
+@contextmanager
+def torch_left_alone() -> Iterator[None]:
+    """PyTorch has its number of threads and its chance again at the end."""
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(before)
+    torch.set_rng_state(state)
 
 
 @dataclass

@@ -34,7 +34,7 @@ def rows_of(run: Run) -> list[Row]:
 def coordinator_of(
     algorithm: Algorithm, initial: Model, clients: int, seed: int, **terms: Any
 ) -> Coordinator:
-    wanted = Terms(clients=clients, **{"lease": FOREVER, **terms})
+    wanted = Terms(clients=clients, **{"lease": FOREVER, "setbacks": None, **terms})
     return Coordinator(algorithm, initial, wanted, seed=seed, run="run", plan={})
 
 

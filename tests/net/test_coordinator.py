@@ -531,3 +531,128 @@ def test_a_coordinator_that_is_brought_back_knows_when_the_run_began() -> None:
     assert back.stopped is None
     back.tick(600.0)
     assert back.stopped == "reached 100 seconds"
+
+
+@pytest.mark.parametrize("what", ["other steps", "one too many", "one too few"])
+def test_a_past_that_does_not_come_again_is_an_error_that_says_where(what: str) -> None:
+    c = coordinator(lease=1000.0)
+    c.receive(500.0, "a", HELLO)
+    joined, begin, train = c.take().rows
+    recorded, says = {
+        "other steps": (
+            [begin, train._replace(steps=7)],
+            r"now gives Row\(.*steps=6.*, the journal has .*steps=7",
+        ),
+        "one too many": (
+            [begin, train, train._replace(seq=3)],
+            r"now gives None, the journal has Row\(seq=3",
+        ),
+        "one too few": ([begin], r"now gives Row\(seq=2, .*'train'.*, the journal has None"),
+    }[what]
+    back = coordinator(lease=1000.0)
+    back.books.add("a", 0)
+    back.relive([joined], None)
+    with pytest.raises(ob.RunError, match=says):
+        back.relive(recorded, None)
+
+
+def failing(c: Coordinator, now: float, task: int) -> float | None:
+    """A site fails its task; for how long it is sent away, if it is."""
+    c.receive(now, "a", Failed(task, "the scanner is off"))
+    outcome = c.take()
+    if not outcome.closed:
+        assert [row.name for row in outcome.rows] == ["lost", "train"]
+        return None
+    ((name, reason),) = outcome.closed
+    assert name == "a"
+    assert re.search(r"^sent away \(setbacks in a row: \d+\), the last: the scanner is off$", reason)
+    (left,) = outcome.rows
+    assert (left.name, left.task, left.data) == ("left", task, {"reason": reason})
+    c.receive(now, "a", HELLO)
+    outcome = c.take()
+    ((_, refused),) = outcome.messages
+    assert isinstance(refused, Refused)
+    assert not refused.final
+    assert not outcome.rows
+    assert outcome.closed
+    return float(re.search(r"it may come back in (\d+) s", refused.reason)[1])  # type: ignore[index]
+
+
+def test_a_site_of_which_nothing_comes_is_sent_away_for_longer_each_time() -> None:
+    c = coordinator(lease=1e6)
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    assert [failing(c, 1.0, task) for task in range(5)] == [None] * 4 + [30.0]
+    now, task, absences = 1.0, 5, [30.0]
+    for _ in range(7):
+        c.receive(now + absences[-1] - 0.1, "a", HELLO)
+        assert kinds(said(c)) == ["Refused"]
+        now += absences[-1]
+        assert c.may_come(now, "a")
+        c.receive(now, "a", HELLO)
+        assert kinds(said(c)) == ["Welcome", "Assign"]
+        absences.append(failing(c, now, task) or 0.0)
+        assert not c.may_come(now, "a")
+        task += 1
+    assert absences == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0]
+    c.receive(now + 600.0, "a", HELLO)
+    c.receive(now + 601.0, "a", result(task))
+    assert Receipt(task, accepted=True) in said(c)
+    assert [failing(c, now + 602.0, task + 1 + k) for k in range(5)] == [None] * 4 + [30.0]
+
+
+def test_a_site_that_is_sent_away_keeps_nobody_waiting() -> None:
+    """A round goes on with the others, as it does without a site that has left."""
+    c = coordinator(ob.fedavg(steps=6), clients=2, setbacks=2)
+    c.receive(0.0, "a", HELLO)
+    c.receive(0.0, "b", HELLO)
+    c.take()
+    for version in range(4):
+        task = c.server.tasks.get(0)
+        if task is not None:
+            c.receive(1.0, "a", result(task.id, delta=torch.full((D,), float("nan"))))
+        c.receive(1.0, "b", result(c.server.tasks[1].id))
+        assert c.server.version == version + 1
+    assert not c.books.sites["a"].present
+    assert c.rejected == {"not finite": 2}
+
+
+@pytest.mark.parametrize("how", ["fails", "nonsense", "nonsense done", "goodbye", "other data"])
+def test_however_a_site_wastes_its_time_the_journal_grows_slowly(how: str) -> None:
+    """An hour at ten messages a second: some rows for each absence."""
+    c = coordinator(lease=1e6)
+    now, samples, rows = 0.0, 30, 0
+    while now < 3600.0:
+        site = c.books.sites.get("a")
+        task = c.server.tasks.get(0)
+        if site is None or not site.present:
+            c.receive(now, "a", replace(HELLO, samples=samples))
+        elif how == "goodbye" or task is None:
+            c.receive(now, "a", Bye())
+        elif how == "other data":
+            samples = 61 - samples
+            c.receive(now, "a", replace(HELLO, samples=samples))
+        elif how == "fails":
+            c.receive(now, "a", Failed(task.id, "no"))
+        elif how == "nonsense":
+            c.receive(now, "a", result(task.id, steps=0))
+        else:
+            c.receive(now, "a", Done(task.id, 0))
+        rows += len(c.take().rows)
+        now += 0.1
+    assert 20 < rows < 100
+
+
+def test_setbacks_can_be_left_alone() -> None:
+    c = coordinator(setbacks=None)
+    c.receive(0.0, "a", HELLO)
+    c.take()
+    assert [failing(c, 1.0, task) for task in range(50)] == [None] * 50
+
+
+def test_a_lease_that_is_over_is_no_setback() -> None:
+    c = coordinator(lease=10.0, setbacks=1)
+    c.receive(0.0, "a", HELLO)
+    ticks(c, 0.0, 10.0)
+    c.receive(11.0, "a", HELLO)
+    assert kinds(said(c))[-2:] == ["Welcome", "Assign"]

@@ -1,6 +1,8 @@
 """Who is let in: rules beyond loopback, certificates, tokens, names."""
 
 import asyncio
+import re
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -320,6 +322,90 @@ def test_a_server_under_another_name_or_with_an_expired_certificate_is_not_spoke
                 assert at.heard.links == []
 
     asyncio.run(story())
+
+
+def test_a_certificate_that_is_replaced_serves_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Real files on loopback: good ones, half a change, damaged ones, good ones again."""
+    first, second, third = (Authority(tmp_path, name) for name in ("first", "second", "third"))
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+
+    def install(pair: tuple[Path, Path]) -> None:
+        for source, target in zip(pair, (certificate, key), strict=True):
+            shutil.copy(source, target.with_suffix(".new"))
+            target.with_suffix(".new").replace(target)
+
+    async def serves(address: str, authority: Authority, others: tuple[Authority, ...]) -> None:
+        async with site(address, SiteCredentials("a", None, authority.file)) as link:
+            await link.send(Beat())
+            assert await link.receive() == Beat()
+        for other in others:
+            with pytest.raises(LinkClosedError, match="UNAVAILABLE"):
+                await connect(address, SiteCredentials("a", None, other.file), LIMITS)
+
+    def errors() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+    async def story() -> None:
+        install(first.issue("server", host="127.0.0.1"))
+        async with (
+            server(ServerCredentials(certificate, key)) as at,
+            site(at.address, SiteCredentials("long", None, first.file)) as long,
+        ):
+            await serves(at.address, first, (second,))
+            install(second.issue("server", host="127.0.0.1"))
+            await serves(at.address, second, (first,))
+            shutil.copy(third.issue("server", host="127.0.0.1")[0], certificate)  # whose key is not there yet
+            await serves(at.address, second, (first, third))
+            assert len(errors()) == 1
+            assert re.search(
+                r"tls-cert = .*server.pem, .*: they cannot be used \(key values mismatch\)", errors()[0]
+            )
+            certificate.write_text("damaged", encoding="utf-8")
+            await serves(at.address, second, (third,))
+            key.unlink()
+            await serves(at.address, second, (third,))
+            assert [("is not a PEM file" in e, "cannot be read" in e) for e in errors()[1:]] == [
+                (True, False), (False, True),
+            ]  # fmt: skip
+            install(third.issue("server", host="127.0.0.1"))
+            await serves(at.address, third, (first, second))
+            assert len(errors()) == 3
+            await long.send(Beat(1, 1))
+            assert await long.receive() == Beat(1, 1)
+
+    asyncio.run(story())
+
+
+def test_a_client_ca_that_is_replaced_decides_about_new_sites(tmp_path: Path):
+    ours, first, second = (Authority(tmp_path, name) for name in ("ours", "first", "second"))
+    client_ca = tmp_path / "clients.pem"
+
+    async def comes(address: str, authority: Authority) -> None:
+        shown = SiteCredentials(None, None, ours.file, *authority.issue("a"))
+        async with site(address, shown) as link:
+            await link.send(Beat())
+            assert await link.receive() == Beat()
+
+    async def story() -> None:
+        shutil.copy(first.file, client_ca)
+        pair = ours.issue("server", host="127.0.0.1")
+        async with server(ServerCredentials(*pair, client_ca=client_ca)) as at:
+            await comes(at.address, first)
+            shutil.copy(second.file, client_ca)
+            await comes(at.address, second)
+            with pytest.raises(LinkClosedError, match="UNAVAILABLE"):
+                await comes(at.address, first)
+
+    asyncio.run(story())
+
+
+def test_a_certificate_with_another_key_is_refused_at_the_start(tmp_path: Path):
+    ours = Authority(tmp_path, "ours")
+    (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
+    with pytest.raises(UsageError, match=r"tls-key = .*two.key: they cannot be used .*its own key"):
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(certificate, key), LIMITS, Heard().on_link))
 
 
 def test_files_that_are_no_certificates(tmp_path: Path):

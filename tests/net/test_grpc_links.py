@@ -19,7 +19,7 @@ from offbeat.net.grpc_site import connect
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, ServerLink
 from offbeat.net.messages import Assign, Beat, Bye, CutShort, FromSite, Hello, Receipt, Refused, Result
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 from tests.net.net_help import LIMITS, raw, server, site, status, until, write
 
 INTEGERS = torch.zeros(0, dtype=torch.int64)
@@ -253,7 +253,7 @@ def test_a_message_that_cannot_be_sent_ends_the_link_and_says_why():
 def test_a_taken_port_and_an_address_that_is_none():
     async def story() -> None:
         async with server() as at:
-            with pytest.raises(UsageError, match="taken"):
+            with pytest.raises(UsageError, match=r"cannot be listened at \(Address already in use"):
                 await listen(at.address, ServerCredentials(), LIMITS, at.heard.on_link)
         for wrong in ("localhost", "localhost:x", ":80", "1:2:3", "a:70000"):
             with pytest.raises(UsageError, match="HOST:PORT"):

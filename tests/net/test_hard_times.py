@@ -2,18 +2,15 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import offbeat as ob
-from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import Terms, join, serve
 from offbeat.net.clock import Clock
@@ -21,6 +18,7 @@ from offbeat.net.link import LinkClosedError
 from offbeat.net.messages import Asks, Hello
 from offbeat.sim.replay import replay
 from tests.net.memory_links import Network
+from tests.net.net_help import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES, TASKS = 4, 40
@@ -28,27 +26,19 @@ Connect = Callable[[], Awaitable[Any]]
 
 
 @pytest.fixture(autouse=True)
-def threads() -> Any:
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    yield
-    torch.set_num_threads(before)
-    torch.set_rng_state(state)
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    hurry(monkeypatch)
+    with torch_left_alone():
+        yield
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[list[Dataset], Dataset]:
-    source = ob.load("digits", samples=200, test_samples=50)
-    return [source.train.subset(p) for p in np.array_split(np.arange(200), SITES)], source.test
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.net.site.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("offbeat.net.site.LONGEST_PAUSE", 0.05)
+def digits() -> Shares:
+    return shares_of_digits(SITES, samples=200, test_samples=50)
 
 
 async def federation(
-    digits: tuple[list[Dataset], Dataset],
+    digits: Shares,
     directory: Path,
     network: Network,
     *,

@@ -81,8 +81,8 @@ def test_a_coordinator_does_what_the_simulator_does(
     assert coordinator.stopped == run.stop_reason
     assert torch.equal(coordinator.tensors.model.values, run.model.values)
     assert torch.equal(coordinator.tensors.model.integers, run.model.integers)
-    assert coordinator.bytes_down == run.summary.bytes_down
-    assert coordinator.bytes_up == run.summary.bytes_up
+    assert coordinator.driver.bytes_down == run.summary.bytes_down
+    assert coordinator.driver.bytes_up == run.summary.bytes_up
     assert not coordinator.rejected
     state.finish(coordinator, {})
     assert replay(ob.read_run(tmp_path / "d"), make()).difference is None

@@ -15,7 +15,7 @@ from offbeat.net.frames import frames
 from offbeat.net.limits import Limits
 from offbeat.net.messages import Beat, Done, Failed, FromSite, Hello, Result
 from offbeat.net.receiver import Receiver
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 
 LAYOUT = Layout((*Layout.flat(100_000).entries, Entry("n", (), "int64", "integer")))
 LIMITS = Limits(layout=LAYOUT)

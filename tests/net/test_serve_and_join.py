@@ -1,6 +1,7 @@
 """A server and its sites in one event loop, over links in memory: whole runs, good networks and bad ones."""
 
 import asyncio
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -13,11 +14,17 @@ import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import Terms, join, serve
+from offbeat.net.coordinator import Coordinator
 from offbeat.net.job import Job
+from offbeat.net.link import OnLink
+from offbeat.net.messages import FromServer, Receipt
+from offbeat.net.outcome import Outcome
 from offbeat.net.service import Service
 from offbeat.net.site_store import SiteStore
+from offbeat.net.state import State
 from offbeat.sim.replay import replay
 from tests.net.memory_links import Faults, Network
+from tests.net.net_help import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
@@ -25,27 +32,19 @@ TERMS = Terms(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1)
 
 
 @pytest.fixture(autouse=True)
-def threads() -> Any:
-    before, state = torch.get_num_threads(), torch.get_rng_state()
-    yield
-    torch.set_num_threads(before)
-    torch.set_rng_state(state)
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    hurry(monkeypatch)
+    with torch_left_alone():
+        yield
 
 
 @pytest.fixture(scope="module")
-def digits() -> tuple[list[Dataset], Dataset]:
-    source = ob.load("digits", samples=400, test_samples=200)
-    return [source.train.subset(p) for p in np.array_split(np.arange(400), SITES)], source.test
-
-
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.net.site.FIRST_PAUSE", 0.01)
-    monkeypatch.setattr("offbeat.net.site.LONGEST_PAUSE", 0.05)
+def digits() -> Shares:
+    return shares_of_digits(SITES, samples=400, test_samples=200)
 
 
 async def federation(
-    algorithm: ob.Algorithm, digits: tuple[list[Dataset], Dataset], network: Network, directory: Path,
+    algorithm: ob.Algorithm, digits: Shares, network: Network, directory: Path,
     terms: Terms = TERMS, states: Path | None = None, started: Any = None,
 ) -> str | None:  # fmt: skip
     data, test = digits
@@ -167,15 +166,21 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
 
     async def lives() -> int:
         sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
-        deaths = 0
+        deaths, services = 0, list[Service]()
         while True:
             server = asyncio.create_task(
                 serve(
                     algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
                     terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05, linger=0.3,
+                    started=services.append,
                 )
             )  # fmt: skip
-            await asyncio.wait({server}, timeout=0.05 + 0.2 * chance.random() if deaths < 30 else 60)
+            wanted = chance.randrange(8)  # updates, before it dies
+            while not server.done() and len(services) <= deaths:
+                await asyncio.sleep(0)
+            begun = services[-1].snapshot().arrived
+            while not server.done() and services[-1].snapshot().arrived < begun + wanted:
+                await asyncio.sleep(0)
             if server.done():
                 assert server.result() == "reached 40 client tasks"
                 break
@@ -189,6 +194,59 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
     check_run(tmp_path / "run", algorithm)
 
 
+def test_no_update_is_acknowledged_before_it_is_committed(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a commit is under way the loop has turns enough to send what it should not send yet."""
+    network, commit = Network(), State.commit
+    committed, acknowledged = set[int](), list[tuple[int, bool]]()
+
+    class Seen:
+        """The server's end of a link: is what it acknowledges committed?"""
+
+        def __init__(self, link: Any) -> None:
+            self.site, self.receive, self.close, self._link = link.site, link.receive, link.close, link
+
+        async def send(self, message: FromServer) -> None:
+            if isinstance(message, Receipt) and message.accepted:
+                acknowledged.append((message.task, message.task in committed))
+            await self._link.send(message)
+
+    async def turns() -> None:
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    async def served() -> str | None:
+        loop = asyncio.get_running_loop()
+
+        def slowly(state: State, outcome: Outcome, coordinator: Coordinator) -> None:
+            asyncio.run_coroutine_threadsafe(turns(), loop).result(30)
+            commit(state, outcome, coordinator)
+            committed.update(outcome.updates)
+
+        async def listen(on_link: OnLink) -> Network:
+            return await network.listen(lambda link: on_link(Seen(link)))
+
+        monkeypatch.setattr(State, "commit", slowly)
+        server = asyncio.create_task(
+            serve(
+                ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", listen,
+                terms=Terms(clients=2, tasks=10, lease=20.0), test=digits[1], seed=3,
+            )
+        )  # fmt: skip
+        sites = [asyncio.create_task(join(network.connect(f"site-{i}"), digits[0][i])) for i in range(2)]
+        try:
+            return await asyncio.wait_for(server, 120)
+        finally:
+            for task in (server, *sites):
+                task.cancel()
+            await asyncio.gather(server, *sites, return_exceptions=True)
+
+    assert asyncio.run(served()) == "reached 10 client tasks"
+    assert [task for task, durable in acknowledged if not durable] == []
+    assert len(acknowledged) >= 9  # of the last one the site may hear only that the run is over
+
+
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
@@ -199,6 +257,46 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_p
     assert record.meta["rejected"]["not finite"] >= 1
     reasons = {row.data["reason"] for row in record.rows() if row.name == "lost" and row.data}
     assert reasons == {"rejected: metric 'loss' is nan: it must be finite"}
+
+
+def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path) -> None:
+    """Even if it comes back only when all the others have heard of it and gone."""
+    data, test = digits
+    bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
+    network, attempts = Network(), 0
+
+    async def both() -> list[str | None]:
+        server = asyncio.create_task(
+            serve(
+                ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                terms=Terms(clients=2, tasks=20, lease=20.0, setbacks=1), test=test, seed=3,
+            )
+        )  # fmt: skip
+        good = asyncio.create_task(join(network.connect("good"), data[1]))
+
+        async def late() -> Any:
+            nonlocal attempts
+            while network._on_link is None:
+                await asyncio.sleep(0.01)
+            attempts += 1
+            if attempts > 1:
+                await good
+                while ob.read_run(tmp_path / "run").status != "finished":
+                    await asyncio.sleep(0.01)
+                for _ in range(1000):  # turns in which a server that waits for nobody else would be gone
+                    await asyncio.sleep(0)
+            return await network.connect("bad")()
+
+        sent_away = asyncio.create_task(join(late, bad))
+        return await asyncio.wait_for(asyncio.gather(server, good, sent_away), 60)
+
+    assert asyncio.run(both()) == ["reached 20 client tasks"] * 3
+    assert attempts == 2
+    (left,) = [row for row in ob.read_run(tmp_path / "run").rows() if row.name == "left"]
+    assert left.data is not None
+    assert left.data["reason"].startswith(
+        "sent away (setbacks in a row: 1), the last: rejected: metric 'loss'"
+    )
 
 
 def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> None:

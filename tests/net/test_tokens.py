@@ -68,7 +68,7 @@ def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
         path.write_text(damage, encoding="utf-8")
         os.utime(path, ns=(1, hash(damage) % 10**9))
         assert tokens.site(a) == "a"
-        with pytest.raises(RunError, match=r"tokens\.json cannot be read"):
+        with pytest.raises(RunError, match=r"tokens\.json: the file cannot be read"):
             Tokens(path)
         with pytest.raises(RunError):
             enrol(path, "b")

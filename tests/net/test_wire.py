@@ -40,7 +40,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.outbox import Outbox
 from offbeat.net.receiver import Receiver
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 
 COUNT = st.integers(0, 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)

@@ -113,7 +113,12 @@ class Federation:
                 node.away()
             if node.greeted:
                 self._coordinator.seen(now, name)
-            elif node.letter is None and node.refused is None and now >= node.not_before:
+            elif (
+                node.letter is None
+                and node.refused is None
+                and now >= node.not_before
+                and self._coordinator.may_come(now, name)
+            ):
                 self._push([(node, self._letter(node, QUERY))])
         for node in self._nodes.values():
             if node.online and node.name not in found:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import socket
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -12,8 +13,9 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import split
+from offbeat.net.certificates import server_tls
 from offbeat.net.conversation import Conversation, Ending
-from offbeat.net.credentials import Gate, Proof, ServerCredentials, pem
+from offbeat.net.credentials import Gate, Proof, ServerCredentials
 from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
 from offbeat.net.frames import frames
@@ -23,7 +25,7 @@ from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
 from offbeat.net.rooms import Rooms
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
@@ -85,19 +87,18 @@ class Listener:
 
     async def open(self, address: str, credentials: ServerCredentials) -> None:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
+        _check_free(address)
         server = aio.server(options=_server_options(self._limits))
         method: Any = grpc.stream_stream_rpc_method_handler(self._converse)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
-        tls = _tls(credentials)
+        tls = server_tls(credentials)
         try:
             if tls is None:
                 self.port = server.add_insecure_port(address)
             else:
                 self.port = server.add_secure_port(address, tls)
         except RuntimeError:
-            raise UsageError(
-                f"listen = {address}: the address is taken, or not one of this machine's"
-            ) from None
+            raise _cannot_listen(address, "it was taken just now") from None
         await server.start()
         self._server = server
 
@@ -212,6 +213,33 @@ def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
     context.set_details(said(reason))
 
 
+def _check_free(address: str) -> None:
+    """Whether one could listen there: asked before gRPC, which would complain in lines of its own."""
+    host, port = split(address)
+    why = "the name has no address"
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise _cannot_listen(address, str(error.strerror)) from None
+    for family, kind, protocol, _, place in found:
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(place)
+            except OSError as error:
+                why = str(error.strerror)
+            else:
+                return
+    raise _cannot_listen(address, why)
+
+
+def _cannot_listen(address: str, why: str) -> UsageError:
+    return UsageError(
+        f"listen = {address}: it cannot be listened at ({why}); give an address of this machine and a port "
+        "that is free, or end what listens there"
+    )
+
+
 def _server_options(limits: Limits) -> Options:
     milliseconds = int(limits.handshake * 1000)
     return [
@@ -222,15 +250,6 @@ def _server_options(limits: Limits) -> Options:
         ("grpc.max_concurrent_streams", _STREAMS),
         ("grpc.http2.min_ping_interval_without_data_ms", int(limits.keepalive * 500)),
     ]
-
-
-def _tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
-    if credentials.certificate is None or credentials.key is None:
-        return None
-    pair = (pem(credentials.key), pem(credentials.certificate))
-    if credentials.client_ca is None:
-        return grpc.ssl_server_credentials([pair])
-    return grpc.ssl_server_credentials([pair], pem(credentials.client_ca), require_client_auth=True)
 
 
 def _metadata(context: Context) -> dict[str, str]:

@@ -13,9 +13,11 @@ from offbeat.data.dataset import Dataset
 from offbeat.net.clock import Clock
 from offbeat.net.job import SiteLearner, Workshop
 from offbeat.net.pace import Paced
+from offbeat.net.patience import PATIENCE
 from offbeat.net.plan import make_learner, read_plan
-from offbeat.net.site import Connect, Prepare, Site
+from offbeat.net.site import Connect, Site
 from offbeat.net.site_store import SiteStore
+from offbeat.net.work import Prepare
 
 
 async def join(
@@ -26,7 +28,7 @@ async def join(
     device: str = "cpu",
     threads: int = 1,
     tell_labels: bool = True,
-    patience: float | None = None,
+    patience: float | None = PATIENCE,
     pace: float = 0.0,
     clock: Clock | None = None,
 ) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from offbeat.core.model import Layout
 from offbeat.net.frames import frames
 from offbeat.net.messages import Assign, Beat, Fresh, Message, Result
-from offbeat.net.wire import encode
+from offbeat.net.wire_encode import encode
 
 _EVERYTHING = object()
 

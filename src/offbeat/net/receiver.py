@@ -17,7 +17,8 @@ from offbeat.net.frames import parse
 from offbeat.net.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.messages import FromServer, FromSite, Message
 from offbeat.net.rooms import Rooms
-from offbeat.net.wire import FROM_SERVER, FROM_SITE, allocate, announced, decode, kind_of, told_layout
+from offbeat.net.wire_bodies import allocate, announced, told_layout
+from offbeat.net.wire_decode import FROM_SERVER, FROM_SITE, decode, kind_of
 
 M = TypeVar("M", FromSite, FromServer)
 

@@ -21,8 +21,9 @@ from offbeat.models.registry import ModelSpec
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.link import LinkClosedError, OnLink, ServerLink
+from offbeat.net.links import tell_the_end
 from offbeat.net.plan import Plan, evaluating_learner, make_plan
-from offbeat.net.service import Service, tell_the_end
+from offbeat.net.service import Service
 from offbeat.net.state import CHECKPOINT_SECONDS, State
 from offbeat.net.terms import Terms
 from offbeat.runs.record import RunRecord, read_run

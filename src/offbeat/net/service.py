@@ -2,44 +2,28 @@
 
 The event loop talks to sites and never waits for anything else: it answers signs of life at once. What sites
 say is handed in batches to one thread, which owns the coordinator: it feeds it, lets its time pass and makes
-what comes of it durable, one transaction a batch. Then the loop sends the messages. Another thread evaluates.
+what comes of it durable, one transaction a batch. Then the loop sends the messages.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
-from dataclasses import dataclass
 from threading import Lock
 from typing import TypeVar
 
-from offbeat.core.events import Metrics
-from offbeat.core.model import Model
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.coordinator import Coordinator
-from offbeat.net.link import LinkClosedError, ServerLink
-from offbeat.net.mailbox import Mailbox
-from offbeat.net.messages import Beat, Bye, FromSite, Hello, Over, Refused
-from offbeat.net.outcome import Evaluation, Outcome
+from offbeat.net.evaluator import Evaluate, Evaluator, Measured
+from offbeat.net.link import ServerLink
+from offbeat.net.links import Batch, Links
+from offbeat.net.outcome import Outcome
 from offbeat.net.snapshot import Snapshot
 from offbeat.net.state import State
 from offbeat.net.summary import snapshot, summarise
 
-HELLO_SECONDS = 20.0
-Evaluate = Callable[[Model], Metrics]
 log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Said:
-    """What a site said, or (without a message) that its link has ended."""
-
-    at: float
-    site: str
-    message: FromSite | None
-    slot: asyncio.Semaphore | None = None
 
 
 class Service:
@@ -58,27 +42,18 @@ class Service:
         label: str = "",
         linger: float = 10.0,
     ) -> None:
-        self._coordinator, self._state, self._evaluate = coordinator, state, evaluate
+        self._coordinator, self._state = coordinator, state
         self._clock, self._label = clock or SystemClock(), label
         self._patience = linger
-        self._told: set[str] = set()
         self._offset = coordinator.now - self._clock.now()
-        self._links: dict[str, Mailbox] = {}
-        self._readers: set[asyncio.Task[None]] = set()
-        self._inbox: list[_Said] = []
-        self._seen: dict[str, tuple[float, Beat]] = {}
-        self._measured: list[tuple[Evaluation, Metrics]] = []
-        self._to_measure: Evaluation | None = None
-        self._measuring: asyncio.Task[None] | None = None
-        self._last_measured = -1
         self._stirred = asyncio.Event()
+        self._links = Links(self.now, self._stirred.set)
+        self._evaluator = Evaluator(evaluate, self._stirred.set)
         self._alarm: asyncio.Task[None] | None = None
         self._rings = 0.0  # when the alarm does
         self._wish: str | None = None  # to end the run, for this reason
         self._leaving = False
-        self._over: str | None = None
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
-        self._evaluator = ThreadPoolExecutor(1, "offbeat-evaluation")
         self._busy = Lock()  # held while the coordinator changes
         self._asked, self._changed = False, False
         self._shown = snapshot(coordinator, self._label)
@@ -105,6 +80,10 @@ class Service:
         finally:
             await self._close()
 
+    async def on_link(self, link: ServerLink) -> None:
+        """Talk to a site until its link ends."""
+        await self._links.on_link(link)
+
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
         self._thread.submit(self._state.abandon, "interrupted")
@@ -118,6 +97,7 @@ class Service:
     def leave(self) -> None:
         """Stop serving; the run can go on another time."""
         self._leaving = True
+        self._links.shut()
         self._stirred.set()
 
     def snapshot(self) -> Snapshot:
@@ -143,68 +123,6 @@ class Service:
         """Seconds of the run's clock."""
         return self._clock.now() + self._offset
 
-    # ---- links ----
-
-    async def on_link(self, link: ServerLink) -> None:
-        """Talk to a site until its link ends."""
-        try:
-            hello = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
-            if not isinstance(hello, Hello):
-                await link.send(Refused("a conversation begins with hello", final=False))
-            elif self._over is not None:
-                await asyncio.wait_for(tell_the_end(link, self._over), HELLO_SECONDS)
-                self._heard_of_the_end(link.site)
-            elif not self._leaving:
-                await self._converse(link, hello)
-        except (LinkClosedError, TimeoutError):
-            pass
-        await link.close()
-
-    def _heard_of_the_end(self, site: str) -> None:
-        self._told.add(site)
-        self._stirred.set()
-
-    async def _converse(self, link: ServerLink, hello: Hello) -> None:
-        older, mine = self._links.get(link.site), Mailbox(link)
-        self._links[link.site] = mine
-        if older is not None:
-            older.cut("the site has opened another link")
-        reader = asyncio.create_task(self._read(link, mine, hello))
-        self._readers.add(reader)
-        try:
-            await asyncio.wait({reader})
-            if not reader.cancelled():
-                reader.result()
-        finally:
-            reader.cancel()
-            self._readers.discard(reader)
-            if self._links.get(link.site) is mine:
-                del self._links[link.site]
-                self._put(_Said(self.now(), link.site, None))
-            await mine.close()
-
-    async def _read(self, link: ServerLink, conversation: Mailbox, first: FromSite) -> None:
-        """Hand over what a site says, one at a time; signs of life are answered here."""
-        slot, message = asyncio.Semaphore(1), first
-        while True:
-            if isinstance(message, Beat):
-                self._seen[link.site] = (self.now(), message)
-                conversation.say(Beat())
-            elif self._over is not None:
-                if isinstance(message, Bye):
-                    self._heard_of_the_end(link.site)
-                    return
-                conversation.say(Over(self._over))
-            else:
-                await slot.acquire()
-                self._put(_Said(self.now(), link.site, message, slot))
-            del message  # which may be large
-            message = await link.receive()
-
-    def _put(self, said: _Said) -> None:
-        self._inbox.append(said)
-        self._stirred.set()
-
     # ---- the loop ----
 
     async def _wait(self) -> None:
@@ -228,44 +146,29 @@ class Service:
 
     async def _round(self) -> None:
         """One batch: to the coordinator, to disk, to the sites."""
-        if self._measuring is not None and self._measuring.done():
-            self._measuring.result()  # raises what the evaluation raised
-        batch, self._inbox = self._inbox, []
-        seen, self._seen = self._seen, {}
-        measured, self._measured = self._measured, []
-        outcome = await self._in_thread(lambda: self._process(batch, seen, measured))
+        measured, batch = self._evaluator.take(), self._links.take()
+        outcome = await self._in_thread(lambda: self._process(batch, measured))
         self._deliver(outcome)
-        for said in batch:
-            if said.slot is not None:
-                said.slot.release()
+        for said in batch.said:
+            said.heard()
         if self._state.due(self._coordinator.tensors.model.layout.nbytes):
             await self._in_thread(lambda: self._state.checkpoint(self._coordinator))
 
-    def _process(
-        self,
-        batch: list[_Said],
-        seen: dict[str, tuple[float, Beat]],
-        measured: list[tuple[Evaluation, Metrics]],
-    ) -> Outcome:
+    def _process(self, batch: Batch, measured: Measured) -> Outcome:
         """In the coordinator's thread: feed it, and make durable what comes of it."""
         with self._busy:
-            outcome = self._feed(batch, seen, measured)
+            outcome = self._feed(batch, measured)
             if outcome.durable:
                 self._state.commit(outcome, self._coordinator)
             self._changed = True
             self._look()
         return outcome
 
-    def _feed(
-        self,
-        batch: list[_Said],
-        seen: dict[str, tuple[float, Beat]],
-        measured: list[tuple[Evaluation, Metrics]],
-    ) -> Outcome:
+    def _feed(self, batch: Batch, measured: Measured) -> Outcome:
         coordinator = self._coordinator
-        for site, (at, beat) in seen.items():
+        for site, (at, beat) in batch.seen.items():
             coordinator.seen(at, site, beat)
-        for said in batch:
+        for said in batch.said:
             if said.message is None:
                 coordinator.disconnected(said.at, said.site)
             else:
@@ -281,73 +184,40 @@ class Service:
         for row in outcome.rows:
             if row.name in ("joined", "left", "lost", "begin", "stop"):
                 log.info("%s", row.name, extra={k: v for k, v in row.flat().items() if k != "name"})
-        for site, message in outcome.messages:
-            if site in self._links:
-                self._links[site].say(message)
-        for site, reason in outcome.closed:
-            if site in self._links:
-                self._links[site].finish(reason)
-        if outcome.evaluations and self._evaluate is not None:
-            self._to_measure = outcome.evaluations[-1]
-            self._measure_next()
+        self._links.deliver(outcome)
+        if outcome.evaluations:
+            self._evaluator.due(outcome.evaluations[-1])
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-    # ---- evaluation ----
-
-    def _measure_next(self) -> None:
-        """Evaluate the newest version that is due, if none is being evaluated."""
-        if self._to_measure is not None and (self._measuring is None or self._measuring.done()):
-            evaluation, self._to_measure = self._to_measure, None
-            self._measuring = asyncio.create_task(self._measure(evaluation))
-
-    async def _measure(self, evaluation: Evaluation) -> None:
-        assert self._evaluate is not None
-        loop = asyncio.get_running_loop()
-        try:
-            metrics = await loop.run_in_executor(self._evaluator, self._evaluate, evaluation.model)
-            self._last_measured = evaluation.version
-            self._measured.append((evaluation, metrics))
-        finally:
-            self._stirred.set()
-        loop.call_soon(self._measure_next)
 
     # ---- the end ----
 
     async def _finish(self) -> str:
         """Measure the last version, tell the sites, write the final model."""
-        coordinator = self._coordinator
-        self._over = coordinator.stopped or ""
-        for said in self._inbox:  # too late: whoever sent it hears of the end, a hello of this moment too
-            if said.slot is not None:
-                said.slot.release()
-            if said.message is not None and said.site in self._links:
-                self._links[said.site].say(Over(self._over))
-        self._to_measure = None
-        if self._measuring is not None:
-            await self._measuring
-        evaluates = coordinator.terms.evaluate_versions or coordinator.terms.evaluate_seconds
-        if self._evaluate is not None and evaluates and self._last_measured != coordinator.server.version:
-            await self._measure(coordinator.evaluation())
-        self._to_measure = None
-        measured, self._measured = self._measured, []
+        coordinator, terms = self._coordinator, self._coordinator.terms
+        reason = coordinator.stopped or ""
+        self._links.over(reason)
+        evaluates = terms.evaluate_versions or terms.evaluate_seconds
+        measured = await self._evaluator.last(coordinator.evaluation() if evaluates else None)
         await self._in_thread(lambda: self._write_end(measured))
         await self._linger()
-        return self._over
+        return reason
 
     async def _linger(self) -> None:
         """Wait until the sites have heard that the run is over, but not for those that do not come."""
-        present = {site.name for site in self._coordinator.books.sites.values() if site.present}
+        coordinator, now = self._coordinator, self.now()
+        sites = coordinator.books.sites.values()
+        expected = {site.name for site in sites if site.present or not coordinator.may_come(now, site.name)}
         passed = asyncio.create_task(self._clock.sleep(self._patience))
-        while not present <= self._told and not passed.done():
+        while not expected <= self._links.told and not passed.done():
             self._stirred.clear()
             stirred = asyncio.create_task(self._stirred.wait())
             await asyncio.wait({stirred, passed}, return_when=asyncio.FIRST_COMPLETED)
             stirred.cancel()
         passed.cancel()
 
-    def _write_end(self, measured: list[tuple[Evaluation, Metrics]]) -> None:
+    def _write_end(self, measured: Measured) -> None:
         coordinator = self._coordinator
         with self._busy:
             for evaluation, metrics in measured:
@@ -358,23 +228,9 @@ class Service:
 
     async def _close(self) -> None:
         self._leaving = True
-        for conversation in list(self._links.values()):
-            conversation.cut("the server has stopped")
-        for reader in list(self._readers):
-            reader.cancel()
+        self._links.cut("the server has stopped")
         if self._alarm is not None:
             self._alarm.cancel()
             await asyncio.gather(self._alarm, return_exceptions=True)
-        if self._measuring is not None:
-            self._measuring.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._measuring
+        await self._evaluator.close()
         self._thread.shutdown(wait=True)
-        self._evaluator.shutdown(wait=True)
-
-
-async def tell_the_end(link: ServerLink, reason: str) -> None:
-    """Tell a site that the run is over, until it says that it has heard."""
-    await link.send(Over(reason))
-    while not isinstance(await link.receive(), Bye):
-        pass

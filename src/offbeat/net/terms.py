@@ -21,6 +21,10 @@ class Terms:
     The model is evaluated every so many versions, every so many seconds, or both; one version at a time,
     the newest first.
 
+    A site of which nothing comes `setbacks` times in a row is sent away for 30 s, then for longer each time,
+    up to 10 minutes (none: never). A setback is a task that fails or whose update is refused, a goodbye, a
+    return with other data; an update that is taken ends the row.
+
     Of the tasks whose sites have gone, those from the newest `remembered` base versions can be brought back.
     """
 
@@ -34,3 +38,4 @@ class Terms:
     evaluate_versions: Annotated[int | None, Field(ge=1)] = None
     evaluate_seconds: Seconds | None = None
     remembered: Annotated[int, Field(ge=0)] = 8
+    setbacks: Annotated[int | None, Field(ge=1)] = 5

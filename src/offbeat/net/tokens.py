@@ -108,7 +108,10 @@ def read(path: Path) -> dict[str, tuple[Hashed, ...]]:
             for site, kept in parsed["sites"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
-        raise RunError(f"the tokens file {path} cannot be read: {error}; restore it from a copy") from None
+        raise RunError(
+            f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
+            "enrol every site again"
+        ) from None
 
 
 def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
