@@ -73,6 +73,7 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
         (["--sites", 1, "--set", "algorithm={name: fedbuff, concurrency: 2}"], r"at most 1"),
+        (["--set", "algorithm={name: wireless, steps: 3}"], r"wireless needs a world with a channel"),
         (["--set", "algorithm.nothing=1"], r"unknown key"),
     ],
 )

@@ -223,12 +223,17 @@ class Coordinator:
         self.take()
 
 
-def _check(algorithm: Algorithm, terms: Terms) -> None:
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Raises `UsageError` for an algorithm that no network can run."""
     if Feature.RADIO in algorithm.needs:
         raise UsageError(
             f"{algorithm.name} needs {describe(Feature.RADIO)}, which a network has not: "
             "simulate it, or choose another algorithm (offbeat algorithms lists what each needs)"
         )
+
+
+def _check(algorithm: Algorithm, terms: Terms) -> None:
+    check_algorithm(algorithm)
     concurrency = algorithm.schedule.concurrency
     if concurrency is not None and concurrency > terms.clients:
         raise UsageError(

@@ -23,6 +23,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.models.registry import build as build_module
+from offbeat.net.coordinator import check_algorithm
 
 
 class Plan(BaseModel):
@@ -62,6 +63,7 @@ def make_plan(
     classes: int,
 ) -> Plan:
     """The plan of a run with a model of the registry; refuses an algorithm its name does not describe."""
+    check_algorithm(algorithm)
     name = recorded_name(replace(algorithm, codec=None))
     if name not in ALGORITHMS:
         raise UsageError(
