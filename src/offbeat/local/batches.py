@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,3 +19,14 @@ def batches(generator: np.random.Generator, samples: int, size: int, steps: int)
         for batch in torch.split(order, size)[: steps - done]:
             yield batch
             done += 1
+
+
+def batch_table(
+    generator: np.random.Generator, samples: int, size: int, steps: int, width: int
+) -> npt.NDArray[np.int64]:
+    """The same batches as rows of a table [steps, width ≥ size], −1 where a batch has no sample."""
+    passes = -(-steps // -(-samples // size))
+    table = np.full((passes, -(-samples // size) * size), -1, dtype=np.int64)
+    for row in table:
+        row[:samples] = generator.permutation(samples)
+    return np.pad(table.reshape(-1, size)[:steps], ((0, 0), (0, width - size)), constant_values=-1)

@@ -82,9 +82,13 @@ class Training:
             )
         return self
 
+    def rate(self, version: int, factor: float = 1.0) -> float:
+        """The learning rate of a task that starts from `version`, times `factor`."""
+        return self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
+
     def build(self, parameters: Iterable[Tensor], version: int, factor: float = 1.0) -> torch.optim.Optimizer:
         """A fresh optimizer for a task that starts from `version`, its learning rate times `factor`."""
-        lr = self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
+        lr = self.rate(version, factor)
         parameters = list(parameters)
         if self.optimizer == "sgd":
             return torch.optim.SGD(parameters, lr, self.momentum, weight_decay=self.weight_decay)
