@@ -86,44 +86,43 @@ def simulated(
     return run
 
 
-def by_turns(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each, so many times in turn, after one time that does not count."""
-    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+Seconds = tuple[float, float]
+
+
+def by_turns(contestants: dict[str, Callable[[], None]], repeats: int) -> dict[str, list[Seconds]]:
+    """Wall and CPU seconds of each, so many times in turn, after one time that does not count."""
+    seconds: dict[str, list[Seconds]] = {name: [] for name in contestants}
     for turn in range(repeats + 1):
         for name, run in contestants.items():
-            began = time.perf_counter()
+            began = time.perf_counter(), time.process_time()
             run()
             if turn:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append((time.perf_counter() - began[0], time.process_time() - began[1]))
     return seconds
 
 
-def rows(model: str, seconds: dict[str, list[float]], steps: int, base: str) -> list[dict[str, Any]]:
-    """Microseconds a step, and the ratio to `base`, turn by turn."""
+def rows(model: str, seconds: dict[str, list[Seconds]], steps: int, base: str) -> list[dict[str, Any]]:
+    """Wall microseconds a step, and the ratios of wall and of CPU time to `base`, turn by turn."""
     found = []
     for name, times in seconds.items():
-        ratios = sorted(t / b for t, b in zip(times, seconds[base], strict=True))
-        micro = sorted(1e6 * t / steps for t in times)
-        found.append(
-            {
-                "model": model,
-                "training": name,
-                "us_per_step": [statistics.median(micro), micro[0], micro[-1]],
-                "ratio": [statistics.median(ratios), ratios[0], ratios[-1]],
-            }
-        )
+        ratios = [[t[i] / b[i] for t, b in zip(times, seconds[base], strict=True)] for i in (0, 1)]
+        micro = [1e6 * t[0] / steps for t in times]
+        values = {"us_per_step": spread(micro), "ratio": spread(ratios[0]), "cpu_ratio": spread(ratios[1])}
+        found.append({"model": model, "training": name, **values})
     return found
+
+
+def spread(numbers: list[float]) -> tuple[float, float, float]:
+    """Median, least and most."""
+    return statistics.median(numbers), min(numbers), max(numbers)
 
 
 def show(found: list[dict[str, Any]]) -> None:
     """Print rows."""
     for row in found:
-        (middle, low, high), (ratio, least, most) = row["us_per_step"], row["ratio"]
-        print(
-            f"  {row['model']:9} {row['training']:12} {middle:8.0f} us/step ({low:.0f} to {high:.0f})"
-            f"   {ratio:5.2f} ({least:.2f} to {most:.2f})",
-            flush=True,
-        )
+        micro = "{:7.0f} us/step ({:.0f} to {:.0f})".format(*row["us_per_step"])
+        wall, cpu = ("{:5.2f} ({:.2f} to {:.2f})".format(*row[key]) for key in ("ratio", "cpu_ratio"))
+        print(f"  {row['model']:9} {row['training']:11} {micro:32} wall {wall:22} CPU {cpu}", flush=True)
 
 
 def main() -> None:
@@ -146,7 +145,7 @@ def main() -> None:
     kept: dict[str, list[dict[str, Any]]] = {"A": [], "B": []}
     for table, per_round in (("A", 10), ("B", 64)):
         rounds = max(1, options.rounds * 10 // per_round)
-        print(f"{table}: {per_round} clients in a round, {rounds} rounds; last column: ratio to the first row")
+        print(f"{table}: {per_round} clients in a round, {rounds} rounds; ratios to the first row")
         for name in options.models.split(","):
             spec = MODELS[name]
             learner = ob.TorchLearner(lambda spec=spec: build(spec, shape, classes), data, ob.Training(lr=LR, batch_size=BATCH))

@@ -46,6 +46,8 @@ class Together:
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
         self._loss = per_sample(learner.loss)
         self._stacked = Stacked(self._ready.bench.module, clients)
+        x = self._ready.x
+        self._samples = x.new_empty(clients * aligned(learner.training.batch_size), *x.shape[1:])
 
     def train(self, jobs: Sequence[Job]) -> list[LocalResult]:
         """The tasks' results in their order; none of them merges a model in mid-task."""
@@ -61,16 +63,16 @@ class Together:
         rates = [training.rate(task.base, task.lr_factor) for task in tasks]
         rate = torch.tensor(rates, device=plan.weights.device)
         sgd = _Sgd(rate, training.momentum, training.weight_decay, self._mu, stacked.slots)
-        labels, scaled = ready.y[plan.rows], plan.weights * rate.unsqueeze(1)
         losses = torch.zeros_like(plan.weights)
-        for step, active in enumerate(plan.active):
-            stacked.active = active
-            x = ready.x.index_select(0, plan.rows[step, :active].flatten())
-            each = self._loss(stacked(ready.bench.laid_out(x)), labels[step, :active].flatten())
-            each.backward(scaled[step, :active].flatten())  # type: ignore[no-untyped-call]
-            losses[step, :active] = each.detach().view(active, -1)
+        rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
+        scaled = plan.steps(plan.weights * rate.unsqueeze(1))
+        for step, stacked.active in enumerate(plan.active):
+            x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
+            each = self._loss(stacked(ready.bench.laid_out(x)), labels[step])
+            each.backward(scaled[step])  # type: ignore[no-untyped-call]
             with torch.no_grad():
-                sgd.step(active, stacked.gradients())
+                kept[step].copy_(each)
+                sgd.step(stacked.active, stacked.gradients())
         total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
         values = stacked.flat(len(jobs)).to("cpu")
         return [
@@ -86,9 +88,11 @@ class Together:
         for i, task in enumerate(tasks):
             own = self._data.client_indices(task.client).numpy()
             generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
-            table = batch_table(generator, len(own), size, task.steps, rows.shape[2])
-            rows[: task.steps, i] = own[table]  # where there is no sample, any of the client's own
-            weights[: task.steps, i] = (table >= 0) / (table >= 0).sum(1, keepdims=True)
+            table = batch_table(generator, len(own), size, task.steps)
+            there = table >= 0
+            rows[: task.steps, i] = own[0]  # where there is no sample, any of the client's own
+            rows[: task.steps, i, :size] = own[table]
+            weights[: task.steps, i, :size] = there / there.sum(1, keepdims=True)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
         device = self._training.device
         return _Plan(_sent(rows, device), _sent(weights, device), active)
@@ -104,6 +108,15 @@ class _Plan:
     rows: Tensor
     weights: Tensor
     active: list[int]
+
+    def steps(self, table: Tensor) -> list[Tensor]:
+        """Each step's part of a table [steps, tasks, samples] for the tasks at work, flat."""
+        _, tasks, size = table.shape
+        rows = table.flatten(1).unbind()
+        return [
+            row if active == tasks else row[: size * active]
+            for row, active in zip(rows, self.active, strict=True)
+        ]
 
 
 def _sent(array: npt.NDArray[Any], device: str) -> Tensor:
@@ -121,7 +134,7 @@ class _Sgd:
         self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
         self._shrinks, self._anchored = bool(decay or mu), bool(mu)
         self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
-        self._velocity = {s: Slots.like(s.values[0], len(rate)).values for s in slots} if momentum else {}
+        self._velocity = {s: Slots.like(s.values[0], len(rate)).values.zero_() for s in slots} if momentum else {}
 
     def step(self, active: int, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
         """w := w − v with v = momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""

@@ -22,11 +22,11 @@ def batches(generator: np.random.Generator, samples: int, size: int, steps: int)
 
 
 def batch_table(
-    generator: np.random.Generator, samples: int, size: int, steps: int, width: int
+    generator: np.random.Generator, samples: int, size: int, steps: int
 ) -> npt.NDArray[np.int64]:
-    """The same batches as rows of a table [steps, width ≥ size], −1 where a batch has no sample."""
-    passes = -(-steps // -(-samples // size))
-    table = np.full((passes, -(-samples // size) * size), -1, dtype=np.int64)
-    for row in table:
-        row[:samples] = generator.permutation(samples)
-    return np.pad(table.reshape(-1, size)[:steps], ((0, 0), (0, width - size)), constant_values=-1)
+    """The same batches as rows of a table [steps, size], −1 where a batch has no sample."""
+    per_pass = -(-samples // size)
+    table = np.full((-(-steps // per_pass), per_pass * size), -1, dtype=np.int64)
+    for order in table:
+        order[:samples] = generator.permutation(samples)
+    return table.reshape(-1, size)[:steps]

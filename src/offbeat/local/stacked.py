@@ -41,9 +41,9 @@ class Slots:
 
     @classmethod
     def like(cls, parameter: Tensor, clients: int) -> "Slots":
-        """Zeros for so many clients."""
+        """Room for so many clients."""
         size = parameter.numel()
-        flat = torch.zeros(clients, aligned(size), device=parameter.device)[:, :size]
+        flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
         return cls(flat.view(clients, *parameter.shape), flat, parameter.requires_grad)
 
 
@@ -172,11 +172,15 @@ class _Linear(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
-        weight = self._weight.values[: self._stacked.active]
-        y = torch.bmm(weight, x.transpose(1, 2))  # this way round it is the faster one
+        active = self._stacked.active
+        weight = self._weight.values[:active]
+        few = weight.shape[1] < x.shape[1]  # outputs; then (W xᵀ)ᵀ is the faster way
+        y = torch.bmm(weight, x.transpose(1, 2)) if few else torch.bmm(x, weight.transpose(1, 2))
         if self._bias is not None:
-            y += self._bias.values[: self._stacked.active].unsqueeze(2)
-        return y.transpose(1, 2).contiguous().flatten(0, 1)  # also of one client, whom flatten would not copy
+            y += self._bias.values[:active].unsqueeze(2 if few else 1)
+        if few:
+            y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
+        return y.flatten(0, 1)
 
     def differentiate(self, x: Tensor, d: Tensor, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
