@@ -358,7 +358,9 @@ def _trainers(
     if address is not None:
         raise UsageError(f"--ray-address {address} is not allowed without --executor ray")
     if executor == "batched" and workers != "0":
-        raise UsageError(f"--workers {workers} is not allowed with --executor batched: it trains in this process")
+        raise UsageError(
+            f"--workers {workers} is not allowed with --executor batched: it trains in this process"
+        )
     return _count("--workers", workers, least=0), Batched() if executor == "batched" else None
 
 

@@ -26,7 +26,7 @@ from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import batch_table
-from offbeat.local.learner import Loss, Ready, TorchLearner
+from offbeat.local.learner import Loss, TorchLearner
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.stacked import ALIGNED, Gradient, Slots, Stacked, aligned
 
@@ -122,7 +122,8 @@ class _Plan:
 def _sent(array: npt.NDArray[Any], device: str) -> Tensor:
     """An array on a device; on its way to a GPU, nothing waits for it."""
     tensor = torch.from_numpy(array)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.startswith("cuda") else tensor.to(device)
+    pinned = tensor.pin_memory() if device.startswith("cuda") else tensor
+    return pinned.to(device, non_blocking=True)
 
 
 class _Sgd:
@@ -134,10 +135,11 @@ class _Sgd:
         self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
         self._shrinks, self._anchored = bool(decay or mu), bool(mu)
         self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
-        self._velocity = {s: Slots.like(s.values[0], len(rate)).values.zero_() for s in slots} if momentum else {}
+        rooms = {s: Slots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
+        self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
 
     def step(self, active: int, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
-        """w := w − v with v = momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""
+        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""
         for slots, parts in gradients.items():
             values = slots.values[:active]
             if not self._momentum:
@@ -210,7 +212,8 @@ def _probe(learner: TorchLearner) -> None:
     stacked = Stacked(ready.bench.module, 2)
     generator = torch.Generator().manual_seed(0)
     start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
-    stacked.load([start + 0.1 * torch.randn(start.shape, generator=generator) for _ in range(2)])
+    noise = torch.randn(2, *start.shape, generator=generator)
+    stacked.load(list(start + noise * (0.5 * start + 0.01)))
     with torch.random.fork_rng(devices=[]):
         apart = _gradients_apart(stacked, learner, x, y)
         try:

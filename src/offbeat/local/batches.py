@@ -21,9 +21,7 @@ def batches(generator: np.random.Generator, samples: int, size: int, steps: int)
             done += 1
 
 
-def batch_table(
-    generator: np.random.Generator, samples: int, size: int, steps: int
-) -> npt.NDArray[np.int64]:
+def batch_table(generator: np.random.Generator, samples: int, size: int, steps: int) -> npt.NDArray[np.int64]:
     """The same batches as rows of a table [steps, size], −1 where a batch has no sample."""
     per_pass = -(-samples // size)
     table = np.full((-(-steps // per_pass), per_pass * size), -1, dtype=np.int64)

@@ -198,7 +198,7 @@ class TorchLearner:
         layers = stream(task.seed, Purpose.LAYERS, task.client, task.task)
         torch.manual_seed(int(layers.integers(2**63)))
         for batch in batches(generator, len(own), self.training.batch_size, task.steps):
-            indices = own[batch].to(self.training.device)
+            indices = own[batch].to(self.training.device, non_blocking=True)
             yield ready.bench.laid_out(ready.x[indices]), ready.y[indices]
 
     def evaluate(self, model: Model) -> Metrics:
@@ -255,5 +255,8 @@ def _check_device(device: str) -> None:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:
         raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
-    if not available[kind]:
+    number = device.partition(":")[2]
+    if kind != "cpu" and not number.isdecimal() and device != kind:
+        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
+    if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")

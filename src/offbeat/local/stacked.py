@@ -8,9 +8,9 @@ one client after the other on a CPU, where that is faster, and all at once by `t
 The gradient of a linear layer's weights is the product of two small matrices. It is never formed: the product
 is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
 
-A client's numbers do not depend on who is beside it. Every slot begins at a multiple of 64 bytes, because a
-matrix multiplication rounds differently at other addresses; so the number of samples of a client is a multiple
-of 16, with samples of weight zero where there are too few.
+On a CPU, a client's numbers do not depend on who is beside it. A matrix multiplication rounds differently at
+another address, so every slot begins at a multiple of 64 bytes. For the same reason a client has a multiple
+of 16 samples: to those of its batch come some of weight zero.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ def aligned(number: int) -> int:
 
 @dataclass(eq=False)
 class Slots:
-    """One parameter of all clients: `values` [clients, *shape], the same as `flat`; `trains` unless frozen."""
+    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen."""
 
     values: Tensor
     flat: Tensor
@@ -71,7 +71,7 @@ class Stacked:
     def __init__(self, module: nn.Module, clients: int) -> None:
         self.clients = self.active = clients
         module = deepcopy(module)
-        slots = {parameter: Slots.like(parameter, clients) for parameter in module.parameters()}
+        slots: dict[Tensor, Slots] = {p: Slots.like(p, clients) for p in module.parameters()}
         self.slots = list(slots.values())
         self.marker = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
         self._open: list[tuple[Slots, Tensor]] = []
@@ -87,7 +87,7 @@ class Stacked:
         """Give each client its own flat parameters."""
         device = self.marker.device
         values = torch.stack(list(models)).to(device, non_blocking=True)
-        parts = values.split([slots.flat.shape[1] for slots in self.slots], dim=1)
+        parts = torch.split(values, [slots.flat.shape[1] for slots in self.slots], dim=1)
         for slots, part in zip(self.slots, parts, strict=True):
             slots.flat[: len(models)] = part
 
@@ -113,7 +113,9 @@ class Stacked:
         self._open.append((slots, leaf))
         return leaf
 
-    def _twin(self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]) -> nn.Module:
+    def _twin(
+        self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
+    ) -> nn.Module:
         """The module with the layers that have parameters of their own replaced, and all below them."""
         if module not in made:
             if type(module) is nn.Linear:
@@ -143,12 +145,18 @@ class _Each(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[active · samples, ...] to [active · samples, ...]."""
         values = {name: self._stacked.opened(slots) for name, slots in self._slots.items()}
-        clients = x.unflatten(0, (self._stacked.active, -1))
-        if x.device.type == "cpu":
-            each = zip(*(v.unbind() for v in values.values()), strict=True)
-            own = (dict(zip(values, tensors, strict=True)) for tensors in each)
-            return torch.cat([self._one(v, c) for v, c in zip(own, clients.unbind(), strict=True)])
-        return vmap(self._one)(values, clients).flatten(0, 1)
+        clients = x.view(self._stacked.active, -1, *x.shape[1:])
+        return self.in_turn(values, clients) if x.device.type == "cpu" else self.at_once(values, clients)
+
+    def in_turn(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """One client after the other: [active, samples, ...] to [active · samples, ...]."""
+        each = zip(*(v.unbind() for v in values.values()), strict=True)
+        own = (dict(zip(values, tensors, strict=True)) for tensors in each)
+        return torch.cat([self._one(v, samples) for v, samples in zip(own, x.unbind(), strict=True)])
+
+    def at_once(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The same for all clients together."""
+        return vmap(self._one)(dict(values), x).flatten(0, 1)
 
     def _one(self, values: dict[str, Tensor], x: Tensor) -> Tensor:
         output: Tensor = functional_call(self._layer, values, (x,), tie_weights=False)
@@ -201,7 +209,7 @@ class _Multiply(torch.autograd.Function):
     """A linear layer's part in autograd; the marker is there to be differentiated where x is data."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, marker: Tensor, layer: _Linear) -> Tensor:
+    def forward(ctx: Any, x: Tensor, _marker: Tensor, layer: _Linear) -> Tensor:
         """As `_Linear.multiply`."""
         ctx.x, ctx.layer = x, layer
         return layer.multiply(x)

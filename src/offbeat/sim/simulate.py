@@ -19,6 +19,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Layout, Model
 from offbeat.core.streams import check_seed
+from offbeat.local.learner import TorchLearner
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
@@ -203,8 +204,8 @@ def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None
     if then != now:
         before, allowed = ("with", "only batched") if then else ("without", "any other")
         raise RunError(
-            f"{record.path} was started {before} executor batched, which rounds differently: it would not end "
-            f"as it would have without the interruption; resume it with {allowed}"
+            f"{record.path} was started {before} executor batched, which rounds differently: it would "
+            f"not end as it would have without the interruption; resume it with {allowed}"
         )
 
 
@@ -231,6 +232,8 @@ def _started(
             f"workers = {workers} is not allowed beside an executor: Batched trains in this process, "
             f"OnRay(workers={workers}) on as many"
         )
+    if workers or isinstance(executor, OnRay):
+        _check_device(learner, f"workers = {workers}" if workers else "executor ray")
     trainer: Executor
     if isinstance(executor, Batched):
         trainer = BatchTraining(learner, algorithm.objective, executor)
@@ -244,6 +247,15 @@ def _started(
         yield trainer
     finally:
         trainer.close()
+
+
+def _check_device(learner: Learner, option: str) -> None:
+    """Several processes train on CPUs only."""
+    if isinstance(learner, TorchLearner) and learner.training.device != "cpu":
+        raise UsageError(
+            f"{option} is not allowed with device = {learner.training.device!r}: its processes train on "
+            "CPUs; leave it out, or give executor batched to train many clients together on the device"
+        )
 
 
 @contextmanager
