@@ -1,6 +1,7 @@
 """What training many clients together saves: the executor `Batched` beside a loop written by hand.
 
-    python benchmarks/batched.py [--repeats 5] [--rounds 20] [--models logistic,mlp,cnn] [--tables AB] [--json FILE]
+    python benchmarks/batched.py [--repeats 5] [--rounds 20] [--models logistic,mlp,cnn,compass]
+        [--tables AB] [--json FILE]
 
 A: 100 clients with 600 images of Fashion-MNIST each, 10 in a round of FedAvg, 20 steps with batches of 32.
    The loop is plain PyTorch: for each client it loads the model, does the same SGD steps on batches it has

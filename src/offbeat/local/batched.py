@@ -140,8 +140,8 @@ class _Sgd:
 
     def step(self, active: int, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""
-        for slots, parts in gradients.items():
-            values = slots.values[:active]
+        for slots in self._anchors or gradients:  # the proximal term gives each parameter a gradient
+            values, parts = slots.values[:active], gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)
             else:
