@@ -47,8 +47,9 @@ def together(one: ob.TorchLearner, objective: Objective, chosen: list[LocalTask]
 
 
 def odd() -> nn.Module:
-    """Layers whose weights fill no whole number of 64 bytes, one of a single number."""
-    return nn.Sequential(nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 1, bias=False), nn.Linear(1, 3))
+    """Layers whose weights fill no whole number of 64 bytes, one that goes through a single number."""
+    narrow = [nn.Linear(17, 1, bias=False), nn.Linear(1, 40), nn.Tanh()]
+    return nn.Sequential(nn.Linear(6, 17), nn.Tanh(), *narrow, nn.Linear(40, 3))
 
 
 def normed() -> nn.Module:
@@ -114,6 +115,14 @@ def test_a_result_does_not_depend_on_who_is_beside_it(name: str, momentum: float
         ):
             assert torch.equal(got.delta, all_of_them[index].delta)
             assert got.metrics == all_of_them[index].metrics
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_layers_outputs_lie_in_memory_alike_for_one_client_and_for_two(clients: int) -> None:
+    """What sums over them would add in another order."""
+    stacked = Stacked(nn.Linear(6, 3), clients)
+    stacked.load([torch.zeros(21)] * clients)
+    assert stacked(torch.zeros(clients * 16, 6)).is_contiguous()
 
 
 def test_a_loss_of_ones_own() -> None:
