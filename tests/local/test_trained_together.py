@@ -68,7 +68,7 @@ class Twice(nn.Module):
         self.first, self.other, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
         self.other.weight = self.first.weight
         self.again = self.first
-        self.last.bias.requires_grad_(False)
+        self.last.requires_grad_(False)
         self.unused = nn.Linear(6, 2)
 
     def forward(self, x: Tensor) -> Tensor:
