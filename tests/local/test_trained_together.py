@@ -77,6 +77,18 @@ class Twice(nn.Module):
         return out
 
 
+class Scaled(nn.Module):
+    """Parameters of its own beside a layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x) * self.scale
+        return out
+
+
 MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "logistic": (lambda: LogisticRegression(6, 3), (2, 3)),
     "mlp": (lambda: MLP(6, 3, (40,)), (6,)),
@@ -84,6 +96,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normed": (normed, (6,)),
     "convolutional": (convolutional, (1, 4, 4)),
     "twice": (Twice, (6,)),
+    "scaled": (Scaled, (6,)),
 }
 
 
