@@ -49,6 +49,7 @@ from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.batched import Batched
 from offbeat.sim.on_ray import OnRay
 from offbeat.sim.run import Run, Summary
 from offbeat.sim.simulate import resume, simulate
@@ -65,6 +66,7 @@ __all__ = [
     "Algorithm",
     "AlgorithmError",
     "Availability",
+    "Batched",
     "Channel",
     "Dataset",
     "Every",

@@ -28,6 +28,7 @@ from offbeat.recipes.load import built_in, load_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.report.records import check_target
 from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.batched import Batched
 from offbeat.sim.on_ray import OnRay
 from offbeat.sim.replay import replay as replay_run
 from offbeat.sim.run import Run
@@ -57,8 +58,12 @@ Target = Annotated[float | None, typer.Option("--target", help="accuracy whose f
 Baseline = Annotated[str | None, typer.Option("--baseline", help="label whose time is 1.00x")]
 Workers = Annotated[str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")]
 Where = Annotated[
-    str, typer.Option("--executor", metavar="local|ray", help="train on this machine, or on a Ray cluster")
-]
+    str,
+    typer.Option(
+        "--executor", metavar="local|batched|ray",
+        help="train on this machine, here many clients together, or on a Ray cluster",
+    ),
+]  # fmt: skip
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -137,11 +142,11 @@ def run(
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
     place = directory or _new_directory(recipe)
     memory = _size("--client-memory", client_memory)
-    count, on_ray = _trainers(workers, executor, ray_address)
+    count, trainer = _trainers(workers, executor, ray_address)
     with live_display() as live:
         finished = run_recipe(
             loaded, loaded.algorithm, seed=loaded.seed, out=place,
-            workers=count, executor=on_ray, watch=RunWatcher(live), client_memory=memory,
+            workers=count, executor=trainer, watch=RunWatcher(live), client_memory=memory,
         )  # fmt: skip
     _show_run(finished)
 
@@ -156,14 +161,14 @@ def resume(
 ) -> None:
     """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
     memory = _size("--client-memory", client_memory)
-    count, on_ray = _trainers(workers, executor, ray_address)
+    count, trainer = _trainers(workers, executor, ray_address)
     record = read_run(directory)
     if record.status == "finished":
         out.print(f"{directory} has finished already: {record.stop_reason}")
         return
     with live_display() as live:
         finished = resume_run(
-            directory, workers=count, executor=on_ray, watch=RunWatcher(live), client_memory=memory
+            directory, workers=count, executor=trainer, watch=RunWatcher(live), client_memory=memory
         )
     _show_run(finished)
 
@@ -193,8 +198,8 @@ def compare(
     check_target(goal)
     memory = _size("--client-memory", client_memory)
     processes = _count("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
-    _, on_ray = _trainers("0", executor, ray_address, share=processes)
-    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=on_ray)
+    _, trainer = _trainers("0", executor, ray_address, share=processes)
+    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=trainer)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     if base is not None and base not in names:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
@@ -341,16 +346,22 @@ def _size(option: str, text: str | None) -> int | None:
     return int(float(match[1]) * _UNITS[match[2]])
 
 
-def _trainers(workers: str, executor: str, address: str | None, share: int = 1) -> tuple[int, OnRay | None]:
-    """How many worker processes, or where on Ray; there, no number of workers means all CPUs."""
+def _trainers(
+    workers: str, executor: str, address: str | None, share: int = 1
+) -> tuple[int, Batched | OnRay | None]:
+    """How many worker processes, or which other executor; on Ray, no number of workers means all CPUs."""
+    if executor not in ("local", "batched", "ray"):
+        raise UsageError(f"--executor {executor} is unknown: give local, batched or ray")
     if executor == "ray":
         count = 0 if workers == "auto" else _count("--workers", workers, least=0)
         return 0, OnRay(address, count or None, share)
-    if executor != "local":
-        raise UsageError(f"--executor {executor} is unknown: give local or ray")
     if address is not None:
         raise UsageError(f"--ray-address {address} is not allowed without --executor ray")
-    return _count("--workers", workers, least=0), None
+    if executor == "batched" and workers != "0":
+        raise UsageError(
+            f"--workers {workers} is not allowed with --executor batched: it trains in this process"
+        )
+    return _count("--workers", workers, least=0), Batched() if executor == "batched" else None
 
 
 def _labels(recipe: Recipe, labels: str | None) -> list[str]:

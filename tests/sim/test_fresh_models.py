@@ -42,7 +42,7 @@ def test_training_up_to_the_merge_and_on(learner: ob.TorchLearner) -> None:
     beta, _, _ = merge.weight(1.0, 0.5, clock=8, staleness=5)
     assert whole.metrics["beta"] == beta
     merged = torch.lerp(start.values + before.delta, other.values, beta)
-    bench = learner._prepare().bench
+    bench = learner.prepare().bench
     bench.load(Model(start.layout, merged, start.integers))
     optimizer = learner.training.build(bench.parameters, learner.training.rate(2))
     anchor = bench.floats(start.values)

@@ -49,7 +49,7 @@ def test_processes_and_a_cluster_at_once() -> None:
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        (["--executor", "rays"], "--executor rays is unknown: give local or ray"),
+        (["--executor", "rays"], "--executor rays is unknown: give local, batched or ray"),
         (["--ray-address", "head:1"], "--ray-address head:1 is not allowed without --executor ray"),
         (["--executor", "ray", "--ray-address", "head"], "ray address head is not allowed"),
     ],

@@ -96,7 +96,7 @@ class FreshMerge(Objective):
             _, direction, by_gamma, by_upsilon = run.scratch.pop("merge")
             slope = float(sum(torch.sum(g * d) for g, d in zip(run.gradients, direction, strict=True)))
             moves = [self.gamma_rate * slope * by_gamma, self.upsilon_rate * slope * by_upsilon]
-            run.state["merge"] = run.state["merge"] - torch.tensor(moves, dtype=torch.float64)
+            run.state["merge"] = run.state["merge"] - run.state["merge"].new_tensor(moves)
         self.objective.adjust(run)
 
     def end(self, run: LocalRun) -> Metrics:

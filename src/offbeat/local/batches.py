@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,3 +19,12 @@ def batches(generator: np.random.Generator, samples: int, size: int, steps: int)
         for batch in torch.split(order, size)[: steps - done]:
             yield batch
             done += 1
+
+
+def batch_table(generator: np.random.Generator, samples: int, size: int, steps: int) -> npt.NDArray[np.int64]:
+    """The same batches as rows of a table [steps, size], −1 where a batch has no sample."""
+    per_pass = -(-samples // size)
+    table = np.full((-(-steps // per_pass), per_pass * size), -1, dtype=np.int64)
+    for order in table:
+        order[:samples] = generator.permutation(samples)
+    return table.reshape(-1, size)[:steps]

@@ -31,6 +31,8 @@ class Course:
 def halfway(course: Course) -> Tensors:
     """All that the steps so far have changed, on the CPU; what a task begins with is not in it."""
     found = {"total": course.total, "random": torch.get_rng_state(), **_parts(course)}
+    if course.total.is_cuda:  # layers draw from the GPU's own
+        found["gpu_random"] = torch.cuda.get_rng_state(course.total.device)
     for index, state in course.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
@@ -53,11 +55,13 @@ def take_up(course: Course, half: Tensors) -> None:
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)
-        elif name not in ("total", "random"):
+        elif name not in ("total", "random", "gpu_random"):
             raise UsageError(f"a training cannot be taken up: its {name} is not one of this model's")
     course.optimizer.load_state_dict({**course.optimizer.state_dict(), "state": states})
     course.total.copy_(half["total"])
     torch.set_rng_state(half["random"])
+    if course.total.is_cuda:
+        torch.cuda.set_rng_state(half["gpu_random"], course.total.device)
 
 
 def _parts(course: Course) -> Tensors:

@@ -46,8 +46,8 @@ class TorchLearner:
     ) -> None:
         self.data, self.training = data, training
         self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # stays as it is now
-        self._loss = loss
-        self._ready: _Ready | None = None
+        self.loss = loss
+        self._ready: Ready | None = None
         self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
         _check_device(training.device)
 
@@ -76,7 +76,7 @@ class TorchLearner:
         """The module's weights, or those the seed gives its maker."""
         if isinstance(self._module, nn.Module):
             return Model.of(self._module)
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
             return Model.of(self._module())
 
@@ -133,7 +133,7 @@ class TorchLearner:
     @contextmanager
     def _start(self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs) -> Iterator[Course]:
         """A task's training before its first step."""
-        bench, training = self._prepare().bench, self.training
+        bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
         bench.module.train()
         lr = training.rate(task.base, task.lr_factor)
@@ -146,7 +146,7 @@ class TorchLearner:
 
     def _step(self, course: Course, x: Tensor, y: Tensor) -> None:
         course.optimizer.zero_grad()
-        loss = self._loss(course.bench.module(x), y)
+        loss = self.loss(course.bench.module(x), y)
         course.objective.loss(course.run, loss).backward()  # type: ignore[no-untyped-call]
         course.objective.adjust(course.run)
         course.optimizer.step()
@@ -157,7 +157,7 @@ class TorchLearner:
         bench = course.bench
         values = bench.floats(model.values.to(self.training.device))
         received = FreshModel(values, fresh.clock, fresh.version - course.version)
-        course.objective.merge(course.run, received, lambda: self._loss(bench.module(x), y))
+        course.objective.merge(course.run, received, lambda: self.loss(bench.module(x), y))
 
     def _finish(self, course: Course) -> LocalResult:
         run = course.run
@@ -178,7 +178,7 @@ class TorchLearner:
         steps: int,
     ) -> LocalRun:
         """A task's training at its start, as its objective sees it."""
-        bench, device = self._prepare().bench, self.training.device
+        bench, device = self.prepare().bench, self.training.device
         run = LocalRun(
             bench.parameters,
             anchor,
@@ -193,19 +193,19 @@ class TorchLearner:
 
     def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of a task, on the device; also starts the stream that layers draw from."""
-        ready = self._prepare()
+        ready = self.prepare()
         own = self.data.client_indices(task.client)
         generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
         layers = stream(task.seed, Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
         for batch in batches(generator, len(own), self.training.batch_size, task.steps):
-            indices = own[batch].to(self.training.device)
+            indices = own[batch].to(self.training.device, non_blocking=True)
             x, y = ready.x.index_select(0, indices), ready.y.index_select(0, indices)
             yield ready.bench.laid_out(x), y
 
     def evaluate(self, model: Model) -> Metrics:
         """Mean loss over the test set, and accuracy where the output is one score per class."""
-        bench, test = self._prepare().bench, self.data.test
+        bench, test = self.prepare().bench, self.data.test
         bench.load(model)
         bench.module.eval()
         loss, correct, classifies = 0.0, 0, False
@@ -214,29 +214,31 @@ class TorchLearner:
                 x = test.x[start : start + _EVALUATION_BATCH].to(self.training.device)
                 y = test.y[start : start + _EVALUATION_BATCH].to(self.training.device)
                 output = bench.module(bench.laid_out(x))
-                loss += float(self._loss(output, y)) * len(y)
+                loss += float(self.loss(output, y)) * len(y)
                 classifies = output.ndim == 2 and not y.is_floating_point()
                 if classifies:
                     correct += int((output.argmax(1) == y).sum())
         mean = {"loss": loss / len(test.y)}
         return {**mean, "accuracy": correct / len(test.y)} if classifies else mean
 
-    def _prepare(self) -> "_Ready":
+    def prepare(self) -> "Ready":
         """The workbench and the data on their device, made at first use in each process."""
         if self._ready is None:
             if isinstance(self._module, nn.Module):
                 module = deepcopy(self._module)
             else:
-                with torch.random.fork_rng():
+                with torch.random.fork_rng(devices=[]):  # made on the CPU
                     module = self._module()
             device, train = self.training.device, self.data.train
             bench = Workbench(module, device, self.training.channels_last)
-            self._ready = _Ready(bench, train.x.to(device), train.y.to(device))
+            self._ready = Ready(bench, train.x.to(device), train.y.to(device))
         return self._ready
 
 
 @dataclass(frozen=True)
-class _Ready:
+class Ready:
+    """A learner's module and train set, on its device."""
+
     bench: Workbench
     x: Tensor
     y: Tensor
@@ -266,5 +268,8 @@ def _check_device(device: str) -> None:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:
         raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
-    if not available[kind]:
+    number = device.partition(":")[2]
+    if kind != "cpu" and not number.isdecimal() and device != kind:
+        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
+    if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")

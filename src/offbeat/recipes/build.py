@@ -19,6 +19,7 @@ from offbeat.models.registry import build as build_module
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.sim.batched import Batched
 from offbeat.sim.on_ray import OnRay
 from offbeat.sim.progress import Watcher
 from offbeat.sim.run import Run
@@ -56,7 +57,7 @@ def run_recipe(
     seed: int,
     out: Path | None,
     workers: int = 0,
-    executor: OnRay | None = None,
+    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
     client_memory: int | None = None,
 ) -> Run:
@@ -76,7 +77,7 @@ def resume_run(
     directory: Path,
     *,
     workers: int = 0,
-    executor: OnRay | None = None,
+    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
     client_memory: int | None = None,
 ) -> Run:

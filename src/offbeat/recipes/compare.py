@@ -21,6 +21,7 @@ from offbeat.recipes.load import document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
+from offbeat.sim.batched import Batched
 from offbeat.sim.on_ray import OnRay
 from offbeat.sim.progress import Progress
 
@@ -37,7 +38,7 @@ class Job:
     seed: int
     directory: Path
     client_memory: int | None = None
-    executor: OnRay | None = None
+    executor: Batched | OnRay | None = None
 
     @property
     def name(self) -> str:
@@ -61,7 +62,7 @@ def plan(
     seeds: int,
     out: Path,
     client_memory: int | None = None,
-    executor: OnRay | None = None,
+    executor: Batched | OnRay | None = None,
 ) -> list[Job]:
     """The jobs of a comparison, checked: algorithms, data and directories are as they must be."""
     jobs = []

@@ -19,9 +19,11 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Layout, Model
 from offbeat.core.streams import check_seed
+from offbeat.local.learner import TorchLearner
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
+from offbeat.sim.batched import Batched, BatchTraining
 from offbeat.sim.executor import Executor, InProcess
 from offbeat.sim.interrupt import deferred_interrupts
 from offbeat.sim.on_ray import OnRay, RayWorkers
@@ -49,7 +51,7 @@ def simulate(
     until: Until = Until(versions=100),
     evaluate: Every | None = Every(versions=1),
     workers: int = 0,
-    executor: OnRay | None = None,
+    executor: Batched | OnRay | None = None,
     out: str | Path | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
@@ -59,8 +61,9 @@ def simulate(
 ) -> Run:
     """Run an algorithm in virtual time and return the finished run.
 
-    Without a `learner` nothing is trained: the run shows what the schedule does. `workers` > 0 trains
-    on that many single-threaded processes, an `executor` on a Ray cluster; the results do not depend on it.
+    Without a `learner` nothing is trained: the run shows what the schedule does. `workers` > 0 trains on
+    that many single-threaded processes, the executor `OnRay` on a Ray cluster; results do not depend on it.
+    The executor `Batched` trains many clients together; its results differ in the last bits.
     With `out` the run is written to that directory and can be resumed from its last checkpoint, one at least
     every `checkpoint_seconds` of real time. `watch` is called about ten times a second. Of what clients keep
     from task to task at most `client_memory` bytes stay in memory (none: all), the rest goes to files.
@@ -74,7 +77,8 @@ def simulate(
     store: RunStore | None = None
     with _single_threaded(), _started(learner, algorithm, workers, executor) as trainer:
         if out is not None:
-            meta = _meta(algorithm, learner, seed, label, recipe) | {"initial": _digest(initial)}
+            meta = _meta(algorithm, learner, seed, label, recipe)
+            meta |= {"initial": _digest(initial), "batched": isinstance(executor, Batched)}
             store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
         clients = ClientStates(store.directory if store else None, client_memory)
         work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
@@ -95,7 +99,7 @@ def resume(
     until: Until = Until(versions=100),
     evaluate: Every | None = Every(versions=1),
     workers: int = 0,
-    executor: OnRay | None = None,
+    executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
@@ -103,7 +107,8 @@ def resume(
     """Go on with a run that was interrupted, from its last checkpoint, given what it was started with.
 
     It ends bit-identical to a run that was never interrupted. A run that has finished is returned as
-    it is. Raises `RunError` if what is given does not repeat the run's journal.
+    it is. Raises `RunError` if what is given does not repeat the run's journal, or if one of the two trains
+    with the executor `Batched` and the other does not.
     """
     record = read_run(Path(directory))
     seed = record.seed
@@ -112,6 +117,7 @@ def resume(
     if record.status == "finished":
         return _finished(record, initial.layout)
     _check_algorithm(record, algorithm)
+    _check_executor(record, executor)
     if record.meta["initial"] != _digest(initial):
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
     with _single_threaded(), _started(learner, algorithm, workers, executor) as trainer:
@@ -192,6 +198,17 @@ def _check_algorithm(record: RunRecord, algorithm: Algorithm) -> None:
             )
 
 
+def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:
+    """The others give the same bits as each other."""
+    then, now = record.meta.get("batched", False), isinstance(executor, Batched)
+    if then != now:
+        before, allowed = ("with", "only batched") if then else ("without", "any other")
+        raise RunError(
+            f"{record.path} was started {before} executor batched, which rounds differently: it would "
+            f"not end as it would have without the interruption; resume it with {allowed}"
+        )
+
+
 def _digest(model: Model) -> str:
     return sha256(model.values.numpy().tobytes() + model.integers.numpy().tobytes()).hexdigest()
 
@@ -204,7 +221,7 @@ def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
 
 @contextmanager
 def _started(
-    learner: Learner, algorithm: Algorithm, workers: int, executor: OnRay | None
+    learner: Learner, algorithm: Algorithm, workers: int, executor: Batched | OnRay | None
 ) -> Iterator[Executor]:
     if workers < 0:
         raise UsageError(
@@ -212,10 +229,15 @@ def _started(
         )
     if workers and executor is not None:
         raise UsageError(
-            f"workers = {workers} is not allowed beside an executor: give OnRay(workers={workers})"
+            f"workers = {workers} is not allowed beside an executor: Batched trains in this process, "
+            f"OnRay(workers={workers}) on as many"
         )
+    if workers or isinstance(executor, OnRay):
+        _check_device(learner, f"workers = {workers}" if workers else "executor ray")
     trainer: Executor
-    if executor is not None:
+    if isinstance(executor, Batched):
+        trainer = BatchTraining(learner, algorithm.objective, executor)
+    elif executor is not None:
         trainer = RayWorkers(learner, algorithm.objective, executor)
     elif workers:
         trainer = Workers(learner, algorithm.objective, workers)
@@ -225,6 +247,15 @@ def _started(
         yield trainer
     finally:
         trainer.close()
+
+
+def _check_device(learner: Learner, option: str) -> None:
+    """Several processes train on CPUs only."""
+    if isinstance(learner, TorchLearner) and learner.training.device != "cpu":
+        raise UsageError(
+            f"{option} is not allowed with device = {learner.training.device!r}: its processes train on "
+            "CPUs; leave it out, or give executor batched to train many clients together on the device"
+        )
 
 
 @contextmanager

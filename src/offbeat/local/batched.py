@@ -1,0 +1,243 @@
+"""Training tasks of many clients together, step by step.
+
+Each task's batches come from its own stream, so it is the training that `TorchLearner.train` does, but for
+the order in which numbers are added: results agree up to rounding. A client's learning rate and the size of
+its batch are in the weights of its samples' losses, so one step serves clients at different rates.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+from offbeat.core.streams import Purpose, stream
+from offbeat.local.batches import batch_table
+from offbeat.local.learner import Loss, TorchLearner
+from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.stacked import ALIGNED, Gradient, Slots, Stacked, aligned
+
+Job = tuple[LocalTask, Model]
+
+_ROUNDING = 1e-2
+_SAMPLES = "modules and losses that treat each sample by itself, along the first dimension"
+
+
+class Together:
+    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
+
+    def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
+        _check(learner, objective)
+        _probe(learner)
+        self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
+        self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
+        self._loss = per_sample(learner.loss)
+        self._stacked = Stacked(self._ready.bench.module, clients)
+        x = self._ready.x
+        self._samples = x.new_empty(clients * aligned(learner.training.batch_size), *x.shape[1:])
+
+    def train(self, jobs: Sequence[Job]) -> list[LocalResult]:
+        """The tasks' results in their order; none of them merges a model in mid-task."""
+        longest = sorted(jobs, key=lambda job: -job[0].steps)  # who is done leaves at the end
+        results = dict(zip((task.task for task, _ in longest), self._train(longest), strict=True))
+        return [results[task.task] for task, _ in jobs]
+
+    def _train(self, jobs: Sequence[Job]) -> list[LocalResult]:
+        stacked, ready, training = self._stacked, self._ready, self._training
+        tasks, bases = zip(*jobs, strict=True)
+        plan = self._plan(tasks)
+        stacked.load([base.values for base in bases])
+        rates = [training.rate(task.base, task.lr_factor) for task in tasks]
+        rate = torch.tensor(rates, device=plan.weights.device)
+        sgd = _Sgd(rate, training.momentum, training.weight_decay, self._mu, stacked.slots)
+        losses = torch.zeros_like(plan.weights)
+        rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
+        scaled = plan.steps(plan.weights * rate.unsqueeze(1))
+        for step, stacked.active in enumerate(plan.active):
+            x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
+            each = self._loss(stacked(ready.bench.laid_out(x)), labels[step])
+            each.backward(scaled[step])  # type: ignore[no-untyped-call]
+            with torch.no_grad():
+                kept[step].copy_(each)
+                sgd.step(stacked.active, stacked.gradients())
+        total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
+        values = stacked.flat(len(jobs)).to("cpu")
+        return [
+            LocalResult(own - base.values, base.integers, {"loss": loss / task.steps}, lr)
+            for task, base, own, loss, lr in zip(tasks, bases, values, total, rates, strict=True)
+        ]
+
+    def _plan(self, tasks: Sequence[LocalTask]) -> "_Plan":
+        """Which samples each step of each task sees; tasks come with the longest first."""
+        size, steps = self._training.batch_size, tasks[0].steps
+        rows = np.zeros((steps, len(tasks), aligned(size)), dtype=np.int64)
+        weights = np.zeros(rows.shape, dtype=np.float32)
+        for i, task in enumerate(tasks):
+            own = self._data.client_indices(task.client).numpy()
+            generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
+            table = batch_table(generator, len(own), size, task.steps)
+            there = table >= 0
+            rows[: task.steps, i] = own[0]  # where there is no sample, any of the client's own
+            rows[: task.steps, i, :size] = own[table]
+            weights[: task.steps, i, :size] = there / there.sum(1, keepdims=True)
+        active = [sum(task.steps > step for task in tasks) for step in range(steps)]
+        device = self._training.device
+        return _Plan(_sent(rows, device), _sent(weights, device), active)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """Samples as `rows` of the train set, and the `weights` of their losses, both [steps, tasks, samples].
+
+    A task's weights sum to one at each of its steps. `active` is how many tasks are at work at each step.
+    """
+
+    rows: Tensor
+    weights: Tensor
+    active: list[int]
+
+    def steps(self, table: Tensor) -> list[Tensor]:
+        """Each step's part of a table [steps, tasks, samples] for the tasks at work, flat."""
+        _, tasks, size = table.shape
+        rows = table.flatten(1).unbind()
+        return [
+            row if active == tasks else row[: size * active]
+            for row, active in zip(rows, self.active, strict=True)
+        ]
+
+
+def _sent(array: npt.NDArray[Any], device: str) -> Tensor:
+    """An array on a device; on its way to a GPU, nothing waits for it."""
+    tensor = torch.from_numpy(array)
+    pinned = tensor.pin_memory() if device.startswith("cuda") else tensor
+    return pinned.to(device, non_blocking=True)
+
+
+class _Sgd:
+    """SGD and the proximal term; gradients come times each client's `rate`, [clients]."""
+
+    def __init__(
+        self, rate: Tensor, momentum: float, decay: float, mu: float, slots: Sequence[Slots]
+    ) -> None:
+        self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
+        self._shrinks, self._anchored = bool(decay or mu), bool(mu)
+        self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
+        rooms = {s: Slots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
+        self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
+
+    def step(self, active: int, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
+        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""
+        for slots in self._anchors or gradients:  # the proximal term gives each parameter a gradient
+            values, parts = slots.values[:active], gradients.get(slots, ())
+            if not self._momentum:
+                self._add(values, -1.0, slots, parts)
+            else:
+                velocity = self._velocity[slots][:active].mul_(self._momentum)
+                self._add(velocity, 1.0, slots, parts)
+                values -= velocity
+
+    def _add(self, target: Tensor, sign: float, slots: Slots, parts: Sequence[Gradient]) -> None:
+        """target := target + sign · rate (g + decay w + mu (w − w_o))."""
+        values = slots.values[: len(target)]
+        if self._shrinks:
+            target.addcmul_(values, _beside(self._pull, values), value=sign)
+        if self._anchored:
+            target.addcmul_(self._anchors[slots][: len(target)], _beside(self._mu, values), value=-sign)
+        for part in parts:
+            part.add_to(target, sign)
+
+
+def _beside(numbers: Tensor, values: Tensor) -> Tensor:
+    """One number a client, to multiply the client's values with."""
+    return numbers[: len(values)].view(-1, *[1] * (values.ndim - 1))
+
+
+def per_sample(loss: Loss) -> Loss:
+    """A loss that is a mean over the batch, as one number a sample."""
+    if loss is functional.cross_entropy:
+        return partial(functional.cross_entropy, reduction="none")
+    return vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))
+
+
+# ---- what it cannot train ----
+
+
+def _check(learner: TorchLearner, objective: Objective) -> None:
+    """Refuse what is known not to work; `_probe` finds the rest."""
+    if type(objective) not in (Plain, Proximal):
+        raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
+    if learner.training.optimizer != "sgd":
+        raise _refused(f"optimizer = {learner.training.optimizer!r}", "'sgd'")
+    module = learner.prepare().bench.module
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) or (isinstance(layer, _DropoutNd) and layer.p > 0):
+            raise _refused(f"a model with {type(layer).__name__}", "models without dropout or batch norm")
+    if (buffer := next(module.named_buffers(), None)) is not None:
+        raise _refused(f"a model with a buffer ({buffer[0]})", "models of parameters only")
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise _refused(f"a model with {name} in {parameter.dtype}", "torch.float32")
+    if next(module.parameters(), None) is None:
+        raise _refused("a model without parameters", "models that have some")
+
+
+def _refused(what: str, allowed: str) -> UsageError:
+    return UsageError(
+        f"executor batched cannot train {what}, only {allowed}: leave it out to train one task after another"
+    )
+
+
+def _probe(learner: TorchLearner) -> None:
+    """Compare the gradients of two made-up clients, together and apart: do they differ by more than rounding?
+
+    They do where a module or a loss mixes the samples of a batch, draws at random, or takes samples along
+    another dimension than the first.
+    """
+    ready, name = learner.prepare(), type(learner.prepare().bench.module).__name__
+    rows = torch.arange(2 * ALIGNED) * (len(ready.y) - 1) // (2 * ALIGNED)
+    x, y = ready.bench.laid_out(ready.x[rows]), ready.y[rows]
+    stacked = Stacked(ready.bench.module, 2)
+    generator = torch.Generator().manual_seed(0)
+    start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
+    noise = torch.randn(2, *start.shape, generator=generator)
+    stacked.load(list(start + noise * (0.5 * start + 0.01)))
+    with torch.random.fork_rng(devices=[]):
+        apart = _gradients_apart(stacked, learner, x, y)
+        try:
+            each = per_sample(learner.loss)(stacked(x), y)
+            each.backward(torch.full_like(each, 1 / ALIGNED))  # type: ignore[no-untyped-call]
+        except Exception as error:
+            raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
+    together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}
+    for slots, parts in stacked.gradients().items():
+        for part in parts:
+            part.add_to(together[slots], 1.0)
+    found = torch.cat([gradient[i].flatten() for i in range(2) for gradient in together.values()])
+    if not (found - apart).norm() <= _ROUNDING * apart.norm():
+        raise _refused(f"{name} with this loss", _SAMPLES)
+
+
+def _gradients_apart(stacked: Stacked, learner: TorchLearner, x: Tensor, y: Tensor) -> Tensor:
+    """The gradients of `stacked`'s two models as the learner would get them, flat, one after the other."""
+    found = []
+    for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
+        module = deepcopy(learner.prepare().bench.module).train()
+        with torch.no_grad():
+            for parameter, slots in zip(module.parameters(), stacked.slots, strict=True):
+                parameter.copy_(slots.values[i])
+        learner.loss(module(own_x), own_y).backward()  # type: ignore[no-untyped-call]
+        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+    return torch.cat([gradient.flatten() for gradient in found])

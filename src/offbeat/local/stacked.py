@@ -1,0 +1,221 @@
+"""One module for many clients: its parameters are stacked, and each client has a slot of its own.
+
+The samples of all clients go through the module as one batch. What has no parameters (activations, pooling,
+reshaping) runs as it is, once for all. A layer that has some knows whose samples are whose: a linear layer
+multiplies each client's by the client's own weights, in one batched multiplication; any other layer takes
+one client after the other on a CPU, where that is faster, and all at once by `torch.func.vmap` on a GPU.
+
+The gradient of a linear layer's weights is the product of two small matrices. It is never formed: the product
+is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
+
+On a CPU, a client's numbers do not depend on who is beside it. A matrix multiplication rounds differently at
+another address, so every slot begins at a multiple of 64 bytes. For the same reason a client has a multiple
+of 16 samples: to those of its batch come some of weight zero.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call, vmap
+
+ALIGNED = 16  # float32 numbers in 64 bytes
+
+
+def aligned(number: int) -> int:
+    """The next multiple of 16."""
+    return -(-number // ALIGNED) * ALIGNED
+
+
+@dataclass(eq=False)
+class Slots:
+    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen."""
+
+    values: Tensor
+    flat: Tensor
+    trains: bool
+
+    @classmethod
+    def like(cls, parameter: Tensor, clients: int) -> "Slots":
+        """Room for so many clients."""
+        size = parameter.numel()
+        flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
+        return cls(flat.view(clients, *parameter.shape), flat, parameter.requires_grad)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a layer gives for its slots' gradient: a tensor, or the product of two."""
+
+    left: Tensor
+    right: Tensor | None = None
+
+    def add_to(self, target: Tensor, sign: float) -> None:
+        """target := target + sign · gradient."""
+        if self.right is None:
+            target.add_(self.left, alpha=sign)
+        else:
+            target.baddbmm_(self.left, self.right, alpha=sign)
+
+
+class Stacked:
+    """A module's twin for up to `clients` clients, of which the first `active` are at work.
+
+    `slots` are in the order of the module's parameters.
+    """
+
+    def __init__(self, module: nn.Module, clients: int) -> None:
+        self.clients = self.active = clients
+        module = deepcopy(module)
+        slots: dict[Tensor, Slots] = {p: Slots.like(p, clients) for p in module.parameters()}
+        self.slots = list(slots.values())
+        self.marker = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
+        self._open: list[tuple[Slots, Tensor]] = []
+        self._found: dict[Slots, list[Gradient]] = {}
+        self._module = self._twin(module, slots, {}).train()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs [active · samples, ...] of the first `active` clients' samples, client by client."""
+        output: Tensor = self._module(x)
+        return output
+
+    def load(self, models: Sequence[Tensor]) -> None:
+        """Give each client its own flat parameters."""
+        device = self.marker.device
+        values = torch.stack(list(models)).to(device, non_blocking=True)
+        parts = torch.split(values, [slots.flat.shape[1] for slots in self.slots], dim=1)
+        for slots, part in zip(self.slots, parts, strict=True):
+            slots.flat[: len(models)] = part
+
+    def flat(self, clients: int) -> Tensor:
+        """The flat parameters of the first clients, [clients, numbers]."""
+        return torch.cat([slots.flat[:clients] for slots in self.slots], dim=1)
+
+    def gradients(self) -> dict[Slots, list[Gradient]]:
+        """What backward has left for each slot, and forgets it."""
+        for slots, leaf in self._open:
+            if leaf.grad is not None:
+                self.found(slots, Gradient(leaf.grad))
+        found, self._found, self._open = self._found, {}, []
+        return found
+
+    def found(self, slots: Slots, gradient: Gradient) -> None:
+        """Take a part of a slot's gradient in."""
+        self._found.setdefault(slots, []).append(gradient)
+
+    def opened(self, slots: Slots) -> Tensor:
+        """The active clients' values, for a layer whose gradient autograd forms."""
+        leaf = slots.values[: self.active].detach().requires_grad_(slots.trains)
+        self._open.append((slots, leaf))
+        return leaf
+
+    def _twin(
+        self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
+    ) -> nn.Module:
+        """The module with the layers that have parameters of their own replaced, and all below them."""
+        if module not in made:
+            if type(module) is nn.Linear:
+                made[module] = _Linear(module, self, slots)
+            elif next(module.parameters(recurse=False), None) is not None:
+                made[module] = _Each(module, self, slots)
+            else:
+                made[module] = module
+                for name, child in list(module._modules.items()):  # a child may be there twice
+                    if child is not None:
+                        setattr(module, name, self._twin(child, slots, made))
+        return made[module]
+
+
+class _Each(nn.Module):
+    """A layer of any kind: each client's samples through it with the client's own parameters."""
+
+    def __init__(self, layer: nn.Module, stacked: Stacked, slots: Mapping[Tensor, Slots]) -> None:
+        super().__init__()
+        self._layer, self._stacked = layer, stacked
+        self._slots = {
+            f"{path}.{name}".removeprefix("."): slots[parameter]
+            for path, module in layer.named_modules()
+            for name, parameter in module.named_parameters(recurse=False)
+        }
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[active · samples, ...] to [active · samples, ...]."""
+        values = {name: self._stacked.opened(slots) for name, slots in self._slots.items()}
+        clients = x.view(self._stacked.active, -1, *x.shape[1:])
+        return self.in_turn(values, clients) if x.device.type == "cpu" else self.at_once(values, clients)
+
+    def in_turn(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """One client after the other: [active, samples, ...] to [active · samples, ...]."""
+        each = zip(*(v.unbind() for v in values.values()), strict=True)
+        own = (dict(zip(values, tensors, strict=True)) for tensors in each)
+        return torch.cat([self._one(v, samples) for v, samples in zip(own, x.unbind(), strict=True)])
+
+    def at_once(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The same for all clients together."""
+        return vmap(self._one)(dict(values), x).flatten(0, 1)
+
+    def _one(self, values: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = functional_call(self._layer, values, (x,), tie_weights=False)
+        return output
+
+
+class _Linear(nn.Module):
+    """A linear layer: all clients in one batched multiplication."""
+
+    def __init__(self, layer: nn.Linear, stacked: Stacked, slots: Mapping[Tensor, Slots]) -> None:
+        super().__init__()
+        self._stacked = stacked
+        self._weight = slots[layer.weight]
+        self._bias = slots[layer.bias] if layer.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[active · samples, ..., inputs] to [active · samples, ..., outputs]."""
+        rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
+        output: Tensor = _Multiply.apply(rows, self._stacked.marker, self)  # type: ignore[no-untyped-call]
+        return output.view(*x.shape[:-1], -1)
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
+        active = self._stacked.active
+        weight = self._weight.values[:active]
+        few = weight.shape[1] < x.shape[1]  # outputs; then (W xᵀ)ᵀ is the faster way
+        y = torch.bmm(weight, x.transpose(1, 2)) if few else torch.bmm(x, weight.transpose(1, 2))
+        if self._bias is not None:
+            y += self._bias.values[:active].unsqueeze(2 if few else 1)
+        if few:
+            y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
+        return y.flatten(0, 1)
+
+    def differentiate(self, x: Tensor, d: Tensor, back: bool) -> Tensor | None:
+        """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
+        d = d.contiguous().view(*x.shape[:2], -1)
+        if self._weight.trains:
+            self._stacked.found(self._weight, Gradient(d.transpose(1, 2), x))
+        if self._bias is not None and self._bias.trains:
+            self._stacked.found(self._bias, Gradient(d.sum(1)))
+        weight = self._weight.values[: self._stacked.active]
+        if not back:
+            return None
+        if x.shape[2] == 1:  # here bmm rounds otherwise for one client than for two
+            return (d * weight.transpose(1, 2)).sum(2, keepdim=True)
+        return torch.bmm(d, weight)
+
+
+class _Multiply(torch.autograd.Function):
+    """A linear layer's part in autograd; the marker is there to be differentiated where x is data."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, _marker: Tensor, layer: _Linear) -> Tensor:
+        """As `_Linear.multiply`."""
+        ctx.x, ctx.layer = x, layer
+        return layer.multiply(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None, None]:
+        """As `_Linear.differentiate`."""
+        return ctx.layer.differentiate(ctx.x, d, ctx.needs_input_grad[0]), None, None

@@ -1,0 +1,289 @@
+"""Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import offbeat as ob
+from offbeat.algorithms.moon import Contrastive
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.objective import Objective
+from offbeat.core.streams import Purpose, stream
+from offbeat.data import Dataset, federate
+from offbeat.local.batched import Together
+from offbeat.local.batches import batch_table, batches
+from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.stacked import Stacked
+from offbeat.models import MLP, LogisticRegression, WirelessCNN
+
+STEPS = [4, 9, 9, 1, 13, 2]
+
+
+def learner(
+    module: Callable[[], nn.Module], shape: tuple[int, ...] = (6,), loss: Any = None, **training: Any
+) -> ob.TorchLearner:
+    """Five clients whose shares, 7 to 40 samples, are no multiples of the batch."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(100, *shape)).astype(np.float32))
+    whole = Dataset(x, torch.from_numpy(rng.integers(0, 3, size=100)), 3)
+    data = federate(whole, whole, np.split(rng.permutation(100), [40, 47, 65, 90]))
+    options = {"lr": 0.2, "batch_size": 9, **training}
+    return ob.TorchLearner(module, data, ob.Training(**options), loss or functional.cross_entropy)
+
+
+def tasks(steps: list[int] = STEPS) -> list[LocalTask]:
+    """Tasks of different length, learning rate and base version."""
+    return [LocalTask(i, i % 5, i % 3, n, seed=7, lr_factor=1 - 0.1 * i) for i, n in enumerate(steps)]
+
+
+def together(one: ob.TorchLearner, objective: Objective, chosen: list[LocalTask]) -> list[LocalResult]:
+    base = one.initial(1)
+    return Together(one, objective, len(chosen)).train([(task, base) for task in chosen])
+
+
+def odd() -> nn.Module:
+    """Layers whose weights fill no whole number of 64 bytes, one that goes through a single number."""
+    narrow = [nn.Linear(17, 1, bias=False), nn.Linear(1, 40), nn.Tanh()]
+    return nn.Sequential(nn.Linear(6, 17), nn.Tanh(), *narrow, nn.Linear(40, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 20), nn.LayerNorm(20), nn.GELU(), nn.Linear(20, 3))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
+
+
+class Twice(nn.Module):
+    """One layer used twice, one parameter in two layers, one frozen, one unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.other.weight = self.first.weight
+        self.again = self.first
+        self.last.requires_grad_(False)
+        self.unused = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.again(torch.tanh(self.first(x))))
+        out: Tensor = self.last(torch.tanh(self.other(y)))
+        return out
+
+
+class Scaled(nn.Module):
+    """Parameters of its own beside a layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x) * self.scale
+        return out
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "logistic": (lambda: LogisticRegression(6, 3), (2, 3)),
+    "mlp": (lambda: MLP(6, 3, (40,)), (6,)),
+    "odd": (odd, (6,)),
+    "normed": (normed, (6,)),
+    "convolutional": (convolutional, (1, 4, 4)),
+    "twice": (Twice, (6,)),
+    "scaled": (Scaled, (6,)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)], ids=["plain", "proximal"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_it_is_the_learners_training_up_to_rounding(
+    name: str, objective: Objective, momentum: float, decay: float
+) -> None:
+    one = learner(*MODULES[name], momentum=momentum, weight_decay=decay)
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, objective, tasks()), strict=True):
+        expected = one.train(base, task, objective)
+        torch.testing.assert_close(got.delta, expected.delta, rtol=2e-4, atol=2e-6)
+        assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-5)
+        assert (got.lr, got.integers.tolist(), got.state) == (expected.lr, [], {})
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_result_does_not_depend_on_who_is_beside_it(name: str, momentum: float) -> None:
+    """Bit for bit: alone, with some, and in another order."""
+    one = learner(*MODULES[name], momentum=momentum, weight_decay=0.05)
+    all_of_them = together(one, Proximal(0.5), tasks())
+    for chosen in ([0], [3], [4], [5, 1], [4, 3, 2, 1, 0, 5]):
+        for index, got in zip(
+            chosen, together(one, Proximal(0.5), [tasks()[i] for i in chosen]), strict=True
+        ):
+            assert torch.equal(got.delta, all_of_them[index].delta)
+            assert got.metrics == all_of_them[index].metrics
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_layers_outputs_lie_in_memory_alike_for_one_client_and_for_two(clients: int) -> None:
+    """What sums over them would add in another order."""
+    stacked = Stacked(nn.Linear(6, 3), clients)
+    stacked.load([torch.zeros(21)] * clients)
+    assert stacked(torch.zeros(clients * 16, 6)).is_contiguous()
+
+
+def test_a_loss_of_ones_own() -> None:
+    def squared(output: Tensor, target: Tensor) -> Tensor:
+        return 0.1 * ((output - functional.one_hot(target, 3)) ** 2).sum(1).mean()  # or it would diverge
+
+    one = learner(odd, loss=squared)
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, Plain(), tasks()), strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
+
+
+def test_each_task_starts_from_its_own_model() -> None:
+    one = learner(odd)
+    jobs = [(task, one.initial(seed)) for seed, task in enumerate(tasks())]
+    for (task, base), got in zip(jobs, Together(one, Plain(), 8).train(jobs), strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize(("samples", "size", "steps"), [(40, 9, 13), (7, 9, 3), (18, 9, 4), (1, 1, 2)])
+def test_a_table_has_the_batches(samples: int, size: int, steps: int) -> None:
+    table = batch_table(stream(3, Purpose.TRAIN), samples, size, steps)
+    expected = [batch.tolist() for batch in batches(stream(3, Purpose.TRAIN), samples, size, steps)]
+    assert [[i for i in row if i >= 0] for row in table.tolist()] == expected
+    assert table.shape == (steps, size)
+
+
+# ---- refusals ----
+
+
+class Mixing(nn.Module):
+    """Takes the batch's mean off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x - x.mean(0))
+        return out
+
+
+class Drawing(nn.Module):
+    """Dropout that is no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.layer(x), 0.5, self.training)
+
+
+class Reaching(nn.Module):
+    """Reads a layer's weights itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.layer.weight)
+
+
+def weighted(output: Tensor, target: Tensor) -> Tensor:
+    """No mean over samples: it is divided by the sum of their weights."""
+    return functional.cross_entropy(output, target, weight=torch.tensor([1.0, 5.0, 9.0]))
+
+
+@pytest.mark.parametrize(
+    ("made", "objective", "complaint"),
+    [
+        (lambda: learner(odd), Contrastive(mu=1.0), "objective Contrastive, only the plain"),
+        (lambda: learner(odd, optimizer="adam"), Plain(), "optimizer = 'adam', only 'sgd'"),
+        (
+            lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))),
+            Plain(),
+            "a model with BatchNorm1d",
+        ),
+        (
+            lambda: learner(lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3))),
+            Plain(),
+            "a model with Dropout",
+        ),
+        (
+            lambda: learner(lambda: nn.Linear(6, 3).half()),
+            Plain(),
+            "a model with weight in torch.float16, only torch.float32",
+        ),
+        (lambda: learner(Mixing), Plain(), "Mixing with this loss, only modules and losses that treat each"),
+        (lambda: learner(Drawing), Plain(), "Drawing with this loss"),
+        (lambda: learner(Reaching), Plain(), "Reaching (AttributeError"),
+        (lambda: learner(odd, loss=weighted), Plain(), "Sequential with this loss"),
+    ],
+)
+def test_what_it_cannot_train(
+    made: Callable[[], ob.TorchLearner], objective: Objective, complaint: str
+) -> None:
+    with pytest.raises(ob.UsageError) as refused:
+        Together(made(), objective, 4)
+    assert f"executor batched cannot train {complaint}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_dropout_of_nothing_is_none() -> None:
+    together(learner(lambda: nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 3))), Plain(), tasks())
+
+
+# ---- on other devices ----
+
+
+def test_on_a_gpu_layers_take_all_clients_at_once() -> None:
+    stacked = Stacked(WirelessCNN(3), 4)
+    layer = stacked._module.conv1  # type: ignore[union-attr]
+    values = {"weight": torch.randn(4, 10, 1, 5, 5), "bias": torch.randn(4, 10)}
+    x = torch.randn(4, 16, 1, 28, 28)
+    torch.testing.assert_close(layer.at_once(values, x), layer.in_turn(values, x), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_left_on_the_cpu() -> None:
+    """A tensor of another device than the module's would be refused by the first operation."""
+    stacked = Stacked(WirelessCNN(3).to("meta"), 4)
+    stacked.load([torch.zeros(sum(p.numel() for p in WirelessCNN(3).parameters()))] * 4)
+    output = stacked(torch.zeros(64, 1, 28, 28, device="meta"))
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    found = stacked.gradients()
+    assert set(found) == set(stacked.slots)
+    assert {part.left.device.type for parts in found.values() for part in parts} == {"meta"}
+    assert stacked.flat(3).device.type == "meta"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", MODULES)
+def test_together_on_a_gpu(name: str) -> None:
+    one = learner(*MODULES[name], momentum=0.9, device="cuda")
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, Proximal(0.5), tasks()), strict=True):
+        assert got.delta.device.type == "cpu"
+        expected = learner(*MODULES[name], momentum=0.9).train(base, task, Proximal(0.5))
+        torch.testing.assert_close(got.delta, expected.delta, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_one_by_one_on_a_gpu() -> None:
+    one, other = learner(convolutional, (1, 4, 4), device="cuda"), learner(convolutional, (1, 4, 4))
+    base = one.initial(1)
+    for task in tasks():
+        got, expected = one.train(base, task, Plain()), other.train(base, task, Plain())
+        assert got.delta.device.type == "cpu"
+        torch.testing.assert_close(got.delta, expected.delta, rtol=1e-2, atol=1e-4)
+    assert one.evaluate(base)["loss"] == pytest.approx(other.evaluate(base)["loss"], rel=1e-3)
