@@ -11,7 +11,7 @@ from multiprocessing.synchronize import Barrier
 from typing import Any
 
 import torch
-from job import Answer, Data, Job, accuracy, batches, load, read, say
+from job import Answer, Data, Job, Stopwatch, accuracy, batches, load, run
 from nets import Seen, build
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
@@ -67,16 +67,16 @@ def once(job: Job, ready: Barrier | None = None) -> Answer:
     module.train()
     if ready is not None:
         ready.wait()
-    began = time.perf_counter()
-    if data is None:
-        empty_rounds(job, module)
-    else:
-        rounds(job, module, data)
-    if ready is not None:
-        ready.wait()
-    seconds = time.perf_counter() - began
+    with Stopwatch() as watch:
+        if data is None:
+            empty_rounds(job, module)
+        else:
+            rounds(job, module, data)
+        if ready is not None:
+            ready.wait()
+    seen = Seen.batches, Seen.samples
     right = accuracy(module, data) if data is not None else None
-    return Answer(seconds, job.tasks, Seen.batches, Seen.samples, accuracy=right, version=torch.__version__)
+    return Answer(watch.seconds, job.tasks, *seen, watch.cpu, accuracy=right, version=torch.__version__)
 
 
 def _child(job: Job, ready: Barrier, answers: Any) -> None:
@@ -102,9 +102,11 @@ def several(job: Job) -> Answer:
     seconds = max(part.seconds for part in parts)
     steps, samples = sum(part.steps for part in parts), sum(part.samples for part in parts)
     startup = time.perf_counter() - began - seconds
-    return Answer(seconds, job.tasks, steps, samples, startup, parts[0].accuracy, torch.__version__)
+    return Answer(
+        seconds, job.tasks, steps, samples,
+        startup=startup, accuracy=parts[0].accuracy, version=torch.__version__,
+    )  # fmt: skip
 
 
 if __name__ == "__main__":
-    task = read()
-    say(once(task) if task.processes == 1 else several(task))
+    run(lambda job: once(job) if job.processes == 1 else several(job))

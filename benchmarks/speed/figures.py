@@ -26,17 +26,12 @@ def ratios(own: Mapping[int, float], base: Mapping[int, float]) -> Spread | None
     return spread(shared) if shared else None
 
 
-def per_unit(answer: Mapping[str, Any], unit: str) -> float:
-    """Seconds for each task, or for each local step that was counted."""
-    return float(answer["seconds"] / answer[unit])
-
-
-def times(row: Mapping[str, Any], unit: str) -> dict[int, float]:
-    """Seconds per unit of a row's repeats that gave an answer."""
+def times(row: Mapping[str, Any], unit: str, clock: str = "seconds") -> dict[int, float]:
+    """Seconds (or `cpu` seconds) for each task or counted step, of the repeats that measured them."""
     return {
-        int(repeat): per_unit(answer, unit)
+        int(repeat): answer[clock] / answer[unit]
         for repeat, answer in row["repeats"].items()
-        if "unavailable" not in answer
+        if answer.get(clock) and answer[unit]
     }
 
 
@@ -61,8 +56,8 @@ def markdown(table: Mapping[str, Any]) -> str:
     """One table: time, ratio over the bare loop, accuracy, start-up, counted steps, and what there is not."""
     lines = [
         f"**{table['title']}**\n",
-        f"| | {table['column']} | over bare | accuracy (%) | start-up (s) | steps | version |",
-        "|---|---|---|---|---|---|---|",
+        f"| | {table['column']} | over bare | CPU over bare | accuracy (%) | start-up (s) | steps | version |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     notes = []
     for row in table["rows"]:
@@ -73,12 +68,16 @@ def markdown(table: Mapping[str, Any]) -> str:
             continue
         base = base_of(table["rows"], row)
         shown = spread([value * table["shown"] / table["scale"] for value in own.values()])
-        over = ratios(own, times(base, table["unit"])) if base is not None else None
+        over, over_cpu = (
+            ratios(times(row, table["unit"], clock), times(base, table["unit"], clock)) if base is not None else None
+            for clock in ("seconds", "cpu")
+        )
         answers = [row["repeats"][key] for key in row["repeats"] if "unavailable" not in row["repeats"][key]]
         right = [100 * a["accuracy"] for a in answers if a["accuracy"] is not None]
         startup = median(a["startup"] for a in answers)
         lines.append(
             f"| {row['name']} | {with_range(shown)} | {with_range(over)} "
+            f"| {short(over_cpu.median) if over_cpu else ''} "
             f"| {f'{median(right):.1f}' if right else ''} | {f'{startup:.1f}' if startup else ''} "
             f"| {answers[0]['steps'] or ''} | {answers[0]['version'] if row['runner'] != 'bare' else ''} |"
         )

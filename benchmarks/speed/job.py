@@ -6,12 +6,14 @@ takes a job as JSON in its first argument and prints its answer as the last line
 
 import json
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 
 import numpy
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 
 @dataclass(frozen=True)
@@ -50,18 +52,34 @@ class Answer:
     """What a runner measured.
 
     `seconds` is the wall time from the first task to the last aggregation, without imports, reading the data or
-    evaluating; `startup` the seconds in which worker processes came up, where there are any. `steps` and `samples`
-    count the batches and images that the model saw in training (0 where nobody counted), `accuracy` is of the test
-    set at the end.
+    evaluating; `cpu` the processor seconds of the same stretch (0: there are other processes). `startup` is the
+    seconds in which worker processes came up, where there are any. `steps` and `samples` count the batches and
+    images that the model saw in training (0 where nobody counted), `accuracy` is of the test set at the end.
     """
 
     seconds: float
     tasks: int
     steps: int = 0
     samples: int = 0
+    cpu: float = 0.0
     startup: float = 0.0
     accuracy: float | None = None
     version: str = ""
+
+
+class Stopwatch:
+    """`with Stopwatch() as watch:` measures wall and processor seconds of this process."""
+
+    seconds = 0.0
+    cpu = 0.0
+
+    def __enter__(self) -> "Stopwatch":
+        self._began = time.perf_counter(), time.process_time()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.perf_counter() - self._began[0]
+        self.cpu = time.process_time() - self._began[1]
 
 
 class UnavailableError(Exception):
@@ -95,6 +113,23 @@ def batches(samples: int, job: Job, generator: torch.Generator) -> Iterator[Tens
             done += 1
 
 
+class Client:
+    """A client's images, of which every iteration gives a task's batches (x, y): for peers that want a loader."""
+
+    def __init__(self, data: Data, number: int, job: Job) -> None:
+        part = data.parts[number]
+        self.x, self.y, self._job = data.x[part], data.y[part], job
+        self.dataset = TensorDataset(self.x, self.y)
+        self._generator = torch.Generator().manual_seed(1000 * job.seed + number)
+
+    def __len__(self) -> int:
+        return self._job.steps
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for batch in batches(len(self.y), self._job, self._generator):
+            yield self.x[batch], self.y[batch]
+
+
 @torch.no_grad()
 def accuracy(module: nn.Module, data: Data) -> float:
     """Share of the test images that the model gets right."""
@@ -110,11 +145,10 @@ def read() -> Job:
     return Job(**json.loads(sys.argv[1]))
 
 
-def say(answer: Answer) -> None:
-    """Print the answer."""
-    print(f"\n{json.dumps(asdict(answer))}", flush=True)
-
-
-def give_up(reason: str) -> None:
-    """Print why there is no answer."""
-    print(f"\n{json.dumps({'unavailable': reason})}", flush=True)
+def run(measure: Callable[[Job], Answer]) -> None:
+    """A runner's whole life: read the job, do it, print the answer or why there is none."""
+    try:
+        said = asdict(measure(read()))
+    except UnavailableError as reason:
+        said = {"unavailable": str(reason)}
+    print(f"\n{json.dumps(said)}", flush=True)

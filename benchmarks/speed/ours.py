@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from job import Answer, Data, Job, UnavailableError, accuracy, give_up, load, read, say
+from job import Answer, Data, Job, Stopwatch, UnavailableError, accuracy, load, run
 from nets import build, parameters
 
 import offbeat as ob
@@ -68,26 +68,27 @@ def measure(job: Job) -> Answer:
     data = load(job.data) if job.data else None
     clients, method, where = learner(job, data), algorithm(job), options(job)
     called = time.monotonic()
-    run = ob.simulate(
-        method, ob.World(SPEEDS), clients, seed=job.seed,
-        until=ob.Until(tasks=job.tasks), evaluate=None, **where,
-    )  # fmt: skip
-    ended = time.monotonic()
-    arrived = run.entries("arrived")
+    with Stopwatch() as watch:
+        done = ob.simulate(
+            method, ob.World(SPEEDS), clients, seed=job.seed,
+            until=ob.Until(tasks=job.tasks), evaluate=None, **where,
+        )  # fmt: skip
+    arrived = done.entries("arrived")
     began = min((entry["began"] for entry in arrived if "began" in entry), default=called)
+    startup = began - called
     right = None
     if data is not None:
-        module = build(job.model, job.seed)
-        run.model.load_into(module)
-        right = accuracy(module, data)
-    steps = sum(entry["steps"] for entry in arrived) if data is not None else 0
+        right = accuracy(done.model.load_into(build(job.model, job.seed)), data)
     return Answer(
-        ended - began, len(arrived), steps, startup=began - called, accuracy=right, version=ob.__version__
+        watch.seconds - startup,
+        len(arrived),
+        steps=sum(entry["steps"] for entry in arrived) if data is not None else 0,
+        cpu=watch.cpu if job.processes == 1 else 0.0,
+        startup=startup,
+        accuracy=right,
+        version=ob.__version__,
     )
 
 
 if __name__ == "__main__":
-    try:
-        say(measure(read()))
-    except UnavailableError as reason:
-        give_up(str(reason))
+    run(measure)
