@@ -12,13 +12,22 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
+class _Nothing(type):
+    """A class that does nothing, and in which every name is another one."""
+
+    def __getattr__(cls, name: str) -> type:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _Nothing(name, (), {})
+
+
 class _Anything(ModuleType):
     """A module in which every name is a class that does nothing."""
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> type:
         if name.startswith("__"):
             raise AttributeError(name)
-        return type(name, (), {})
+        return _Nothing(name, (), {})
 
 
 class _Finder(MetaPathFinder, Loader):
