@@ -28,12 +28,12 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedbuff": {
         "scheduler": "AsyncScheduler",
         "aggregator": "FedBuffAggregator",
-        "aggregator_kwargs": {"alpha": 1.0, **STALENESS},
+        "aggregator_kwargs": STALENESS,
     },
     "fedasync": {
         "scheduler": "AsyncScheduler",
         "aggregator": "FedAsyncAggregator",
-        "aggregator_kwargs": {"alpha": 0.9, **STALENESS},
+        "aggregator_kwargs": STALENESS,
     },
 }
 
@@ -59,11 +59,15 @@ def configuration(job: Job) -> dict[str, Any]:
         "loss_fn": "CrossEntropyLoss", "metric_path": PARTS, "metric_name": "accuracy",
         "do_validation": False, "train_batch_size": job.batch, "device": "cpu", **LEAN,
     }  # fmt: skip
-    extra = {"K": job.per_round, **LEAN} if job.algorithm == "fedbuff" else LEAN
+    weights = algorithm["aggregator_kwargs"]
+    if job.algorithm == "fedasync":
+        weights = {**weights, "alpha": 0.9 * job.clients}  # APPFL multiplies by one over the number of clients
+    elif job.algorithm == "fedbuff":
+        weights = {**weights, "alpha": job.clients / job.per_round, "K": job.per_round}
     return {
         "algorithm_configs": {
             **algorithm,
-            "aggregator_kwargs": {**algorithm["aggregator_kwargs"], "client_weights_mode": "equal", **extra},
+            "aggregator_kwargs": {**weights, "client_weights_mode": "equal", **LEAN},
             "scheduler_kwargs": {"num_clients": job.clients, "num_clients_per_round": job.per_round, **LEAN},
             "trainer": "VanillaTrainer",
             "trainer_kwargs": trainer,

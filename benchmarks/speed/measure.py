@@ -78,7 +78,7 @@ def once(variant: Variant, data: Path, peers: Path | None) -> dict[str, Any]:
         python, script = peers / variant.runner / "bin" / "python", PEERS / f"on_{variant.runner}.py"
         if not python.exists():
             return {"unavailable": f"no environment for {variant.runner} in the --peers folder."}
-    paths = [str(HERE), *([str(SOURCE)] if variant.runner == "ours" else [])]
+    paths = [str(HERE), str(SOURCE if variant.runner == "ours" else PEERS)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
     command = [str(python), str(script), job.to_json()]
     try:
