@@ -61,7 +61,10 @@ def configuration(job: Job) -> dict[str, Any]:
     }  # fmt: skip
     weights = algorithm["aggregator_kwargs"]
     if job.algorithm == "fedasync":
-        weights = {**weights, "alpha": 0.9 * job.clients}  # APPFL multiplies by one over the number of clients
+        weights = {
+            **weights,
+            "alpha": 0.9 * job.clients,
+        }  # APPFL multiplies by one over the number of clients
     elif job.algorithm == "fedbuff":
         weights = {**weights, "alpha": job.clients / job.per_round, "K": job.per_round}
     return {
@@ -97,7 +100,9 @@ def client_agent(job: Job, number: int, data: Data | None) -> SimClientAgent:
 def driver(job: Job, server: SimServerAgent, agents: list[SimClientAgent]) -> Any:
     """Rounds, or ten clients at a time, whose speeds are drawn."""
     speeds = random.Random(job.seed)
-    profiles = {agent.get_id(): ClientProfile(compute_factor=speeds.expovariate(1.0) + 0.05) for agent in agents}
+    profiles = {
+        agent.get_id(): ClientProfile(compute_factor=speeds.expovariate(1.0) + 0.05) for agent in agents
+    }
     quiet = logging.getLogger("quiet")
     quiet.setLevel(logging.ERROR)
     if job.algorithm == "fedavg":

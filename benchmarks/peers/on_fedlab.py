@@ -46,7 +46,9 @@ def measure(job: Job) -> Answer:
     data = load(job.data) if job.data else None
     server = FedAvgServerHandler(model, job.rounds, job.per_round / job.clients)
     trainer = FedAvgSerialClientTrainer(build(job.model, job.seed), job.clients)
-    dataset = Federation([Client(data, i, job) for i in range(job.clients)]) if data is not None else Nothing()
+    dataset = (
+        Federation([Client(data, i, job) for i in range(job.clients)]) if data is not None else Nothing()
+    )
     trainer.setup_dataset(dataset)
     trainer.setup_optim(epochs=1, batch_size=job.batch, lr=job.lr)
     with Stopwatch() as watch:

@@ -40,7 +40,10 @@ def pipe(clients: list[Any]) -> type:
 
         def load_data(self, running_time_option: Any) -> dict[str, Any]:
             """Train data for each client, none for the server."""
-            own = {name: {"train": data} for name, data in zip(self.feddata["client_names"], clients, strict=True)}
+            own = {
+                name: {"train": data}
+                for name, data in zip(self.feddata["client_names"], clients, strict=True)
+            }
             return {"server": {"test": None}, **own}
 
     return TaskPipe
@@ -93,7 +96,8 @@ def measure(job: Job) -> Answer:
     option = {
         "num_rounds": job.rounds, "proportion": job.per_round / job.clients, "num_steps": job.steps,
         "batch_size": job.batch, "learning_rate": job.lr, "seed": job.seed, "eval_interval": -1,
-        "sample": "uniform", "no_tqdm": True, "log_level": "ERROR", "no_log_console": True, "train_holdout": 0.0,
+        "sample": "uniform", "no_tqdm": True, "log_level": "ERROR", "no_log_console": True,
+        "train_holdout": 0.0,
         "responsiveness": "IDL" if job.algorithm == "fedavg" else "LN-20-100",
     }  # fmt: skip
     words, sys.argv = sys.argv, sys.argv[:1]  # FLGo reads the command line

@@ -11,11 +11,11 @@ os.environ.update(
     FLWR_TELEMETRY_ENABLED="0", RAY_USAGE_STATS_ENABLED="0", RAY_DEDUP_LOGS="0", OMP_NUM_THREADS="1"
 )
 
-from flower_client import client_app  # noqa: E402
-from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-from flwr.simulation import run_simulation  # noqa: E402
+from flower_client import client_app
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
 
 
 def measure(job: Job) -> Answer:
@@ -28,14 +28,14 @@ def measure(job: Job) -> Answer:
     counted = {"steps": 0, "samples": 0}
     app = ServerApp()
 
-    def count(records: list[RecordDict], weighted_by: str) -> MetricRecord:
+    def count(records: list[RecordDict], _: str) -> MetricRecord:
         for record in records:
             for key in counted:
                 counted[key] += int(record["metrics"][key])
         return MetricRecord({})
 
     @app.main()
-    def main(grid: Grid, context: Context) -> None:
+    def main(grid: Grid, _: Context) -> None:
         strategy = FedAvg(
             fraction_train=job.per_round / job.clients, fraction_evaluate=0.0,
             min_available_nodes=job.clients, min_train_nodes=job.per_round, train_metrics_aggr_fn=count,

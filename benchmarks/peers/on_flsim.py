@@ -189,7 +189,9 @@ def trainer(job: Job, model: Model) -> Any:
     """FLSim's trainer for as many tasks as the job's, in whole epochs of one task a client."""
     common = {
         "epochs": float(math.ceil(job.tasks / job.clients)), "do_eval": False, "report_train_metrics": False,
-        "client": ClientConfig(epochs=1, optimizer=LocalOptimizerSGDConfig(lr=job.lr), shuffle_batch_order=False),
+        "client": ClientConfig(
+            epochs=1, optimizer=LocalOptimizerSGDConfig(lr=job.lr), shuffle_batch_order=False
+        ),
     }  # fmt: skip
     if job.algorithm == "fedavg":
         server = SyncServerConfig(server_optimizer=FedAvgOptimizerConfig())

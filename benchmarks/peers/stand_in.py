@@ -1,7 +1,7 @@
 """A stand-in for packages that a peer imports at its top and that the measured part never uses.
 
-A torchvision built for CUDA does not load beside a PyTorch built for the CPU, and other packages are large. The
-stand-in is used only where the real package cannot be imported.
+A torchvision built for CUDA does not load beside a PyTorch built for the CPU. The stand-in is used only
+where the real package cannot be imported.
 """
 
 import importlib

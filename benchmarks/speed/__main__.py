@@ -1,11 +1,12 @@
 """How fast Offbeat trains: beside a bare PyTorch loop, and beside other simulators of federated learning.
 
-    python benchmarks/speed [--repeats 5] [--only cnn async] [--variants Offbeat] [--peers DIR] [--out speed.json]
+    python benchmarks/speed [--repeats 5] [--only cnn async] [--variants Offbeat] [--peers DIR] [--out FILE]
     python benchmarks/speed --table speed.json
 
-Every variant does the same SGD steps on the same data from the same initial weights. The variants take turns, each
-repeat in a fresh process on one thread a process. Peers run from environments that `benchmarks/peers/make_env.sh`
-makes in DIR. Writes the answers as JSON and a picture beside it; see docs/speed.md.
+Every variant does the same SGD steps on the same data from the same initial weights. The variants take turns,
+each repeat in a fresh process on one thread a process. Peers run from the environments that
+`benchmarks/peers/make_env.sh` makes in DIR. Writes the answers as JSON and a picture beside it. See
+docs/speed.md.
 """
 
 import argparse
@@ -45,11 +46,17 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=keys, default=[], metavar="TABLE", help=", ".join(keys))
-    parser.add_argument("--variants", nargs="+", default=[], metavar="WORD", help="rows whose name has a word")
-    parser.add_argument("--rounds", type=int, help="at most so many rounds: for a first look, not for numbers")
+    parser.add_argument(
+        "--variants", nargs="+", default=[], metavar="WORD", help="rows whose name has a word"
+    )
+    parser.add_argument(
+        "--rounds", type=int, help="at most so many rounds: for a first look, not for numbers"
+    )
     parser.add_argument("--peers", type=Path, metavar="DIR", help="folder of the peers' environments")
     parser.add_argument("--out", type=Path, default=Path("speed.json"))
-    parser.add_argument("--table", type=Path, metavar="JSON", help="print the tables of an earlier measurement")
+    parser.add_argument(
+        "--table", type=Path, metavar="JSON", help="print the tables of an earlier measurement"
+    )
     options = parser.parse_args()
     if options.table:
         print(report(json.loads(options.table.read_text())))
@@ -59,7 +66,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), clients=100, seed=0)
         results["tables"] = run_all(
-            tables, options.repeats, Path(folder), options.peers, lambda line: print(line, file=sys.stderr, flush=True)
+            tables,
+            options.repeats,
+            Path(folder),
+            options.peers,
+            lambda line: print(line, file=sys.stderr, flush=True),
         )
     options.out.write_text(json.dumps(results, indent=1))
     draw(results, options.out.with_suffix(".png"))

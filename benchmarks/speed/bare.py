@@ -1,7 +1,7 @@
 """The floor: the same SGD steps as a hand-written PyTorch loop, in one process or split over several.
 
-With several processes each does its share of the clients and averages them by itself, with no word to the others:
-less than any real federation could do.
+With several processes each does its share of the clients and averages them by itself, with no word to the
+others: less than any real federation could do.
 """
 
 import multiprocessing
@@ -38,7 +38,12 @@ def rounds(job: Job, module: nn.Module, data: Data) -> None:
 
 
 def train(
-    job: Job, module: nn.Module, parameters: list[nn.Parameter], x: Tensor, y: Tensor, generator: torch.Generator
+    job: Job,
+    module: nn.Module,
+    parameters: list[nn.Parameter],
+    x: Tensor,
+    y: Tensor,
+    generator: torch.Generator,
 ) -> None:
     """One client's steps."""
     for batch in batches(len(y), job, generator):
@@ -85,7 +90,7 @@ def _child(job: Job, ready: Barrier, answers: Any) -> None:
 
 
 def several(job: Job) -> Answer:
-    """The clients of every round dealt to processes; the time is from when all are ready to when all are done."""
+    """The clients of every round dealt to processes; timed from when all are ready to when all are done."""
     began = time.perf_counter()
     context = multiprocessing.get_context("spawn")
     ready, answers = context.Barrier(job.processes), context.SimpleQueue()

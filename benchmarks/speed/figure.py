@@ -32,7 +32,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
             values = [v * table["shown"] / table["scale"] for v in times(row, table["unit"]).values()]
             s = spread(values)
             panel.barh(at, s.median, color=COLOURS.get(row["runner"], PEER))
-            panel.errorbar(s.median, at, xerr=[[s.median - s.low], [s.high - s.median]], color="black", capsize=2)
+            panel.errorbar(
+                s.median, at, xerr=[[s.median - s.low], [s.high - s.median]], color="black", capsize=2
+            )
             if row["runner"] == "bare":
                 panel.axvline(s.median, color=COLOURS["bare"], linewidth=0.8, linestyle="--")
         panel.set_yticks(range(len(rows)), [row["name"] for row in rows])

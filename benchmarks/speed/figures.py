@@ -1,4 +1,4 @@
-"""From answers to numbers: medians, ranges, ratios repeat by repeat, and Markdown tables. Nothing is measured here."""
+"""From answers to numbers: medians, ranges, ratios repeat by repeat, Markdown tables."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,8 +43,9 @@ def base_of(rows: Sequence[Mapping[str, Any]], row: Mapping[str, Any]) -> Mappin
 
 def short(value: float) -> str:
     """Three significant digits."""
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
-    return f"{value:,.{digits}f}"
+    if value < 1:
+        return f"{value:.3g}"
+    return f"{value:,.{0 if value >= 100 else 1 if value >= 10 else 2}f}"
 
 
 def with_range(values: Spread | None) -> str:
@@ -52,40 +53,58 @@ def with_range(values: Spread | None) -> str:
     return "-" if values is None else f"{short(values.median)} ({short(values.low)}–{short(values.high)})"
 
 
+def line(table: Mapping[str, Any], row: Mapping[str, Any]) -> str:
+    """A row's line: time, ratios over the bare loop, accuracy, start-up, counted steps, version."""
+    unit, base = table["unit"], base_of(table["rows"], row)
+    shown = spread([value * table["shown"] / table["scale"] for value in times(row, unit).values()])
+    over, over_cpu = (
+        ratios(times(row, unit, clock), times(base, unit, clock)) if base is not None else None
+        for clock in ("seconds", "cpu")
+    )
+    answers = [answer for answer in row["repeats"].values() if "unavailable" not in answer]
+    right = [100 * answer["accuracy"] for answer in answers if answer["accuracy"] is not None]
+    startup = median(answer["startup"] for answer in answers)
+    cells = [
+        row["name"],
+        with_range(shown),
+        with_range(over),
+        short(over_cpu.median) if over_cpu else "",
+        f"{median(right):.1f}" if right else "",
+        f"{startup:.1f}" if startup else "",
+        str(answers[0]["steps"] or ""),
+        "" if row["runner"] == "bare" else answers[0]["version"],
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def missing(row: Mapping[str, Any]) -> str | None:
+    """What a row has no answer to, and why."""
+    reasons = [answer["unavailable"] for answer in row["repeats"].values() if "unavailable" in answer]
+    if not reasons:
+        return None
+    measured = len(row["repeats"]) - len(reasons)
+    return (
+        f"- {row['name']}: {f'measured {measured} times only' if measured else 'not measured'}. {reasons[0]}"
+    )
+
+
 def markdown(table: Mapping[str, Any]) -> str:
-    """One table: time, ratio over the bare loop, accuracy, start-up, counted steps, and what there is not."""
-    lines = [
-        f"**{table['title']}**\n",
+    """One table, with what could not be measured under it."""
+    head = [
+        f"**{table['title']}**",
+        "",
         f"| | {table['column']} | over bare | CPU over bare | accuracy (%) | start-up (s) | steps | version |",
         "|---|---|---|---|---|---|---|---|",
     ]
-    notes = []
-    for row in table["rows"]:
-        own = times(row, table["unit"])
-        if not own:
-            reasons = [answer["unavailable"] for answer in row["repeats"].values()]
-            notes.append(f"- {row['name']}: not measured. {reasons[0] if reasons else 'It was left out.'}")
-            continue
-        base = base_of(table["rows"], row)
-        shown = spread([value * table["shown"] / table["scale"] for value in own.values()])
-        over, over_cpu = (
-            ratios(times(row, table["unit"], clock), times(base, table["unit"], clock)) if base is not None else None
-            for clock in ("seconds", "cpu")
-        )
-        answers = [row["repeats"][key] for key in row["repeats"] if "unavailable" not in row["repeats"][key]]
-        right = [100 * a["accuracy"] for a in answers if a["accuracy"] is not None]
-        startup = median(a["startup"] for a in answers)
-        lines.append(
-            f"| {row['name']} | {with_range(shown)} | {with_range(over)} "
-            f"| {short(over_cpu.median) if over_cpu else ''} "
-            f"| {f'{median(right):.1f}' if right else ''} | {f'{startup:.1f}' if startup else ''} "
-            f"| {answers[0]['steps'] or ''} | {answers[0]['version'] if row['runner'] != 'bare' else ''} |"
-        )
-    return "\n".join([*lines, *([""] if notes else []), *notes])
+    lines = [line(table, row) for row in table["rows"] if times(row, table["unit"])]
+    notes = [note for row in table["rows"] if (note := missing(row))]
+    return "\n".join([*head, *lines, *([""] if notes else []), *notes])
 
 
 def report(results: Mapping[str, Any]) -> str:
     """Everything as Markdown: the machine, then the tables."""
     machine = ", ".join(f"{key} {value}" for key, value in results["machine"].items())
-    repeats = f"Median (smallest–largest) of {results['repeats']} interleaved repeats."
-    return "\n\n".join([f"{machine}. {repeats}", *(markdown(table) for table in results["tables"])])
+    said = f"{machine}. Median (smallest–largest) of {results['repeats']} interleaved repeats."
+    if results.get("rounds"):
+        said += f" A first look with at most {results['rounds']} rounds: not for conclusions."
+    return "\n\n".join([said, *(markdown(table) for table in results["tables"])])

@@ -1,7 +1,7 @@
 """What one measurement is told and what it answers: shared by Offbeat, the bare loops and the peers.
 
-It imports nothing but PyTorch and NumPy, so that it works in any peer's environment. A runner is a script that
-takes a job as JSON in its first argument and prints its answer as the last line of its output.
+It imports nothing but PyTorch and NumPy, so that it works in any peer's environment. A runner is a script
+that takes a job as JSON in its first argument and prints its answer as the last line of its output.
 """
 
 import json
@@ -20,8 +20,9 @@ from torch.utils.data import TensorDataset
 class Job:
     """`rounds` times `per_round` client tasks of `steps` local SGD steps; `model` is a name in `nets`.
 
-    An asynchronous algorithm does as many tasks without rounds. `data` is the file that `data.write` made (none:
-    no training). `processes` is how many train side by side, `executor` how Offbeat trains where it has a choice.
+    An asynchronous algorithm does as many tasks without rounds. `data` is the file that `data.write` made
+    (none: no training). `processes` is how many train side by side, `executor` how Offbeat trains where it
+    has a choice.
     """
 
     model: str
@@ -51,10 +52,11 @@ class Job:
 class Answer:
     """What a runner measured.
 
-    `seconds` is the wall time from the first task to the last aggregation, without imports, reading the data or
-    evaluating; `cpu` the processor seconds of the same stretch (0: there are other processes). `startup` is the
-    seconds in which worker processes came up, where there are any. `steps` and `samples` count the batches and
-    images that the model saw in training (0 where nobody counted), `accuracy` is of the test set at the end.
+    `seconds` is the wall time from the first task to the last aggregation, without imports, reading the data
+    or evaluating; `cpu` the processor seconds of the same stretch (0: there are other processes). `startup`
+    is the seconds in which worker processes came up, where there are any. `steps` and `samples` count the
+    batches and images that the model saw in training (0 where nobody counted), `accuracy` is of the test set
+    at the end.
     """
 
     seconds: float
@@ -114,7 +116,7 @@ def batches(samples: int, job: Job, generator: torch.Generator) -> Iterator[Tens
 
 
 class Client:
-    """A client's images, of which every iteration gives a task's batches (x, y): for peers that want a loader."""
+    """A client's images. Every iteration gives a task's batches (x, y): for peers that want a loader."""
 
     def __init__(self, data: Data, number: int, job: Job) -> None:
         part = data.parts[number]

@@ -24,7 +24,9 @@ def machine() -> dict[str, str]:
     """What the numbers depend on."""
     return {
         "CPU": _cpu(),
-        "cores": str(len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else str(os.cpu_count()),
+        "cores": str(len(os.sched_getaffinity(0)))
+        if hasattr(os, "sched_getaffinity")
+        else str(os.cpu_count()),
         "Python": platform.python_version(),
         "torch": torch.__version__,
         "numpy": numpy.__version__,
@@ -46,7 +48,7 @@ def _cpu() -> str:
 def run_all(
     tables: list[Table], repeats: int, data: Path, peers: Path | None, note: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """Every variant `repeats` times; gives the tables with the answers, which go into the JSON file as they are."""
+    """Every variant `repeats` times; gives the tables with the answers, as they go into the JSON file."""
     results = [
         {
             **{key: value for key, value in asdict(table).items() if key != "rows"},

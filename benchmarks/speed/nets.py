@@ -18,7 +18,7 @@ def _count(module: nn.Module, x: Tensor) -> None:
 
 
 class CNN(nn.Module):
-    """21,840 parameters: conv 10@5x5, pool, ReLU, conv 20@5x5, pool, ReLU, dense 320-50, ReLU, dense 50-10."""
+    """21,840 parameters: twice conv 5x5 (10, 20), max-pool 2, ReLU; dense 320-50, ReLU, dense 50-10."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -20,8 +20,8 @@ class Variant:
 class Table:
     """Rows that do the same work. `unit` is what the time is divided by: tasks, or local steps.
 
-    The time shown is of `shown` units, in `scale` parts of a second. Ratios are over the first row, which is bare;
-    rows with two processes are over the first row that has two.
+    The time shown is of `shown` units, in units of `scale` seconds. Ratios are over the bare row with as many
+    processes, or else the one with one.
     """
 
     key: str
@@ -63,7 +63,9 @@ def _empty() -> Table:
     job = Job("none", rounds=500)
     few = replace(job, rounds=20)
     rows = [Variant("bare loop", "bare", job)]
-    rows += [Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name)) for name in ("fedavg", "fedbuff")]
+    rows += [
+        Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name)) for name in ("fedavg", "fedbuff")
+    ]
     rows += _peers(ONE_CORE, few)
     rows += [
         Variant("Flower", "flower", replace(few, processes=2)),
@@ -73,7 +75,13 @@ def _empty() -> Table:
         ),
     ]
     return Table(
-        "empty", "Tasks without work: 21,840 parameters, 10 of 100 clients", rows, "tasks", 1, "ms per task", 1e-3
+        "empty",
+        "Tasks without work: 21,840 parameters, 10 of 100 clients",
+        rows,
+        "tasks",
+        1,
+        "ms per task",
+        1e-3,
     )
 
 
@@ -94,20 +102,25 @@ def _asynchronous() -> Table:
     for name in ("fedbuff", "fedasync", "fedcompass", "fedfa", "fedasmu"):
         rows.append(Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name)))
     rows.append(Variant("bare loop, 2 processes", "bare", replace(job, processes=2)))
-    rows.append(Variant(f"{OURS}, fedbuff, 2 workers", "ours", replace(job, algorithm="fedbuff", processes=2)))
+    rows.append(
+        Variant(f"{OURS}, fedbuff, 2 workers", "ours", replace(job, algorithm="fedbuff", processes=2))
+    )
     for peer, title, names in (
         ("flgo", "FLGo", ("fedbuff", "fedasync")),
         ("appfl", "APPFL", ("fedbuff", "fedasync", "fedcompass")),
         ("flsim", "FLSim", ("fedbuff",)),
     ):
         rows += [Variant(f"{title}, {name}", peer, replace(job, algorithm=name)) for name in names]
-    return Table("async", "The same work asynchronously: 200 tasks of 20 steps, CNN of 21,840 parameters", rows)
+    return Table(
+        "async", "The same work asynchronously: 200 tasks of 20 steps, CNN of 21,840 parameters", rows
+    )
 
 
 def _resnet() -> Table:
     job = Job("resnet18", rounds=2, clients=2, per_round=2, steps=4, data="random32.npz")
     return Table(
-        "resnet18", "ResNet-18, random images of 3x32x32, batch 32", _both(job), shown=1, column="ms per step",
+        "resnet18", "ResNet-18, random images of 3x32x32, batch 32", _both(job),
+        shown=1, column="ms per step",
         scale=1e-3,
     )  # fmt: skip
 
