@@ -83,9 +83,8 @@ def missing(row: Mapping[str, Any]) -> str | None:
     if not reasons:
         return None
     measured = len(row["repeats"]) - len(reasons)
-    return (
-        f"- {row['name']}: {f'measured {measured} times only' if measured else 'not measured'}. {reasons[0]}"
-    )
+    what = f"measured {measured} times only" if measured else "not measured"
+    return f"- {row['name']}: {what}. {reasons[0]}"
 
 
 def markdown(table: Mapping[str, Any]) -> str:
