@@ -65,16 +65,16 @@ def main() -> None:
     tables = chosen(options.only, options.variants, options.rounds)
     with tempfile.TemporaryDirectory() as folder:
         write(Path(folder), clients=100, seed=0)
-        results["tables"] = run_all(
-            tables,
-            options.repeats,
-            Path(folder),
-            options.peers,
-            lambda line: print(line, file=sys.stderr, flush=True),
-        )
-    options.out.write_text(json.dumps(results, indent=1))
+        for repeat, rows in enumerate(run_all(tables, options.repeats, Path(folder), options.peers, note), 1):
+            results |= {"repeats": repeat, "tables": rows}
+            options.out.write_text(json.dumps(results, indent=1))
     draw(results, options.out.with_suffix(".png"))
     print(report(results))
+
+
+def note(line: str) -> None:
+    """Say how far it is."""
+    print(line, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

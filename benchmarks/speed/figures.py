@@ -92,7 +92,7 @@ def markdown(table: Mapping[str, Any]) -> str:
     head = [
         f"**{table['title']}**",
         "",
-        f"| | {table['column']} | over bare | CPU over bare | accuracy (%) | start-up (s) | steps | version |",
+        f"| | {table['column']} | over bare | its CPU | accuracy (%) | start-up (s) | steps | version |",
         "|---|---|---|---|---|---|---|---|",
     ]
     lines = [line(table, row) for row in table["rows"] if times(row, table["unit"])]

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -47,8 +47,8 @@ def _cpu() -> str:
 
 def run_all(
     tables: list[Table], repeats: int, data: Path, peers: Path | None, note: Callable[[str], None]
-) -> list[dict[str, Any]]:
-    """Every variant `repeats` times; gives the tables with the answers, as they go into the JSON file."""
+) -> Iterator[list[dict[str, Any]]]:
+    """Every variant `repeats` times; after each time round gives the tables with all answers so far."""
     results = [
         {
             **{key: value for key, value in asdict(table).items() if key != "rows"},
@@ -66,7 +66,7 @@ def run_all(
                 row["repeats"][str(repeat)] = {**answer, "load": load}
                 said = answer.get("unavailable") or f"{answer['seconds']:.2f} s"
                 note(f"{repeat + 1}/{repeats} {table.key}: {variant.name}: {said}")
-    return results
+        yield results
 
 
 def once(variant: Variant, data: Path, peers: Path | None) -> dict[str, Any]:

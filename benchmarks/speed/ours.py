@@ -90,5 +90,13 @@ def measure(job: Job) -> Answer:
     )
 
 
+def measure_or_refuse(job: Job) -> Answer:
+    """As `measure`; what Offbeat refuses to run is not there, for the reason it gives."""
+    try:
+        return measure(job)
+    except ob.UsageError as error:
+        raise UnavailableError(f"Offbeat refuses: {error}.") from error
+
+
 if __name__ == "__main__":
-    run(measure)
+    run(measure_or_refuse)
