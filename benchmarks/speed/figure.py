@@ -12,10 +12,11 @@ from figures import spread, times
 
 COLOURS = {"bare": "#888888", "ours": "#3f51b5"}
 PEER = "#e0a030"
+WIDE = 50  # from this ratio of the slowest to the fastest on, an axis is logarithmic
 
 
 def draw(results: Mapping[str, Any], path: Path) -> None:
-    """One panel a table, with a logarithmic axis."""
+    """One panel a table."""
     tables = [
         (table, rows)
         for table in results["tables"]
@@ -39,7 +40,9 @@ def draw(results: Mapping[str, Any], path: Path) -> None:
                 panel.axvline(s.median, color=COLOURS["bare"], linewidth=0.8, linestyle="--")
         panel.set_yticks(range(len(rows)), [row["name"] for row in rows])
         panel.invert_yaxis()
-        panel.set_xscale("log")
+        medians = [spread(list(times(row, table["unit"]).values())).median for row in rows]
+        if max(medians) > WIDE * min(medians):
+            panel.set_xscale("log")
         panel.set_xlabel(table["column"])
         panel.set_title(table["title"], fontsize=9, loc="left")
     figure.tight_layout()
