@@ -141,9 +141,15 @@ def accuracy(module: nn.Module, data: Data) -> float:
     return right / len(data.test_y)
 
 
+def warm() -> None:
+    """Make an optimizer: at the first one PyTorch imports a large part of itself, for up to a second."""
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+
+
 def read() -> Job:
     """The job of this process, which computes on one thread."""
     torch.set_num_threads(1)
+    warm()
     return Job(**json.loads(sys.argv[1]))
 
 

@@ -4,7 +4,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from job import Answer, Data, Job, Stopwatch, UnavailableError, accuracy, load, run
+from job import Answer, Data, Job, Stopwatch, UnavailableError, accuracy, load, run, warm
 from nets import build, parameters
 
 import offbeat as ob
@@ -16,7 +16,8 @@ class Stamped(ob.TorchLearner):
     """Notes when each task's training began, wherever that is: the workers are up by then."""
 
     def train(self, *arguments: Any) -> Any:
-        """As the learner does."""
+        """As the learner does, once PyTorch is ready in this process."""
+        warm()
         began = time.monotonic()
         result = super().train(*arguments)
         return replace(result, metrics={**result.metrics, "began": began})
