@@ -25,6 +25,8 @@ from figures import report  # noqa: E402
 from measure import machine, run_all  # noqa: E402
 from variants import TABLES, Table  # noqa: E402
 
+from offbeat import UsageError  # noqa: E402
+
 
 def chosen(only: list[str], words: list[str], rounds: int | None) -> list[Table]:
     """The tables and rows asked for; with fewer rounds for a first look."""
@@ -78,4 +80,7 @@ def note(line: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except UsageError as error:
+        sys.exit(str(error))
