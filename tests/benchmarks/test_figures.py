@@ -1,0 +1,93 @@
+"""The numbers of the speed benchmark: medians of ratios, and the tables that come of them."""
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+
+def _load() -> ModuleType:
+    path = Path(__file__).parents[2] / "benchmarks/speed/figures.py"
+    spec = importlib.util.spec_from_file_location("speed_figures", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["speed_figures"] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+figures = _load()
+
+
+def answer(seconds: float, steps: int = 100, **more: Any) -> dict[str, Any]:
+    said = {"cpu": seconds, "startup": 0.0, "accuracy": None, "version": "1"}
+    return {"seconds": seconds, "steps": steps, "tasks": 5, **said, **more}
+
+
+def row(name: str, runner: str, repeats: list[dict[str, Any]], processes: int = 1) -> dict[str, Any]:
+    numbered = {str(number): said for number, said in enumerate(repeats)}
+    return {"name": name, "runner": runner, "job": {"processes": processes}, "repeats": numbered}
+
+
+def table(*rows: dict[str, Any]) -> dict[str, Any]:
+    return {"title": "T", "unit": "steps", "shown": 100, "scale": 1.0, "column": "s", "rows": list(rows)}
+
+
+def test_a_ratio_is_taken_within_each_repeat_before_the_median() -> None:
+    # A slow machine in the last repeat: the ratio of the medians would be 1.5.
+    spread = figures.ratios({0: 2.0, 1: 3.0, 2: 20.0}, {0: 1.0, 1: 1.0, 2: 10.0})
+    assert (spread.median, spread.low, spread.high) == (2.0, 2.0, 3.0)
+
+
+def test_ratios_use_only_repeats_that_both_have() -> None:
+    assert figures.ratios({0: 2.0, 3: 9.0}, {0: 1.0, 1: 1.0}).high == 2.0
+    assert figures.ratios({0: 2.0}, {1: 1.0}) is None
+
+
+def test_time_is_for_the_work_that_was_counted() -> None:
+    # Twice as many steps in twice the time is the same speed.
+    line = figures.line(
+        table(row("x", "ours", [answer(8.0, steps=400)])), row("x", "ours", [answer(8.0, 400)])
+    )
+    assert "| 2.00 (2.00–2.00) |" in line
+
+
+def test_two_processes_are_compared_with_two() -> None:
+    one, two = row("bare", "bare", [answer(4.0)]), row("bare 2", "bare", [answer(2.0)], processes=2)
+    ours = row("ours", "ours", [answer(3.0)], processes=2)
+    assert figures.base_of([one, two, ours], ours) is two
+    assert figures.base_of([one, ours], ours) is one
+    assert "| 1.50 (1.50–1.50) |" in figures.line(table(one, two, ours), ours)
+
+
+def test_what_was_not_measured_is_said_and_not_shown() -> None:
+    gone = row("Peer", "peer", [{"unavailable": "It is not installed."}])
+    flaky = row("Flaky", "peer", [answer(1.0), {"unavailable": "It crashed."}])
+    text = figures.markdown(table(row("bare", "bare", [answer(1.0)]), gone, flaky))
+    assert "| Peer" not in text
+    assert "- Peer: not measured. It is not installed." in text
+    assert "| Flaky | 1.00" in text
+    assert "- Flaky: measured 1 times only. It crashed." in text
+
+
+def test_a_clock_that_did_not_run_gives_no_ratio() -> None:
+    rows = [row("bare", "bare", [answer(1.0)]), row("ours", "ours", [answer(2.0, cpu=0.0)])]
+    assert figures.times(rows[1], "steps", "cpu") == {}
+    assert figures.line(table(*rows), rows[1]).startswith("| ours | 2.00 (2.00–2.00) | 2.00 (2.00–2.00) |  |")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1234.5, "1,234"), (12.34, "12.3"), (1.234, "1.23"), (0.01234, "0.0123")]
+)
+def test_three_significant_digits(value: float, text: str) -> None:
+    assert figures.short(value) == text
+
+
+def test_a_first_look_says_so() -> None:
+    results = {"machine": {"CPU": "x"}, "repeats": 1, "tables": []}
+    assert "first look" in figures.report({**results, "rounds": 2})
+    assert "first look" not in figures.report({**results, "rounds": None})
