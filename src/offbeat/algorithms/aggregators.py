@@ -41,7 +41,11 @@ def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor
 
 def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The vectors in pieces that fit in a cache: several operations on them are one pass over memory."""
-    for i in range(0, len(vectors[0]), _PIECE):
+    size = vectors[0].numel()
+    if size <= _PIECE:
+        yield vectors
+        return
+    for i in range(0, size, _PIECE):
         yield tuple(vector[i : i + _PIECE] for vector in vectors)
 
 

@@ -80,8 +80,9 @@ class GlobalModel:
         if command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
-        if self._algorithm.buffers == "mean":  # after momentum and the like: a mean, not a step towards it
-            step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
+        layout = self.model.layout
+        if self._algorithm.buffers == "mean" and layout.parameters < layout.values:  # after momentum and the like: a mean, not a step towards it
+            step[layout.parameters :] = _mean_buffers(updates, self.model)
         newest = max(reversed(updates), key=lambda u: u.task.arrival)
         shared = _mean_over_all_clients(updates, self.model.shared)
         self.model = Model(self.model.layout, step.add_(self.model.values), newest.integers, shared)

@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.core.model import Model
 from offbeat.runs.record import flat
 from offbeat.runs.schema import Metric
@@ -97,7 +97,7 @@ class MemoryRecorder:
 
     def journal(self) -> list[dict[str, Any]]:
         """The rows as flat mappings."""
-        return [row.flat() for row in self.rows]
+        return [each.flat() for row in self.rows for each in spread(row)]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations as flat mappings."""

@@ -75,7 +75,7 @@ def simulate(
     with _single_threaded(), _started(learner, algorithm, workers, executor) as trainer:
         if out is not None:
             meta = _meta(algorithm, learner, seed, label, recipe) | {"initial": _digest(initial)}
-            store = RunStore.create(Path(out), meta, list(_client_rows(learner)))
+            store = RunStore.create(Path(out), meta, _client_rows(learner))
         clients = ClientStates(store.directory if store else None, client_memory)
         work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
         simulation = Simulation(
