@@ -8,7 +8,6 @@ import numpy as np
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId
 
-
 Labels = Sequence[tuple[int, ...] | None]
 """By client: its numbers of samples of each class, if it told them."""
 

@@ -81,7 +81,9 @@ class GlobalModel:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
         layout = self.model.layout
-        if self._algorithm.buffers == "mean" and layout.parameters < layout.values:  # after momentum and the like: a mean, not a step towards it
+        if (
+            self._algorithm.buffers == "mean" and layout.parameters < layout.values
+        ):  # after momentum and the like: a mean, not a step towards it
             step[layout.parameters :] = _mean_buffers(updates, self.model)
         newest = max(reversed(updates), key=lambda u: u.task.arrival)
         shared = _mean_over_all_clients(updates, self.model.shared)

@@ -90,8 +90,8 @@ class RunRecord:
 
         With `after` only those whose `seq` is above it, and of them at most `limit`.
         """
-        query = "SELECT * FROM journal WHERE seq > ?"
-        values: list[int | str] = [-1 if after is None else after]
+        query, last = "SELECT * FROM journal WHERE seq > ?", -1 if after is None else after
+        values: list[int | str] = [last]
         if kind:
             query, values = f"{query} AND kind = ?", [*values, kind]
         values = [*values, -1 if limit is None else limit]
@@ -99,7 +99,7 @@ class RunRecord:
         found = (
             each
             for *columns, data in stored
-            for each in spread(Row._make((*columns, json.loads(data) if data else None)), values[0])
+            for each in spread(Row._make((*columns, json.loads(data) if data else None)), last)
         )
         return islice(found, limit)
 
@@ -181,7 +181,8 @@ def read_run(directory: str | Path) -> RunRecord:
         database.close()
     if meta.get("format") not in range(1, FORMAT + 1):
         raise UsageError(
-            f"{directory}: format {meta.get('format')} is not known to this version, which reads 1 to {FORMAT}"
+            f"{directory}: format {meta.get('format')} is not known to this version, "
+            f"which reads 1 to {FORMAT}"
         )
     return RunRecord(directory, meta)
 

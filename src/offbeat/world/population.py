@@ -53,7 +53,7 @@ def _own(share: float | list[float], client: int) -> float:
 def _periods(
     start: float, period: float, present: float, join: float, leave: float
 ) -> Iterator[tuple[float, float]]:
-    """The first `present` share of each period from `start` on, as far as it is between `join` and `leave`."""
+    """The first `present` share of each period from `start` on, as far as it is between join and leave."""
     while start < leave:
         begin, end = max(start, join), min(start + present * period, leave)
         if begin < end:
