@@ -257,7 +257,7 @@ def test_a_corrupted_journal_is_refused_when_it_is_read(tmp_path: Path) -> None:
         list(ob.read_run(tmp_path).rows())
 
 
-@pytest.mark.parametrize("format_number", [0, 2, None, "1"])
+@pytest.mark.parametrize("format_number", [0, 3, None, "1"])
 def test_other_formats_are_refused(format_number: Any, tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, f"UPDATE meta SET value = '{json.dumps(format_number)}' WHERE key = 'format'")
