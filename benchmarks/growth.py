@@ -194,9 +194,8 @@ def show(rows: list[dict[str, Any]]) -> None:
             print(f"{r['parameters']:12,} {r['ms_one_core']:9.3f} ms {r['ms']:9.3f} ms ", end="")
             print(f"{r['MiB']:9.0f}  {'yes' if r['same_bits'] else 'NO'}")
         return
-    print(
-        f"\n{table}: {'':{max(0, 9 - len(table))}}  clients  at a time   events/s  us/event  start-up   peak MiB"
-    )
+    head = "   clients  at a time   events/s  us/event  start-up   peak MiB"
+    print(f"\n{table:18} {head}")
     for r in rows:
         name = r["algorithm"] + (f" {r['workers']} workers" if table == "workers" else "")
         name += " disk" if r["directory"] else ""

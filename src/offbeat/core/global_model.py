@@ -93,8 +93,8 @@ class GlobalModel:
 
 def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> torch.Tensor:
     """The shared vector is the mean over all N clients of what each has reported: + Σ Δ / N."""
-    reported = [u for u in updates if u.shared is not None]
-    if not shared.numel() or not reported:
+    reported = [u for u in updates if u.shared is not None] if shared.numel() else []
+    if not reported:
         return shared
     mean = shared.clone()
     for update in reported:
