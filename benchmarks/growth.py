@@ -231,8 +231,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set_xlabel({"clients": "clients", "concurrency": "clients that train at a time"}[x])
     for axis in axes[0]:
         axis.set_ylim(1e3, 1e5)
-        axis.axhline(30_000, color="0.6", lw=1, ls="--")
-    axes[0, 1].legend(fontsize=8, ncols=2)
+    axes[0, 1].legend(fontsize=8, ncols=2, loc="lower left")
     own = [r for r in rows if r["table"] == "parameters"]
     last = axes[1, 1]
     for key, label, style in (("ms_one_core", "one core", "o--"), ("ms", "every core", "s-")):

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.world.availability import Availability
 from offbeat.world.network import Network
 from offbeat.world.world import World
@@ -129,7 +129,7 @@ def _read(rows: Iterable[Row], clients: int) -> list[_Seen]:
     tasks: dict[int, _Task] = {}
     there: dict[int, float] = {}
     begun = 0.0
-    for row in rows:
+    for row in (each for row in rows for each in spread(row)):
         if row.name == "begin":
             begun, there = row.t, dict.fromkeys(there, 0.0)
         t = row.t - begun
