@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,14 +83,19 @@ class Run:
 
 @dataclass
 class MemoryRecorder:
-    """Keeps a run's rows in memory."""
+    """Keeps a run's rows in memory, as they were written in `written`."""
 
-    rows: list[Row] = field(default_factory=list)
+    written: list[Row] = field(default_factory=list)
     evaluations: list[Metric] = field(default_factory=list)
 
     def row(self, row: Row) -> None:
         """Keep a row."""
-        self.rows.append(row)
+        self.written.append(row)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row, those included that one stands for."""
+        return list(chain.from_iterable(map(spread, self.written)))
 
     def metric(self, metric: Metric) -> None:
         """Keep an evaluation."""
@@ -97,7 +103,7 @@ class MemoryRecorder:
 
     def journal(self) -> list[dict[str, Any]]:
         """The rows as flat mappings."""
-        return [each.flat() for row in self.rows for each in spread(row)]
+        return [row.flat() for row in self.rows]
 
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations as flat mappings."""
