@@ -232,6 +232,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     for axis in axes[0]:
         axis.set_ylim(1e3, 1e5)
     axes[0, 1].legend(fontsize=8, ncols=2, loc="lower left")
+    axes[1, 0].set_ylim(10, 1000)
     own = [r for r in rows if r["table"] == "parameters"]
     last = axes[1, 1]
     for key, label, style in (("ms_one_core", "one core", "o--"), ("ms", "every core", "s-")):
