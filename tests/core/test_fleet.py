@@ -105,3 +105,27 @@ def test_sampling_all_draws_nothing():
     state = generator.bit_generator.state
     assert fleet.sample_idle(3, generator) == [0, 1, 2]
     assert generator.bit_generator.state == state
+
+
+def test_all_at_once_is_one_after_another():
+    one, other = Fleet(), Fleet()
+    for client in range(50):
+        one.add(client, client + 1, 1 + client % 3, (client, 1) if client % 2 else None)
+    other.fill(
+        [client + 1 for client in range(50)],
+        [1 + client % 3 for client in range(50)],
+        [(client, 1) if client % 2 else None for client in range(50)],
+    )
+    for fleet in (one, other):
+        fleet.set_busy(7)
+        fleet.remove(9)
+        fleet.set_idle(7)
+        fleet.add(60, 5, 5)
+    assert vars(one) == vars(other)
+
+
+def test_all_at_once_only_where_nobody_was():
+    fleet = Fleet()
+    fleet.add(3, 1, 1)
+    with pytest.raises(AlgorithmError, match="the others can only join one by one"):
+        fleet.fill([1, 1], [1, 1])

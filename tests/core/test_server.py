@@ -249,6 +249,15 @@ def test_a_client_may_bring_its_lost_task_back_once():
     refused("client 0 cannot hold task 0", server, script, 5.0, Joined(0, 10, 2, holds=0))
 
 
+def test_a_task_that_is_brought_back_is_as_old_as_it_was():
+    """Schedules go by that: `View.tasks` has the oldest first."""
+    server, script = begun()
+    tick(server, script, 0.0, Train(0, 4), Train(1, 4))
+    server.feed(1.0, Left(0))
+    server.feed(2.0, Joined(0, 10, 2, holds=0))
+    assert [(client, task.id) for client, task in server.tasks.items()] == [(0, 0), (1, 1)]
+
+
 def test_nobody_may_bring_anothers_task():
     server, script = begun()
     tick(server, script, 0.0, Train(0, 4))

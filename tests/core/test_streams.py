@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Purpose, check_seed, stream
+from offbeat.core.streams import Draws, Purpose, check_seed, stream
 
 M = 2**64 - 1
 ids = st.integers(0, 2**40)
@@ -83,3 +83,18 @@ def test_seeds_out_of_range_are_refused(seed):
 def test_seeds_in_range(seed):
     assert check_seed(seed) == seed
     stream(seed, Purpose.TRAIN).random()
+
+
+keys = st.tuples(st.sampled_from(list(Purpose)), ids, ids)
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(keys, min_size=2, max_size=5))
+def test_draws_at_a_key_are_those_of_its_stream(seed, several):
+    draws = Draws(seed)
+    for purpose, client, task in several:
+        fast, slow = draws.at(purpose, client, task), stream(seed, purpose, client, task)
+        for generator in (fast, slow):  # half a word is left over of a 32-bit draw
+            generator.integers(7, dtype=np.uint32)
+        assert fast.normal() == slow.normal()
+        assert fast.integers(10**6, size=9).tolist() == slow.integers(10**6, size=9).tolist()
+        assert fast.integers(7, dtype=np.uint32) == slow.integers(7, dtype=np.uint32)

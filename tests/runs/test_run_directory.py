@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,12 @@ from safetensors.torch import load_file
 
 import offbeat as ob
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, present_row
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import FORMAT, SCHEMA, Metric
 from offbeat.runs.store import RunStore
+from offbeat.sim.replay import replay
+from offbeat.sim.restore import recorded_past
 
 META = {"label": "mine", "algorithm": {"name": "fedavg"}, "seed": 3, "clients": 2, "recipe": None}
 CLIENTS = [(0, 10, "[4, 6]"), (1, 20, None)]
@@ -74,9 +77,9 @@ def test_every_value_of_meta_and_data_is_json(tmp_path: Path) -> None:
     found = database.execute("SELECT count(*), max(seq) + 1 FROM journal").fetchone()
     session = database.execute("SELECT started, wall_seconds, events FROM sessions").fetchall()
     database.close()
-    assert found == (len(run.journal), len(run.journal))
+    assert found == (len(run.journal) - 1, len(run.journal))  # one row says that both clients are there
     assert meta["status"] == "finished"
-    assert meta["format"] == FORMAT == 1
+    assert meta["format"] == FORMAT == 2
     assert meta["algorithm"] == {"name": "fedavg", "steps": 2, "epochs": None, "clients_per_round": None}
     assert meta["offbeat"] == ob.__version__
     assert meta["summary"]["tasks"] == 12
@@ -257,12 +260,36 @@ def test_a_corrupted_journal_is_refused_when_it_is_read(tmp_path: Path) -> None:
         list(ob.read_run(tmp_path).rows())
 
 
-@pytest.mark.parametrize("format_number", [0, 2, None, "1"])
+@pytest.mark.parametrize("format_number", [0, 3, None, "1"])
 def test_other_formats_are_refused(format_number: Any, tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, f"UPDATE meta SET value = '{json.dumps(format_number)}' WHERE key = 'format'")
     with pytest.raises(ob.UsageError, match=rf"format {format_number} is not known .* which reads 1"):
         ob.read_run(tmp_path)
+
+
+def test_a_run_of_format_1_is_read_and_can_go_on(tmp_path: Path) -> None:
+    """It has a row for each client that is there from the start."""
+
+    world, until = ob.World([1.0, 1.5, 4.0]), ob.Until(tasks=20)
+    whole = ob.simulate(ob.fedbuff(2, steps=3), world, until=until, out=tmp_path / "whole")
+    record = ob.read_run(tmp_path / "whole")
+    rows = list(record.rows())
+    assert [row.client for row in rows[:3]] == [0, 1, 2]
+    with closing(sqlite3.connect(tmp_path / "whole" / "run.db")) as database, database:
+        database.execute("DELETE FROM journal WHERE name = 'joined'")
+        for row in rows[:3]:
+            values = (*row[:-1], json.dumps(row.data))
+            database.execute(f"INSERT INTO journal VALUES ({','.join('?' * 11)})", values)
+        database.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
+    old = ob.read_run(tmp_path / "whole")
+    assert old.meta["format"] == 1
+    assert list(old.rows()) == rows
+    assert list(old.journal()) == whole.journal
+    assert replay(old, ob.fedbuff(2, steps=3)).difference is None
+    past = recorded_past(old)  # what a resumed run is held against
+    past.row(present_row([1, 1, 1], [1, 1, 1]))
+    past.row(rows[3])
 
 
 def test_find_runs_however_deep(tmp_path: Path) -> None:

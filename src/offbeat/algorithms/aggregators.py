@@ -19,15 +19,13 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import Constant, Staleness
 from offbeat.core.validation import CLOSED
-
-_PIECE = 2**16  # elements
+from offbeat.parallel import PIECE, sweep
 
 
 def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """Σ c_i v_i in a fresh tensor, summed in order."""
     total = torch.empty_like(vectors[0])
-    for out, *parts in pieces(total, *vectors):
-        add_up(parts, coefficients, out)
+    sweep(lambda out, *parts: add_up(parts, coefficients, out), total, *vectors)
     return total
 
 
@@ -40,9 +38,9 @@ def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor
 
 
 def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The vectors in pieces that fit in a cache: several operations on them are one pass over memory."""
-    for i in range(0, len(vectors[0]), _PIECE):
-        yield tuple(vector[i : i + _PIECE] for vector in vectors)
+    """The vectors in pieces that fit in a cache, for what goes from piece to piece; else see `sweep`."""
+    for i in range(0, vectors[0].numel(), PIECE):
+        yield tuple(vector[i : i + PIECE] for vector in vectors)
 
 
 def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
@@ -57,10 +55,13 @@ def toward_models(updates: Sequence[Update], coefficients: Sequence[float], mode
     step = torch.empty_like(model.values)
     moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
     starts = [start for start, _ in moved]  # of the others base − w is zero
-    for out, w, *parts in pieces(step, model.values, *(u.delta for u in updates), *starts):
+
+    def add(out: Tensor, w: Tensor, *parts: Tensor) -> None:
         add_up(parts[: len(updates)], coefficients, out)
         for start, (_, coefficient) in zip(parts[len(updates) :], moved, strict=True):
             out.add_(start - w, alpha=coefficient)
+
+    sweep(add, step, model.values, *(u.delta for u in updates), *starts)
     return step
 
 

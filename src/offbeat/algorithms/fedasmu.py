@@ -25,7 +25,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import kept, pieces
+from offbeat.algorithms.aggregators import kept
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import Asking, Fixed, Learned, Never, Selector
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
@@ -39,6 +39,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.programme import Programme
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain
+from offbeat.parallel import sweep
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -182,8 +183,11 @@ class AdaptiveMixing(Aggregator):
         controls.xi = controls.xi_at(int(controls.s), int(controls.t))
         alpha = self.mu * controls.xi / (1 + self.mu * controls.xi)
         direction = torch.empty_like(w)
-        for D, base, delta, now in pieces(direction, update.base.values, update.delta, w):
-            torch.add(base, delta, out=D).sub_(now)  # D_i = w_i − w
+
+        def direct(out: Tensor, base: Tensor, delta: Tensor, now: Tensor) -> None:
+            torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
+
+        sweep(direct, direction, update.base.values, update.delta, w)
         if self.adaptive:
             self._remember(key, controls, direction[:d], memory)
         return direction.mul_(alpha)

@@ -26,7 +26,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import add_up, kept, pieces, toward_models
+from offbeat.algorithms.aggregators import add_up, kept, toward_models
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Count, Round, train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
@@ -38,6 +38,7 @@ from offbeat.core.programme import Programme, programme
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Proximal
+from offbeat.parallel import sweep
 
 
 @dataclass
@@ -216,10 +217,12 @@ class TierWeights(Aggregator):
         memory.setdefault(f"updates.{tier}", torch.ones(1, dtype=torch.int64)).add_(1)
         T = [int(memory[f"updates.{m}"]) for m in order]
         weights = [T_m / sum(T) for T_m in reversed(T)]  # T_{M+1−m} / T
-        models = [memory[f"tier.{m}"] for m in order]
-        for out, w, *tiers in pieces(step, model.values, *models):
+
+        def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:
             torch.add(out, w, out=tiers[order.index(tier)])  # w_m
             add_up(tiers, weights, out).sub_(w)
+
+        sweep(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
         return step
 
 

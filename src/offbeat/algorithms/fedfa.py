@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import Normalization, combine, pieces
+from offbeat.algorithms.aggregators import Normalization, combine
 from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
@@ -33,6 +33,7 @@ from offbeat.core.programme import programme
 from offbeat.core.staleness import Constant, Staleness
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain, Proximal
+from offbeat.parallel import sweep
 
 RESUM = 1000  # arrivals: so often the running sum is made anew, which ends its rounding errors
 
@@ -107,13 +108,16 @@ class Window(Aggregator):
         a = self.normalize.a(task.steps) if self.normalize else 1.0
         newest = self.staleness(task.staleness) * q / a
         c[k], memory["q"][k], memory["a"][k] = newest, q, a
-        for s, x, base, delta in pieces(total, ring[k], update.base.values, update.delta):
+
+        def replace(s: Tensor, x: Tensor, base: Tensor, delta: Tensor) -> None:
             s.sub_(x, alpha=oldest)
             if self.kind == "param":
                 torch.add(base, delta, out=x)
             else:
                 x.copy_(delta)
             s.add_(x, alpha=newest)
+
+        sweep(replace, total, ring[k], update.base.values, update.delta)
         if arrivals % RESUM == 0:
             total.copy_(combine(list(ring), c.tolist()))
 

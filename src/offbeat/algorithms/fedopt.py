@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import MeanOfModels, kept, pieces
+from offbeat.algorithms.aggregators import MeanOfModels, kept
 from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
@@ -28,6 +28,7 @@ from offbeat.core.model import Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain
+from offbeat.parallel import sweep
 
 Beta1 = Annotated[float, Field(ge=0, lt=1, description="memory β₁ of the first moment m")]
 Beta2 = Annotated[float, Field(ge=0, lt=1, description="memory β₂ of the second moment v")]
@@ -47,10 +48,13 @@ class Adagrad(ServerStep):
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
         """w := w + η m / (√v + τ), in one pass over memory."""
         first, second = kept(memory, "m", step), kept(memory, "v", step, self.tau**2)
-        for g, m, v in pieces(step, first, second):
+
+        def move(g: Tensor, m: Tensor, v: Tensor) -> None:
             m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)
             self.accumulate(v, g)
             torch.div(m, v.sqrt().add_(self.tau), out=g).mul_(self.lr)
+
+        sweep(move, step, first, second)
         return step
 
     def accumulate(self, v: Tensor, g: Tensor) -> None:

@@ -14,6 +14,7 @@ Where the paper leaves something open, this file follows these rules:
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import takewhile
 from math import sqrt
 from typing import Annotated, Literal, Self
 
@@ -69,11 +70,14 @@ class Bounded(Schedule):
             state.append(event.task)
         if view.running and len(state) < self.size:
             return
-        overdue = [t for t in view.tasks.values() if view.version + 1 - t.base > self.tau_max]
-        if overdue:
-            if self.urgent:
-                for task in [t for t in overdue if not t.recalled]:
-                    yield Recall(task.client)
+        overdue = takewhile(lambda t: view.version + 1 - t.base > self.tau_max, view.tasks.values())
+        if self.urgent:
+            late = list(overdue)
+            for task in [t for t in late if not t.recalled]:
+                yield Recall(task.client)
+            if late:
+                return
+        elif next(overdue, None) is not None:
             return
         if state:
             yield Aggregate(tuple(state))

@@ -1,12 +1,15 @@
 """The clients a server knows: who is there, who is idle, and how much data each has."""
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId
+
+Labels = Sequence[tuple[int, ...] | None]
+"""By client: its numbers of samples of each class, if it told them."""
 
 
 class Fleet:
@@ -72,6 +75,17 @@ class Fleet:
         if count == 1:
             return [idle[int(generator.integers(total))]]
         return sorted(idle[i] for i in generator.choice(total, count, replace=False))
+
+    def fill(
+        self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None
+    ) -> None:
+        """Clients 0 … n − 1 joined one after another, when nobody had yet."""
+        if len(self._samples):
+            raise AlgorithmError("clients have joined already: the others can only join one by one")
+        self._samples, self._epoch = array("q", samples), array("q", steps_per_epoch)
+        self._place, self._idle = array("q", range(len(samples))), array("q", range(len(samples)))
+        self._labels = {c: own for c, own in enumerate(labels or ()) if own is not None}
+        self.size, self.total_samples = len(samples), sum(samples)
 
     def add(
         self, client: ClientId, samples: int, steps_per_epoch: int, labels: tuple[int, ...] | None = None

@@ -80,8 +80,11 @@ class GlobalModel:
         if command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
-        if self._algorithm.buffers == "mean":  # after momentum and the like: a mean, not a step towards it
-            step[self.model.layout.parameters :] = _mean_buffers(updates, self.model)
+        layout = self.model.layout
+        if (
+            self._algorithm.buffers == "mean" and layout.parameters < layout.values
+        ):  # after momentum and the like: a mean, not a step towards it
+            step[layout.parameters :] = _mean_buffers(updates, self.model)
         newest = max(reversed(updates), key=lambda u: u.task.arrival)
         shared = _mean_over_all_clients(updates, self.model.shared)
         self.model = Model(self.model.layout, step.add_(self.model.values), newest.integers, shared)
@@ -90,8 +93,8 @@ class GlobalModel:
 
 def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> torch.Tensor:
     """The shared vector is the mean over all N clients of what each has reported: + Σ Δ / N."""
-    reported = [u for u in updates if u.shared is not None]
-    if not shared.numel() or not reported:
+    reported = [u for u in updates if u.shared is not None] if shared.numel() else []
+    if not reported:
         return shared
     mean = shared.clone()
     for update in reported:

@@ -4,6 +4,7 @@ A row has the same ten columns whatever it is about; what belongs to one kind on
 Rows are what a database stores, what `offbeat journal` prints, and what a replay reads.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from offbeat.core.algorithm import Task
@@ -34,6 +35,7 @@ from offbeat.core.events import (
     Timer,
     WantsModel,
 )
+from offbeat.core.fleet import Labels
 
 EVENT_NAMES = ("joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer")
 COMMAND_NAMES = (
@@ -65,6 +67,45 @@ class Row(NamedTuple):
         """One flat mapping: the columns, then what `data` holds."""
         columns = self._asdict()
         return {**{k: v for k, v in columns.items() if k != "data"}, **(self.data or {})}
+
+
+def present_row(samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None) -> Row:
+    """One row for clients 0 … n − 1 that are there from the start, in place of a `joined` row each.
+
+    It has the number of the last of those; `spread` gives them. A number in `data` goes for all clients.
+    """
+    data: dict[str, Any] = {
+        "clients": len(samples), "samples": _same(samples), "steps_per_epoch": _same(steps_per_epoch)
+    }  # fmt: skip
+    if labels is not None and any(own is not None for own in labels):
+        data["labels"] = [None if own is None else list(own) for own in labels]
+    return Row(len(samples) - 1, 0.0, "event", "joined", version=0, data=data)
+
+
+def _same(values: Sequence[int]) -> int | list[int]:
+    """The number that all values are, or their list."""
+    return values[0] if values.count(values[0]) == len(values) else list(values)
+
+
+def spread(row: Row, after: int = -1) -> Iterator[Row]:
+    """The rows that a row stands for and whose `seq` is above `after`: itself, but for `present_row`'s."""
+    if row.name != "joined" or row.client is not None:
+        if row.seq > after:
+            yield row
+        return
+    data = row.data or {}
+    samples, steps_per_epoch, labels = data["samples"], data["steps_per_epoch"], data.get("labels")
+    first = row.seq + 1 - data["clients"]
+    for client in range(max(0, after + 1 - first), data["clients"]):
+        own = {
+            "samples": samples[client] if isinstance(samples, list) else samples,
+            "steps_per_epoch": (
+                steps_per_epoch[client] if isinstance(steps_per_epoch, list) else steps_per_epoch
+            ),
+        }
+        if labels is not None and labels[client] is not None:
+            own["labels"] = labels[client]
+        yield row._replace(seq=first + client, client=client, data=own)
 
 
 def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:

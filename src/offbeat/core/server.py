@@ -16,7 +16,7 @@ Every command takes effect on the books before the schedule's next line runs. So
 yields `Aggregate` and then `Train` trains from the new version.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -51,7 +51,7 @@ from offbeat.core.events import (
     Version,
     WantsModel,
 )
-from offbeat.core.fleet import Fleet
+from offbeat.core.fleet import Fleet, Labels
 from offbeat.core.streams import Purpose, stream
 
 
@@ -100,9 +100,10 @@ class Server:
 
     def generator(self, purpose: Purpose) -> np.random.Generator:
         """The run's random stream for this purpose."""
-        if purpose not in self._generators:
-            self._generators[purpose] = stream(self._seed, purpose)
-        return self._generators[purpose]
+        generator = self._generators.get(purpose)
+        if generator is None:
+            generator = self._generators[purpose] = stream(self._seed, purpose)
+        return generator
 
     # ---- what a driver calls ----
 
@@ -121,6 +122,15 @@ class Server:
                 if self.stopped is not None:
                     break
         return commands
+
+    def gather(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
+        """Clients 0 … n − 1 are there from the start: what a `Joined` of each would do, before `Begin`."""
+        if self.begun:
+            raise AlgorithmError("the run has begun: clients can only join one by one")
+        if min(samples) < 1 or min(steps_per_epoch) < 1:
+            for client, own in enumerate(zip(samples, steps_per_epoch, strict=True)):
+                _check_samples(client, *own)
+        self.fleet.fill(samples, steps_per_epoch, labels)
 
     # ---- the books: events ----
 
@@ -198,8 +208,7 @@ class Server:
 
     def _join(self, event: Joined) -> None:
         client = event.client
-        if event.samples < 1 or event.steps_per_epoch < 1:
-            raise AlgorithmError(f"client {client} has {event.samples} samples: it cannot train")
+        _check_samples(client, event.samples, event.steps_per_epoch)
         held = self.lost.get(client)
         if event.holds is not None and (held is None or held.id != event.holds):
             raise AlgorithmError(f"client {client} cannot hold task {event.holds}")
@@ -208,6 +217,7 @@ class Server:
         if held is not None and event.holds is not None:
             self.counts["lost"] -= 1
             self.tasks[client] = held
+            self.tasks = dict(sorted(self.tasks.items(), key=lambda own: own[1].id))  # oldest first
             self.fleet.set_busy(client)
 
     # ---- the books: commands ----
@@ -314,6 +324,11 @@ class Server:
     def _stop(self, command: Stop) -> Stop:
         self.stopped = command.reason
         return command
+
+
+def _check_samples(client: ClientId, samples: int, steps_per_epoch: int) -> None:
+    if samples < 1 or steps_per_epoch < 1:
+        raise AlgorithmError(f"client {client} has {samples} samples: it cannot train")
 
 
 _ENACT: dict[type, Callable[..., Command]] = {

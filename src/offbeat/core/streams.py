@@ -38,6 +38,25 @@ def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.ra
     return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
 
+class Draws:
+    """Streams of a seed for a few draws each: one generator, put at the start of one stream after another.
+
+    Opening a stream costs as much as many draws from it; this costs as much as one or two.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._philox = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
+        self._generator = np.random.Generator(self._philox)
+        self._start = self._philox.state
+
+    def at(self, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
+        """What `stream` of the same key gives, until `at` is called again."""
+        counter, key = self._start["state"]["counter"], self._start["state"]["key"]
+        key[1], counter[2], counter[3] = purpose, client, task
+        self._philox.state = self._start
+        return self._generator
+
+
 def check_seed(seed: int) -> int:
     """Return `seed` if it is usable: 0 ≤ seed < 2⁶³."""
     if not 0 <= seed < 2**63:

@@ -4,11 +4,12 @@ import json
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
 
@@ -89,13 +90,18 @@ class RunRecord:
 
         With `after` only those whose `seq` is above it, and of them at most `limit`.
         """
-        query = "SELECT * FROM journal WHERE seq > ?"
-        values: list[int | str] = [-1 if after is None else after]
+        query, last = "SELECT * FROM journal WHERE seq > ?", -1 if after is None else after
+        values: list[int | str] = [last]
         if kind:
             query, values = f"{query} AND kind = ?", [*values, kind]
         values = [*values, -1 if limit is None else limit]
-        for *columns, data in self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values)):
-            yield Row._make((*columns, json.loads(data) if data else None))
+        stored = self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values))
+        found = (
+            each
+            for *columns, data in stored
+            for each in spread(Row._make((*columns, json.loads(data) if data else None)), last)
+        )
+        return islice(found, limit)
 
     @property
     def length(self) -> int:
@@ -173,9 +179,10 @@ def read_run(directory: str | Path) -> RunRecord:
         raise UsageError(f"{directory / DATABASE} cannot be read: {error}") from None
     finally:
         database.close()
-    if meta.get("format") != FORMAT:
+    if meta.get("format") not in range(1, FORMAT + 1):
         raise UsageError(
-            f"{directory}: format {meta.get('format')} is not known to this version, which reads {FORMAT}"
+            f"{directory}: format {meta.get('format')} is not known to this version, "
+            f"which reads 1 to {FORMAT}"
         )
     return RunRecord(directory, meta)
 

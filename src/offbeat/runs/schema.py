@@ -5,7 +5,7 @@ Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the r
 
 from typing import Any, NamedTuple
 
-FORMAT = 1
+FORMAT = 2  # 1 had a `joined` row for each client that is there from the start
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 

@@ -53,7 +53,7 @@ class RunStore:
 
     @classmethod
     def create(
-        cls, directory: Path, meta: Mapping[str, Any], clients: list[tuple[int, int, str | None]]
+        cls, directory: Path, meta: Mapping[str, Any], clients: Iterable[tuple[int, int, str | None]]
     ) -> Self:
         """Start a new run's directory; refuses one that holds a run already or cannot be written."""
         try:
@@ -83,7 +83,7 @@ class RunStore:
         try:
             database = _connect(directory / DATABASE)
             journal, metrics = database.execute(
-                "SELECT (SELECT count(*) FROM journal), (SELECT count(*) FROM metrics)"
+                "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
             ).fetchone()
             return cls(directory, database, held, journal, metrics)
         except sqlite3.Error as error:
@@ -91,6 +91,11 @@ class RunStore:
                 database.close()
             held.close()
             raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
+
+    @property
+    def _length(self) -> int:
+        """Number of journal rows, those included that are not durable yet."""
+        return self._rows[-1].seq + 1 if self._rows else self._journal_length
 
     def row(self, row: Row) -> None:
         """Add a journal row; durable with the next checkpoint."""
@@ -188,7 +193,7 @@ class RunStore:
         values: Mapping[str, Any],
         others: Iterable[Statement] = (),
     ) -> None:
-        journal = self._journal_length + len(self._rows)
+        journal = self._length
         metrics = self._metrics_length + len(self._metrics)
         wall = time.monotonic() - self._started
         try:
@@ -206,7 +211,7 @@ class RunStore:
                 self._put_meta(meta)
                 self._database.execute(
                     "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
-                    (wall, len(self._rows), self._session),
+                    (wall, journal - self._journal_length, self._session),
                 )
         except sqlite3.Error as error:
             raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
@@ -224,7 +229,7 @@ class RunStore:
         state.update({f"aggregator.{k}": v for k, v in tensors.memory.items()})
         for i, memory in enumerate(tensors.step_memories):
             state.update({f"step.{i}.{k}": v for k, v in memory.items()})
-        files = {f"state-{self._journal_length + len(self._rows)}.safetensors": state}
+        files = {f"state-{self._length}.safetensors": state}
         for version, base in tensors.versions().items():
             files[version_file(version)] = _model_tensors(base)
         for task, update in tensors.updates.items():
@@ -261,7 +266,7 @@ def update_file(task: int) -> str:
 
 
 def _make_database(
-    directory: Path, meta: Mapping[str, Any], clients: list[tuple[int, int, str | None]]
+    directory: Path, meta: Mapping[str, Any], clients: Iterable[tuple[int, int, str | None]]
 ) -> None:
     """A new run's database, whole or not there: made aside, then renamed."""
     part = directory / "run.part"

@@ -3,10 +3,11 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.core.model import Model
 from offbeat.runs.record import flat
 from offbeat.runs.schema import Metric
@@ -82,14 +83,19 @@ class Run:
 
 @dataclass
 class MemoryRecorder:
-    """Keeps a run's rows in memory."""
+    """Keeps a run's rows in memory, as they were written in `written`."""
 
-    rows: list[Row] = field(default_factory=list)
+    written: list[Row] = field(default_factory=list)
     evaluations: list[Metric] = field(default_factory=list)
 
     def row(self, row: Row) -> None:
         """Keep a row."""
-        self.rows.append(row)
+        self.written.append(row)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row, those included that one stands for."""
+        return list(chain.from_iterable(map(spread, self.written)))
 
     def metric(self, metric: Metric) -> None:
         """Keep an evaluation."""

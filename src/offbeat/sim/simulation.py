@@ -40,7 +40,7 @@ from offbeat.core.events import (
     WantsModel,
 )
 from offbeat.core.features import Feature
-from offbeat.core.journal import Row, command_row, event_row
+from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import Fresh, Learner
 from offbeat.core.server import Server
 from offbeat.runs.schema import Metric
@@ -51,6 +51,8 @@ from offbeat.sim.work import Work
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
+_ENDS = (Arrived, Lost, Left)
+_TRAINED = (Ready, Arrived)
 
 
 class Recorder(Protocol):
@@ -95,7 +97,7 @@ class Simulation:
         self._measurements = 0
         self.courses: dict[TaskId, Course] = {}  # of the tasks in training
         self._population, self._learner = population, learner
-        self._model_bytes, self._seed = model_bytes, seed
+        self._model_bytes, self._model_bits, self._seed = model_bytes, 8 * model_bytes, seed
         self._queue = EventQueue()
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
         self._next_evaluation = 0.0 if every.seconds is not None else _NEVER
@@ -104,8 +106,7 @@ class Simulation:
     def start(self) -> None:
         """Let the clients in that are there at the start, and begin."""
         if self._population.always_there:
-            for client in range(self._learner.clients):
-                self._happen(0.0, self._joined(client))
+            self._gather()
         else:
             for client in range(self._learner.clients):
                 self._presence[client] = self._population.presence(client)
@@ -189,12 +190,11 @@ class Simulation:
         commands = server.feed(time, event)
         subject = server.subject
         self._write(event_row(self.rows, time, event, version, subject))
-        if isinstance(event, Arrived):
-            assert subject is not None
+        if isinstance(event, Arrived) and subject is not None:
             self.staleness_sum += subject.staleness
-            self.bits_up += int(event.metrics.get("bits", 8 * self._model_bytes))
+            self.bits_up += int(event.metrics.get("bits", self._model_bits))
             work.hold(subject)
-        if subject is not None and isinstance(event, Arrived | Lost | Left):
+        if subject is not None and isinstance(event, _ENDS):
             del self.courses[subject.id]
         if isinstance(event, Left):
             self._queue_presence(event.client)
@@ -228,13 +228,13 @@ class Simulation:
         """
         event = course.due[1] if course.due else None  # none: it is held
         if course.command.hold and self._trains_all:
-            return event is None or isinstance(event, Ready | Arrived)
+            return event is None or isinstance(event, _TRAINED)
         return isinstance(event, Arrived)
 
     def _carry_out(self, time: float, command: Command) -> None:
         match command:
             case Train():
-                outcome = self._population.task(command.client, 8 * self._model_bytes)
+                outcome = self._population.task(command.client, self._model_bits)
                 epoch = self.server.fleet.steps_per_epoch(command.client)
                 course = Course(command, time, epoch, outcome, command.steps)
                 self.courses[command.task] = course
@@ -272,11 +272,22 @@ class Simulation:
         self._measurements += 1
         return Measured(*measured)
 
+    def _gather(self) -> None:
+        """All clients are there: one entry in the books and in the journal, however many they are."""
+        learner, clients = self._learner, range(self._learner.clients)
+        samples = [learner.samples(client) for client in clients]
+        epochs = [learner.steps_per_epoch(client) for client in clients]
+        labels = [self._labels_of(client) for client in clients] if self._labels else None
+        self.server.gather(samples, epochs, labels)
+        self._write(present_row(samples, epochs, labels))
+
     def _joined(self, client: ClientId) -> Joined:
-        counts = self._learner.label_counts(client) if self._labels else None
-        labels = tuple(counts) if counts is not None else None
-        samples, epoch = self._learner.samples(client), self._learner.steps_per_epoch(client)
-        return Joined(client, samples, epoch, labels=labels)
+        learner, labels = self._learner, self._labels_of(client) if self._labels else None
+        return Joined(client, learner.samples(client), learner.steps_per_epoch(client), labels=labels)
+
+    def _labels_of(self, client: ClientId) -> tuple[int, ...] | None:
+        counts = self._learner.label_counts(client)
+        return tuple(counts) if counts is not None else None
 
     def _queue_presence(self, client: ClientId) -> None:
         """Queue the next time a client comes, and when it goes again."""
@@ -288,7 +299,7 @@ class Simulation:
 
     def _write(self, row: Row) -> None:
         self.recorder.row(row)
-        self.rows += 1
+        self.rows = row.seq + 1
 
     # ---- evaluation and limits ----
 

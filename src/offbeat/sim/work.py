@@ -14,7 +14,7 @@ from offbeat.core.commands import Aggregate, Discard, Send, Train, Upload
 from offbeat.core.errors import RunError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.core.learner import Inputs, LocalResult, LocalTask
 from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
@@ -166,13 +166,14 @@ class Recorded:
         return self._next
 
     def row(self, row: Row) -> None:
-        """The simulation writes `row`: it must be the next one recorded."""
-        recorded, self._next = self._peek(), None
-        if recorded != row:
-            raise RunError(
-                f"the run cannot be brought back: it now gives {row}, the journal has {recorded}. "
-                "Use the version of Offbeat and the configuration it was started with"
-            )
+        """The simulation writes `row`: what it stands for must be recorded next."""
+        for given in spread(row):
+            recorded, self._next = self._peek(), None
+            if recorded != given:
+                raise RunError(
+                    f"the run cannot be brought back: it now gives {given}, the journal has {recorded}. "
+                    "Use the version of Offbeat and the configuration it was started with"
+                )
 
     def metric(self, metric: Metric) -> None:
         """The simulation evaluates: it must have done so at the same moment."""

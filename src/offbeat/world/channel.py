@@ -22,7 +22,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Purpose, check_seed, stream
+from offbeat.core.streams import Draws, Purpose, check_seed
 from offbeat.core.validation import CLOSED
 from offbeat.world.laws import Law, NonNegative, PerClient, Positive, check_length, of_client
 
@@ -152,7 +152,7 @@ class Radio:
     """
 
     def __init__(self, channel: Channel, seed: int) -> None:
-        self._channel, self._seed = channel, check_seed(seed)
+        self._channel, self._draws = channel, Draws(check_seed(seed))
         self._snr: dict[int, float] = {}
 
     def snr(self, client: int) -> float:
@@ -167,7 +167,7 @@ class Radio:
             raise UsageError(f"client {client} in iteration {iteration}: both count from 0")
         fading = self._channel.fading
         self._known("fading.gains", fading.gains if isinstance(fading, Trace) else None, client)
-        generator = stream(self._seed, Purpose.CHANNEL, client, iteration + 1)  # 0 is drawn once per client
+        generator = self._draws.at(Purpose.CHANNEL, client, iteration + 1)  # 0 is drawn once per client
         h2 = fading.gain(client, iteration, generator)
         if fading.shadowing is not None and fading.shadowing.per == "draw":
             h2 *= fading.shadowing.draw(generator)
@@ -183,7 +183,7 @@ class Radio:
 
     def _meet(self, client: int) -> float:
         """What is drawn once per client, from a stream of its own: β_k, then P_k, then shadowing."""
-        generator = stream(self._seed, Purpose.CHANNEL, client)
+        generator = self._draws.at(Purpose.CHANNEL, client)
         snr, shadowing = self._channel.snr_db, self._channel.fading.shadowing
         if isinstance(snr, LargeScale):
             beta = self._of("snr_db.beta", snr.beta, client, generator)

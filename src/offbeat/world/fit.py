@@ -9,13 +9,14 @@ apart from a step's time counts as that. Both ways of a link are taken to be ali
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, spread
 from offbeat.world.availability import Availability
 from offbeat.world.network import Network
 from offbeat.world.world import World
@@ -129,7 +130,7 @@ def _read(rows: Iterable[Row], clients: int) -> list[_Seen]:
     tasks: dict[int, _Task] = {}
     there: dict[int, float] = {}
     begun = 0.0
-    for row in rows:
+    for row in chain.from_iterable(map(spread, rows)):
         if row.name == "begin":
             begun, there = row.t, dict.fromkeys(there, 0.0)
         t = row.t - begun

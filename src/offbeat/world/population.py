@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Purpose, stream
+from offbeat.core.streams import Draws, Purpose
 from offbeat.world.channel import Radio
 from offbeat.world.laws import PerClient, of_client
 from offbeat.world.world import World
@@ -50,14 +50,27 @@ def _own(share: float | list[float], client: int) -> float:
     return share[client] if isinstance(share, list) else share
 
 
+def _periods(
+    start: float, period: float, present: float, join: float, leave: float
+) -> Iterator[tuple[float, float]]:
+    """The first `present` share of each period from `start` on, as far as it is between join and leave."""
+    while start < leave:
+        begin, end = max(start, join), min(start + present * period, leave)
+        if begin < end:
+            yield begin, end
+        start += period
+
+
 class Population:
     """The clients of a world under a seed."""
 
     def __init__(self, world: World, seed: int) -> None:
-        self._world, self._seed = world, seed
+        self._world, self._draws = world, Draws(seed)
         self._known: dict[int, _Client] = {}
         self._radio = Radio(world.channel, seed) if world.channel else None
         self._varies = bool(world.jitter or world.change or world.per_task)
+        speed = world.seconds_per_step
+        self._law = None if callable(speed) or isinstance(speed, list | float) else speed
 
     def task(self, client: int, bits: int) -> Outcome:
         """Give a client its next task, with so many bits each way."""
@@ -74,7 +87,7 @@ class Population:
     def _lost(self, client: int, number: int) -> float:
         dropout = _own(self._world.availability.dropout, client)
         if dropout:
-            generator = stream(self._seed, Purpose.AVAILABILITY, client, number + 1)
+            generator = self._draws.at(Purpose.AVAILABILITY, client, number + 1)
             if generator.random() < dropout:
                 return float(1 - generator.random())
         return 1.0
@@ -93,22 +106,14 @@ class Population:
         """The intervals (seconds) in which a client is there, in order, possibly without end."""
         availability = self._world.availability
         if availability.intervals is not None:
-            yield from ((a, _FOREVER if b is None else b) for a, b in availability.intervals[client])
-            return
-        generator = stream(self._seed, Purpose.AVAILABILITY, client)
+            return ((a, _FOREVER if b is None else b) for a, b in availability.intervals[client])
+        generator = self._draws.at(Purpose.AVAILABILITY, client)
         join = 0.0 if availability.join is None else of_client(availability.join, client, generator)
         leave = _FOREVER if availability.leave is None else of_client(availability.leave, client, generator)
         if availability.period is None or availability.present == 1.0:
-            if join < leave:
-                yield join, leave
-            return
+            return iter([(join, leave)] if join < leave else [])
         start = -float(generator.random()) * availability.period
-        while start < leave:
-            begin = max(start, join)
-            end = min(start + availability.present * availability.period, leave)
-            if begin < end:
-                yield begin, end
-            start += availability.period
+        return _periods(start, availability.period, availability.present, join, leave)
 
     @property
     def always_there(self) -> bool:
@@ -116,26 +121,26 @@ class Population:
         return self._world.availability.always
 
     def _meet(self, client: int) -> _Client:
-        network = self._world.network
-        links = stream(self._seed, Purpose.NETWORK, client)
+        network, speed = self._world.network, self._draw_speed(client)
+        if network.free:
+            return _Client(0, speed, 0.0, 0.0, 0.0)
+        links = self._draws.at(Purpose.NETWORK, client)
 
         def link(bandwidth: PerClient | None) -> float:
             return 0.0 if bandwidth is None else of_client(bandwidth, client, links)
 
-        if network.free:
-            return _Client(0, self._draw_speed(client), 0.0, 0.0, 0.0)
         latency = of_client(network.latency, client, links)
-        return _Client(0, self._draw_speed(client), latency, link(network.up), link(network.down))
+        return _Client(0, speed, latency, link(network.up), link(network.down))
 
     def _draw_speed(self, client: int) -> float:
         """A client's own seconds per step; 0 where tasks are listed or computed one by one."""
         speed = self._world.seconds_per_step
         if callable(speed):
             return 0.0
-        if isinstance(speed, Sequence):
+        if isinstance(speed, list):
             own = speed[client]
-            return 0.0 if isinstance(own, Sequence) else float(own)
-        return of_client(speed, client, stream(self._seed, Purpose.SPEED, client))
+            return 0.0 if isinstance(own, list) else float(own)
+        return of_client(speed, client, self._draws.at(Purpose.SPEED, client))
 
     def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
         speed = self._world.seconds_per_step
@@ -144,18 +149,16 @@ class Population:
             seconds = float(speed(client, number))
             if not 0 < seconds < _FOREVER:
                 raise UsageError(f"seconds_per_step({client}, {number}) = {seconds} must be above 0")
-        elif isinstance(speed, Sequence) and isinstance(own := speed[client], Sequence):
+        elif isinstance(speed, list) and isinstance(own := speed[client], list):
             seconds = float(own[min(number, len(own) - 1)])
         return self._vary(client, number, known, seconds) if self._varies else seconds
 
     def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
         """Re-draw the client's speed where the world says so, and jitter this task's."""
-        world, speed = self._world, self._world.seconds_per_step
-        generator = stream(self._seed, Purpose.JITTER, client, number)
-        if not (callable(speed) or isinstance(speed, Sequence | float)) and (
-            world.per_task or (world.change and generator.random() < world.change)
-        ):
-            seconds = known.speed = speed.draw(generator)
+        world, law = self._world, self._law
+        generator = self._draws.at(Purpose.JITTER, client, number)
+        if law is not None and (world.per_task or (world.change and generator.random() < world.change)):
+            seconds = known.speed = law.draw(generator)
         if jitter := _own(world.jitter, client):
             seconds = max(0.05 * seconds, float(generator.normal(seconds, jitter * seconds)))
         return seconds
@@ -167,5 +170,5 @@ class Population:
         up = known.latency + (bits / known.up if known.up else 0.0)
         delay = self._world.network.delay
         if delay is not None:
-            up += delay.draw(stream(self._seed, Purpose.NETWORK, client, number + 1))
+            up += delay.draw(self._draws.at(Purpose.NETWORK, client, number + 1))
         return Outcome(per_step, down, up, known.latency, lost)
