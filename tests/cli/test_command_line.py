@@ -352,7 +352,7 @@ def test_kill_ctrl_c_and_resume(long_recipe: str) -> None:
     assert record.status == "interrupted"
     saved = record.checkpoint()
     assert saved is not None
-    assert saved.journal == rows_in(directory, "journal") > 0
+    assert saved.journal == record.length > 0
     ended = process("resume", directory, "--workers", 1)
     assert ended.code == 0, ended.err
     loaded = load_recipe(long_recipe)
