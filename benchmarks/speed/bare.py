@@ -47,7 +47,7 @@ def train(
 ) -> None:
     """One client's steps."""
     for batch in batches(len(y), job, generator):
-        loss = cross_entropy(module(x[batch]), y[batch])
+        loss = cross_entropy(module(x.index_select(0, batch)), y.index_select(0, batch))
         gradients = torch.autograd.grad(loss, parameters)
         with torch.no_grad():
             torch._foreach_add_(parameters, gradients, alpha=-job.lr)
