@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 PIECE = 2**16  # elements: what several operations need of them fits in a cache
-LONG = 2**20  # elements, from which on threads pay
+LONG = 2**20  # elements, from which on threads do not cost; what they gain is a matter of the memory
 
 
 def sweep(body: Callable[..., object], *vectors: Tensor) -> None:

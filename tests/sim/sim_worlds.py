@@ -13,6 +13,7 @@ import offbeat as ob
 from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
+from offbeat.sim.executor import Executor
 
 CLIENTS = 5
 
@@ -140,3 +141,20 @@ def on_disk(directory: Path) -> dict[str, Any]:
         database.close()
     model = (directory / "model.safetensors").read_bytes()
     return {**tables, "model": hashlib.sha256(model).hexdigest()}
+
+
+class Lent:
+    """Workers that outlive a run: what a run leaves behind is cancelled, not waited for."""
+
+    def __init__(self, pool: Executor) -> None:
+        self._pool = pool
+        self._given: set[int] = set()
+        self.result, self.cancel, self.evaluate = pool.result, pool.cancel, pool.evaluate
+
+    def submit(self, task: LocalTask, base: Any, due: float, inputs: Any) -> None:
+        self._given.add(task.task)
+        self._pool.submit(task, base, due, inputs)
+
+    def close(self) -> None:
+        for task in self._given:
+            self._pool.cancel(task)

@@ -5,32 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from sim_worlds import WORLDS, digits, make, normed, outcome
+from sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
 import offbeat as ob
 import offbeat.sim.simulate as module
-from offbeat.core.learner import LocalTask
 from offbeat.sim.workers import Workers
 
 EVERY = pytest.mark.parametrize("name", ob.ALGORITHMS)
 TASKS = ob.Until(tasks=60)
-
-
-class Lent:
-    """Processes that outlive a run: what a run leaves behind is cancelled, not waited for."""
-
-    def __init__(self, pool: Workers) -> None:
-        self._pool = pool
-        self._given: set[int] = set()
-        self.result, self.cancel, self.evaluate = pool.result, pool.cancel, pool.evaluate
-
-    def submit(self, task: LocalTask, base: Any, due: float, inputs: Any) -> None:
-        self._given.add(task.task)
-        self._pool.submit(task, base, due, inputs)
-
-    def close(self) -> None:
-        for task in self._given:
-            self._pool.cancel(task)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sim_worlds import WORLDS, Wrapped, digits, make, normed, outcome
+from sim_worlds import WORLDS, Lent, Wrapped, digits, make, normed, outcome
 
 import offbeat as ob
 import offbeat.sim.simulate as module
@@ -53,23 +53,6 @@ def cluster() -> Iterator[Any]:
 @pytest.fixture(scope="module")
 def learner() -> ob.TorchLearner:
     return digits()
-
-
-class Lent:
-    """Actors that outlive a run: what a run leaves behind is cancelled, not waited for."""
-
-    def __init__(self, pool: RayWorkers) -> None:
-        self._pool = pool
-        self._given: set[int] = set()
-        self.result, self.cancel, self.evaluate = pool.result, pool.cancel, pool.evaluate
-
-    def submit(self, task: LocalTask, base: Any, due: float, inputs: Any) -> None:
-        self._given.add(task.task)
-        self._pool.submit(task, base, due, inputs)
-
-    def close(self) -> None:
-        for task in self._given:
-            self._pool.cancel(task)
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
 SMALL = 2**18  # bytes of an update up to which the database takes it faster than a file
 MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the room they took
 WRITERS = 4
-"""Files written at the same time: disks take several as fast as one."""
+"""Files written at the same time: one waits for the disk while another is copied."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
     "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB NOT NULL)",
