@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from msgspec.structs import astuple
+
 import offbeat as ob
 from offbeat.net.recorded import JournalBooks
 from offbeat.net.snapshot import Snapshot
@@ -37,7 +39,7 @@ class Played:
             while self._rows and self._rows[0].t <= t:
                 row = self._rows.pop(0)
                 self._books.feed(row)
-                values = (*row[:-1], json.dumps(row.data) if row.data else None)
+                values = (*astuple(row)[:-1], json.dumps(row.data) if row.data else None)
                 database.execute(f"INSERT INTO journal VALUES ({','.join('?' * 11)})", values)
             while self._metrics and self._metrics[0].t <= t:
                 self._last = self._metrics.pop(0)

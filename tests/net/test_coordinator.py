@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -540,11 +541,11 @@ def test_a_past_that_does_not_come_again_is_an_error_that_says_where(what: str) 
     joined, begin, train = c.take().rows
     recorded, says = {
         "other steps": (
-            [begin, train._replace(steps=7)],
+            [begin, msgspec.structs.replace(train, steps=7)],
             r"now gives Row\(.*steps=6.*, the journal has .*steps=7",
         ),
         "one too many": (
-            [begin, train, train._replace(seq=3)],
+            [begin, train, msgspec.structs.replace(train, seq=3)],
             r"now gives None, the journal has Row\(seq=3",
         ),
         "one too few": ([begin], r"now gives Row\(seq=2, .*'train'.*, the journal has None"),

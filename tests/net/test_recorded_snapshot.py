@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from played_run import NAMES, Played, recorded
 
 import offbeat as ob
@@ -69,7 +70,7 @@ def test_the_speed_and_the_staleness_of_the_last_update():
 
 
 def test_an_update_of_another_task_does_not_end_the_one_in_hand():
-    newer = TRAIN._replace(seq=2, t=5.0, task=5)
+    newer = replace(TRAIN, seq=2, t=5.0, task=5)
     late = Row(3, 6.0, "event", "arrived", 0, 4, 0, 0, 0, 10, {"seconds": 6.0})
     site = books(JOINED, TRAIN, newer, late).snapshot().sites[0]
     assert (site.state, site.task, site.updates) == ("training", 5, 1)
@@ -84,7 +85,7 @@ def test_updates_that_were_refused_are_counted_by_reason():
 
 def test_who_comes_back_with_its_task_is_at_work():
     left = Row(2, 5.0, "event", "left", 0, 4, data={"reason": "lease"})
-    back = JOINED._replace(seq=3, t=9.0, task=4)
+    back = replace(JOINED, seq=3, t=9.0, task=4)
     assert books(JOINED, TRAIN, left).snapshot().sites[0].state == "away"
     site = books(JOINED, TRAIN, left, back).snapshot().sites[0]
     assert (site.state, site.task) == ("training", 4)

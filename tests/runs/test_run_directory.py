@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import astuple
 from safetensors.torch import load_file
 
 import offbeat as ob
@@ -279,7 +280,7 @@ def test_a_run_of_format_1_is_read_and_can_go_on(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "whole" / "run.db")) as database, database:
         database.execute("DELETE FROM journal WHERE name = 'joined'")
         for row in rows[:3]:
-            values = (*row[:-1], json.dumps(row.data))
+            values = (*astuple(row)[:-1], json.dumps(row.data))
             database.execute(f"INSERT INTO journal VALUES ({','.join('?' * 11)})", values)
         database.execute("UPDATE meta SET value = '1' WHERE key = 'format'")
     old = ob.read_run(tmp_path / "whole")

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import offbeat as ob
 from offbeat.algorithms.fedasmu_request import Fixed
@@ -126,8 +127,8 @@ def test_who_was_there_when():
 
 
 def test_time_starts_when_the_run_begins():
-    late = [row._replace(t=row.t + 100.0) for row in rows(ob.World(SPEEDS), tasks=50)]
-    joined = [row._replace(t=60.0) if row.name == "joined" else row for row in late]
+    late = [replace(row, t=row.t + 100.0) for row in rows(ob.World(SPEEDS), tasks=50)]
+    joined = [replace(row, t=60.0) if row.name == "joined" else row for row in late]
     fit = fit_world(joined, 4)
     assert fit.world.availability.intervals is None
     assert fit.world.seconds_per_step == pytest.approx(SPEEDS)

@@ -27,11 +27,12 @@ could not establish, and chose:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain_dataclass
-from dataclasses import field, replace
+from dataclasses import field
 from math import e, log
 from typing import Annotated, Any, Literal
 
 import torch
+from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor

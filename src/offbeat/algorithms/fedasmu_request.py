@@ -10,12 +10,13 @@ on the client's behalf, and neither a replay nor a resumed run needs a model to 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from math import cos, log, pi
 from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor

@@ -5,9 +5,10 @@ the slot T' / N, for N updates in T' seconds, a schedule takes what the periodic
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 

@@ -6,8 +6,9 @@ for it, n_1 C_1 = … = n_|Π| C_|Π| and Σ n_k = n. So a device with a better 
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import fsum, isfinite
+
+from msgspec.structs import replace
 
 from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError

@@ -13,9 +13,10 @@ model is a mean of models, w := Σ_{k∈Π} w_k (w_o + û_k), weighted by data a
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from typing import Annotated
 
+from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor

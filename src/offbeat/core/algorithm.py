@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 from torch import Tensor
 
@@ -30,8 +31,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose
 
 
-@dataclass(slots=True)
-class Task:
+class Task(msgspec.Struct):
     """What the server knows of one assignment of local training to one client.
 
     `share` (p_i), `staleness` (versions published since `base`), `arrival` (how many updates came
@@ -122,8 +122,7 @@ class Schedule(Protocol):
         """React to one event. Each command takes effect before the next one is asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Update:
+class Update(msgspec.Struct, frozen=True, gc=False):
     """One arrived update, as an aggregator sees it: the model trained from, and the change.
 
     `delta` is Δ_i = w_i − w_o over the flat values. Read it, never write to it. `lr` is the learning
@@ -135,11 +134,11 @@ class Update:
     base: Model
     delta: Tensor
     integers: Tensor
-    metrics: Metrics = field(default_factory=dict)
+    metrics: Metrics = msgspec.field(default_factory=dict)
     lr: float = 0.0
     shared: Tensor | None = None
     fresh: Model | None = None
-    note: Mapping[str, Any] = field(default_factory=dict)
+    note: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
 class Aggregator(Protocol):

@@ -7,8 +7,9 @@ may need it (FedAT's tier); no other note changes what is done.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from offbeat.core.events import ClientId, TaskId, Version
 
@@ -16,8 +17,7 @@ Note = Mapping[str, Any]
 UNSTAMPED = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Train:
+class Train(Struct, frozen=True, gc=False):
     """Train this idle client for `steps` local steps from the current global model.
 
     With `hold` it keeps its update when it is done, and says that it is `Ready`. With `ask_after` the
@@ -35,8 +35,7 @@ class Train:
     hold: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True, gc=False):
     """Send the client that has just asked (`WantsModel`) the current global model, to merge into its own.
 
     `clock` is what the merge takes for the model's age in the run (FedASMU's g); 0, the default, stands
@@ -49,8 +48,7 @@ class Send:
     version: Version = UNSTAMPED
 
 
-@dataclass(frozen=True, slots=True)
-class Recall:
+class Recall(Struct, frozen=True, gc=False):
     """Ask a client in training to report what it has at its next epoch's end; `task` is stamped.
 
     Its update then arrives with the steps it has done, which may be all of them.
@@ -60,8 +58,7 @@ class Recall:
     task: TaskId = UNSTAMPED
 
 
-@dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Struct, frozen=True, gc=False):
     """Measure the channel of these clients now; the answer is `Measured`.
 
     `seconds` is the radio time to be shared among them (none: the channel's own iteration).
@@ -71,8 +68,7 @@ class Measure:
     seconds: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Upload:
+class Upload(Struct, frozen=True, gc=False):
     """Let a client that is ready send its update, within so many bits (none: all it takes).
 
     `task` is stamped by the server.
@@ -83,8 +79,7 @@ class Upload:
     task: TaskId = UNSTAMPED
 
 
-@dataclass(frozen=True, slots=True)
-class Discard:
+class Discard(Struct, frozen=True, gc=False):
     """A client that is ready need not send its update: it is free again. `task` is stamped."""
 
     client: ClientId
@@ -92,8 +87,7 @@ class Discard:
     task: TaskId = UNSTAMPED
 
 
-@dataclass(frozen=True, slots=True)
-class Aggregate:
+class Aggregate(Struct, frozen=True, gc=False):
     """Make the next version of the global model out of these arrived updates, in this order.
 
     With `server_step=False` the aggregator's step is applied as it is, past momentum and the like.
@@ -107,8 +101,7 @@ class Aggregate:
     clients: tuple[ClientId, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Struct, frozen=True, gc=False):
     """Never use this arrived update; `reason` is for the journal and for the client."""
 
     task: TaskId
@@ -116,23 +109,20 @@ class Drop:
     client: ClientId = UNSTAMPED
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Struct, frozen=True, gc=False):
     """Feed `Timer(timer)` at time `at` (seconds); a timer of that name is replaced."""
 
     timer: str
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class CancelTimer:
+class CancelTimer(Struct, frozen=True, gc=False):
     """Forget this timer."""
 
     timer: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(Struct, frozen=True, gc=False):
     """The run is over."""
 
     reason: str

@@ -5,7 +5,8 @@ The ordered list of (time, event) is the journal.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 ClientId = int
 TaskId = int
@@ -13,8 +14,7 @@ Version = int
 Metrics = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Joined:
+class Joined(Struct, frozen=True, gc=False):
     """A client is there and idle. Before `Begin` this only fills the fleet.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉.
@@ -30,13 +30,11 @@ class Joined:
     labels: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Begin:
+class Begin(Struct, frozen=True, gc=False):
     """Enough clients are there: the schedule starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(Struct, frozen=True, gc=False):
     """A client has finished a task it was told to hold: it waits to be told to upload or to discard it.
 
     The metrics have what can be chosen by, such as "norm", the length of its update.
@@ -48,16 +46,14 @@ class Ready:
     metrics: Metrics = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Struct, frozen=True, gc=False):
     """The answer to `Measure`: each client's capacity in bits per symbol, and the symbols there are."""
 
     capacities: tuple[tuple[ClientId, float], ...]
     symbols: float
 
 
-@dataclass(frozen=True, slots=True)
-class Arrived:
+class Arrived(Struct, frozen=True, gc=False):
     """A client's update is here: `steps` local steps done, with the client's own metrics.
 
     Only what a schedule may decide on travels in the event; the tensors stay with the driver.
@@ -69,8 +65,7 @@ class Arrived:
     metrics: Metrics = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class WantsModel:
+class WantsModel(Struct, frozen=True, gc=False):
     """In mid-task, after `steps` local steps, a client asks for the current global model.
 
     It is told the outcome at once: the schedule's `Send`, or that there is nothing for it.
@@ -81,8 +76,7 @@ class WantsModel:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True, gc=False):
     """A task came to nothing (crash, dropout), while its client stays and is idle again."""
 
     client: ClientId
@@ -90,8 +84,7 @@ class Lost:
     reason: str = "dropout"
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True, gc=False):
     """A client is gone; the task it was training, if any, is lost with it.
 
     The driver need not name the task: the server fills it in before the schedule sees the event.
@@ -102,8 +95,7 @@ class Left:
     reason: str = "left"
 
 
-@dataclass(frozen=True, slots=True)
-class Timer:
+class Timer(Struct, frozen=True, gc=False):
     """A timer set by the schedule fired."""
 
     timer: str

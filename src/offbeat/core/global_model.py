@@ -6,9 +6,9 @@ that needs it: memory grows with the versions in flight, not with the clients.
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Algorithm, Task, Update
 from offbeat.core.commands import Aggregate

@@ -5,7 +5,10 @@ Rows are what a database stores, what `offbeat journal` prints, and what a repla
 """
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import (
@@ -44,7 +47,7 @@ COMMAND_NAMES = (
 )  # fmt: skip
 
 
-class Row(NamedTuple):
+class Row(Struct, frozen=True, gc=False):
     """One event or command.
 
     `t` is in seconds; `base` is the version a task started from, `version` the current one (for an
@@ -65,8 +68,9 @@ class Row(NamedTuple):
 
     def flat(self) -> dict[str, Any]:
         """One flat mapping: the columns, then what `data` holds."""
-        columns = self._asdict()
-        return {**{k: v for k, v in columns.items() if k != "data"}, **(self.data or {})}
+        columns = asdict(self)
+        del columns["data"]
+        return {**columns, **(self.data or {})}
 
 
 def present_row(samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None) -> Row:
@@ -105,7 +109,7 @@ def spread(row: Row, after: int = -1) -> Iterator[Row]:
         }
         if labels is not None and labels[client] is not None:
             own["labels"] = labels[client]
-        yield row._replace(seq=first + client, client=client, data=own)
+        yield replace(row, seq=first + client, client=client, data=own)
 
 
 def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:

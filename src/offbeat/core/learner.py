@@ -1,9 +1,10 @@
 """What a driver needs from whoever trains: the contract between core and the PyTorch learner."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from msgspec import Struct, field
 from torch import Tensor
 
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
@@ -11,8 +12,7 @@ from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import Objective
 
 
-@dataclass(frozen=True, slots=True)
-class LocalTask:
+class LocalTask(Struct, frozen=True, gc=False):
     """What determines a local training, besides models and state: small enough to send anywhere.
 
     `lr_factor` multiplies the learning rate. `fresh` says which model is merged in mid-task, and when.
@@ -27,8 +27,7 @@ class LocalTask:
     fresh: "Fresh | None" = None
 
 
-@dataclass(frozen=True, slots=True)
-class Fresh:
+class Fresh(Struct, frozen=True, gc=False):
     """After so many local steps, merge this version; `clock` is a number for its weight."""
 
     after: int
@@ -36,16 +35,14 @@ class Fresh:
     clock: int
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(Struct, frozen=True, gc=False):
     """What a task needs besides its base: the client's own state, and the fresh model if there is one."""
 
     state: Tensors = field(default_factory=dict)
     fresh: Model | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LocalResult:
+class LocalResult(Struct, frozen=True, gc=False):
     """What a training gives: Δ = w_i − w_o over the flat values, integer buffers, and metrics.
 
     `lr` is the learning rate it was done with, `shared` the change for the vector that travels with the

@@ -6,10 +6,11 @@ arithmetic on one vector, whatever the architecture.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
+import msgspec
 import torch
 from torch import Tensor, nn
 
@@ -105,14 +106,13 @@ def _entry(name: str, tensor: Tensor, section: str) -> Entry:
     return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(msgspec.Struct, frozen=True):
     """One immutable version of a model: never write to its vectors."""
 
     layout: Layout
     values: Tensor
     integers: Tensor
-    shared: Tensor = field(default_factory=lambda: torch.zeros(0))
+    shared: Tensor = msgspec.field(default_factory=lambda: torch.zeros(0))
 
     @classmethod
     def of(cls, module: nn.Module) -> "Model":

@@ -16,7 +16,7 @@ from offbeat.net.messages import Hello, Result
 
 MOST_SAMPLES = 2**40
 _ALIGNMENT = 64  # of PyTorch's own memory: the last bits of a dot product can depend on where a vector starts
-_TAKEN = frozenset({*Row._fields, "seconds"})  # what a journal's reader would mistake a metric for
+_TAKEN = frozenset({*Row.__struct_fields__, "seconds"})  # what a journal's reader would mistake a metric for
 
 
 class RejectedError(OffbeatError, ValueError):

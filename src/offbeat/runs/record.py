@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from offbeat.core.errors import UsageError
 from offbeat.core.journal import Row, spread
 from offbeat.runs.schema import DATABASE, FORMAT, Metric
@@ -96,11 +98,7 @@ class RunRecord:
             query, values = f"{query} AND kind = ?", [*values, kind]
         values = [*values, -1 if limit is None else limit]
         stored = self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values))
-        found = (
-            each
-            for *columns, data in stored
-            for each in spread(Row._make((*columns, json.loads(data) if data else None)), last)
-        )
+        found = (each for columns in stored for each in spread(_row(*columns), last))
         return islice(found, limit)
 
     @property
@@ -159,6 +157,12 @@ class RunRecord:
             raise UsageError(f"{self.path / DATABASE} cannot be read: {error}") from None
         finally:
             database.close()
+
+
+def _row(*columns: Any) -> Row:
+    """A row as it is stored, with its `data` in JSON."""
+    row = Row(*columns)
+    return replace(row, data=json.loads(columns[-1])) if row.data else row
 
 
 def flat(metric: Metric) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, Self
 
+from msgspec.structs import astuple
+
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
@@ -297,5 +299,5 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _json(row: Row | Metric) -> tuple[Any, ...]:
-    *columns, data = row
+    *columns, data = row if isinstance(row, Metric) else astuple(row)
     return (*columns, json.dumps(data) if data else None)

@@ -1,7 +1,8 @@
 """The course of a task in training: when it asks for a fresh model, and when it ends, in virtual time."""
 
-from dataclasses import dataclass
 from math import ceil
+
+from msgspec import Struct
 
 from offbeat.core.commands import Train, Upload
 from offbeat.core.events import Arrived, Event, Lost, Ready, WantsModel
@@ -9,8 +10,7 @@ from offbeat.core.learner import Fresh, LocalTask
 from offbeat.world.population import Outcome
 
 
-@dataclass(slots=True)
-class Course:
+class Course(Struct):
     """One task under way.
 
     It downloads the model, does its steps, pausing for the fresh model after `ask_after` of them, and

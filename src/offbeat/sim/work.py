@@ -5,8 +5,9 @@ same events happen in the same order, while metrics come from the record and no 
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Task
 from offbeat.core.codec import Codec

@@ -5,7 +5,8 @@ happens to others; a client that is never given work costs nothing.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Draws, Purpose
@@ -16,8 +17,7 @@ from offbeat.world.world import World
 _FOREVER = float("inf")
 
 
-@dataclass(slots=True)
-class _Client:
+class _Client(Struct):
     """What is known of a client that has been given work: links in bits per second, 0 if free."""
 
     tasks: int
@@ -27,8 +27,7 @@ class _Client:
     down: float
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True, gc=False):
     """How a task goes, in seconds: `down` for the model, `per_step`, `up` for the update.
 
     `latency` is that of a message without a model, each way. `lost` is the share of its time after which
