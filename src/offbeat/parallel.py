@@ -11,6 +11,15 @@ PIECE = 2**16  # elements: what several operations need of them fits in a cache
 LONG = 2**20  # elements, from which on threads do not cost; what they gain is a matter of the memory
 
 
+def fill(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
+    """The vector whose pieces `body(out, *pieces)` gives: in `out`, or in a new tensor if that is None."""
+    if vectors[0].numel() <= PIECE:
+        return body(None, *vectors)
+    out = torch.empty_like(vectors[0])
+    sweep(body, out, *vectors)
+    return out
+
+
 def sweep(body: Callable[..., object], *vectors: Tensor) -> None:
     """Call `body` with the vectors' first pieces, their second pieces, and so on, each once.
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from msgspec import structs
 from test_reductions import Pull, play, replay, same_model
 
 import offbeat as ob
@@ -92,7 +93,7 @@ class Waiting(Aggregator):
 
     def step(self, updates: Sequence[Update], model: Model, memory: dict[str, torch.Tensor]) -> torch.Tensor:
         if not memory:
-            nothing = replace(updates[0], delta=torch.zeros_like(model.values))
+            nothing = structs.replace(updates[0], delta=torch.zeros_like(model.values))
             self.window.step([nothing] * self.window.size, model, memory)
         assert len(updates) == self.window.size
         return [self.window.step([u], model, memory) for u in updates][-1]

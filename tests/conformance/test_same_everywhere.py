@@ -4,7 +4,7 @@ The driver here has its own queue and knows nothing of `offbeat.sim`; all give t
 both that train give the same bits.
 """
 
-from dataclasses import replace
+
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import offbeat as ob

@@ -1,9 +1,9 @@
 """A server and its global model, driven by hand: the test says who arrives when, and with what."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Train

@@ -19,22 +19,27 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import Constant, Staleness
 from offbeat.core.validation import CLOSED
-from offbeat.parallel import PIECE, sweep
+from offbeat.parallel import PIECE, fill
+
+_NOTHING = torch.tensor(-0.0)  # what any number may be added to without a change, 0.0 and −0.0 too
 
 
 def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """Σ c_i v_i in a fresh tensor, summed in order."""
-    total = torch.empty_like(vectors[0])
-    sweep(lambda out, *parts: add_up(parts, coefficients, out), total, *vectors)
+    return fill(lambda out, *parts: add_up(parts, coefficients, out), *vectors)
+
+
+def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
+    """Σ c_i v_i in `out`, which must not be one of them, or in a fresh tensor."""
+    total = scaled(vectors[0], coefficients[0], out)
+    for vector, coefficient in zip(vectors[1:], coefficients[1:], strict=True):
+        total.add_(vector, alpha=coefficient)
     return total
 
 
-def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor) -> Tensor:
-    """Σ c_i v_i in `out`, which must not be one of them."""
-    torch.mul(vectors[0], coefficients[0], out=out)
-    for vector, coefficient in zip(vectors[1:], coefficients[1:], strict=True):
-        out.add_(vector, alpha=coefficient)
-    return out
+def scaled(vector: Tensor, coefficient: float, out: Tensor | None = None) -> Tensor:
+    """c v, with the bits of `torch.mul`, which takes twice as long to make something of a Python number."""
+    return torch.add(_NOTHING, vector, alpha=coefficient, out=out)
 
 
 def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
@@ -52,17 +57,17 @@ def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor
 
 def toward_models(updates: Sequence[Update], coefficients: Sequence[float], model: Model) -> Tensor:
     """Σ c_i (w_i − w): the step toward the clients' models, w_i = base + Δ_i."""
-    step = torch.empty_like(model.values)
+    count = len(updates)
     moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
-    starts = [start for start, _ in moved]  # of the others base − w is zero
+    # of the others base − w is zero
 
-    def add(out: Tensor, w: Tensor, *parts: Tensor) -> None:
-        add_up(parts[: len(updates)], coefficients, out)
-        for start, (_, coefficient) in zip(parts[len(updates) :], moved, strict=True):
-            out.add_(start - w, alpha=coefficient)
+    def add(out: Tensor | None, w: Tensor, *parts: Tensor) -> Tensor:
+        step = add_up(parts[:count], coefficients, out)
+        for start, (_, coefficient) in zip(parts[count:], moved, strict=True):
+            step.add_(start - w, alpha=coefficient)
+        return step
 
-    sweep(add, step, model.values, *(u.delta for u in updates), *starts)
-    return step
+    return fill(add, model.values, *[u.delta for u in updates], *[start for start, _ in moved])
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -20,12 +20,13 @@ from dataclasses import dataclass as plain
 from math import log, sqrt
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import kept
+from offbeat.algorithms.aggregators import kept, scaled
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import Asking, Fixed, Learned, Never, Selector
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
@@ -39,7 +40,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.programme import Programme
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain
-from offbeat.parallel import sweep
+from offbeat.parallel import fill
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -182,15 +183,14 @@ class AdaptiveMixing(Aggregator):
         controls.s, controls.t = t - start, update.note.get("round", t)
         controls.xi = controls.xi_at(int(controls.s), int(controls.t))
         alpha = self.mu * controls.xi / (1 + self.mu * controls.xi)
-        direction = torch.empty_like(w)
 
-        def direct(out: Tensor, base: Tensor, delta: Tensor, now: Tensor) -> None:
-            torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
+        def direct(out: Tensor | None, base: Tensor, delta: Tensor, now: Tensor) -> Tensor:
+            return torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
 
-        sweep(direct, direction, update.base.values, update.delta, w)
+        direction = fill(direct, update.base.values, update.delta, w)
         if self.adaptive:
             self._remember(key, controls, direction[:d], memory)
-        return direction.mul_(alpha)
+        return scaled(direction, alpha, direction)
 
     def _controls(self, key: str, memory: Tensors) -> Controls:
         saved = memory.get(f"controls {key}")
@@ -205,8 +205,8 @@ class AdaptiveMixing(Aggregator):
         c.iota -= self.iota_rate * slope * by_iota
 
     def _remember(self, key: str, c: Controls, direction: Tensor, memory: Tensors) -> None:
-        values = [c.lam, c.sigma, c.iota, c.xi, c.s, c.t]
-        memory[f"controls {key}"] = torch.tensor(values, dtype=torch.float64)
+        values = np.array((c.lam, c.sigma, c.iota, c.xi, c.s, c.t))
+        memory[f"controls {key}"] = torch.from_numpy(values)
         kept(memory, f"direction {key}", direction).copy_(direction)
 
 

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import Normalization, combine
+from offbeat.algorithms.aggregators import Normalization, combine, scaled
 from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
@@ -75,19 +75,20 @@ class Window(Aggregator):
             memory.update(self._empty(model.values))
         step: Tensor | None = None
         for update in updates:
-            self._slide(update, memory)
-            if memory["arrivals"] <= self.size:
+            if self._slide(update, memory) <= self.size:
                 continue
             if self.kind == "param":
-                step = torch.mul(memory["sum"], 1 / float(memory["c"].sum()), out=step).sub_(model.values)
+                step = scaled(memory["sum"], 1 / float(memory["c"].sum()), step).sub_(model.values)
             else:
-                q, a = memory["q"], memory["a"]
-                mean_a = (q * a).sum() / q.sum()
-                scale = self.scale * float(mean_a / q.sum())
-                step = (
-                    torch.mul(memory["sum"], scale) if step is None else step.add_(memory["sum"], alpha=scale)
-                )
+                scale = self.scale * self._per_share(memory)
+                step = scaled(memory["sum"], scale) if step is None else step.add_(memory["sum"], alpha=scale)
         return torch.zeros_like(model.values) if step is None else step
+
+    def _per_share(self, memory: Tensors) -> float:
+        """ā / Σ q_k, where ā = Σ q_k a_k / Σ q_k is 1 unless deltas are normalised."""
+        q, a = memory["q"], memory["a"]
+        total = float(q.sum()) if self.weights == "share" else float(self.size)
+        return (float((q * a).sum()) / total if self.normalize else 1.0) / total
 
     def _empty(self, like: Tensor) -> Tensors:
         """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k."""
@@ -98,16 +99,23 @@ class Window(Aggregator):
             "arrivals": torch.zeros((), dtype=torch.int64),
         }
 
-    def _slide(self, update: Update, memory: Tensors) -> None:
-        """The update takes the place of the oldest one."""
-        task, ring, total, c = update.task, memory["ring"], memory["sum"], memory["c"]
-        arrivals = int(memory["arrivals"].add_(1))
+    def _slide(self, update: Update, memory: Tensors) -> int:
+        """The update takes the place of the oldest one; returns how many have arrived."""
+        task, ring, total = update.task, memory["ring"], memory["sum"]
+        count, c = (
+            memory["arrivals"].numpy(),
+            memory["c"].numpy(),
+        )  # for a tensor one number takes longer
+        count += 1
+        arrivals = int(count)
         k = arrivals % self.size
-        oldest = float(c[k])
-        q = task.share if self.weights == "share" else 1.0
-        a = self.normalize.a(task.steps) if self.normalize else 1.0
-        newest = self.staleness(task.staleness) * q / a
-        c[k], memory["q"][k], memory["a"][k] = newest, q, a
+        oldest, newest = float(c[k]), self.staleness(task.staleness)
+        if self.weights == "share" or self.normalize:
+            q = task.share if self.weights == "share" else 1.0
+            a = self.normalize.a(task.steps) if self.normalize else 1.0
+            memory["q"][k], memory["a"][k] = q, a
+            newest = newest * q / a
+        c[k] = newest
 
         def replace(s: Tensor, x: Tensor, base: Tensor, delta: Tensor) -> None:
             s.sub_(x, alpha=oldest)
@@ -120,6 +128,7 @@ class Window(Aggregator):
         sweep(replace, total, ring[k], update.base.values, update.delta)
         if arrivals % RESUM == 0:
             total.copy_(combine(list(ring), c.tolist()))
+        return arrivals
 
 
 @algorithm(

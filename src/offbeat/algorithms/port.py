@@ -18,7 +18,6 @@ from itertools import takewhile
 from math import sqrt
 from typing import Annotated, Literal, Self
 
-import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -131,8 +130,9 @@ def _cosine(update: Update, model: Model) -> float:
         return 1.0
     vectors = (update.delta, model.values, update.base.values)
     along = delta2 = moved2 = 0.0
-    parts = [torch.split(v[: model.layout.parameters], CHUNK) for v in vectors]
-    for delta, now, base in zip(*parts, strict=True):
+    d = model.layout.parameters
+    for i in range(0, d, CHUNK):
+        delta, now, base = (v[i : min(i + CHUNK, d)] for v in vectors)
         delta, moved = delta.double(), now.double().sub_(base)
         along += float(delta.dot(moved))
         delta2 += float(delta.dot(delta))

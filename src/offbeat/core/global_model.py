@@ -85,21 +85,21 @@ class GlobalModel:
             self._algorithm.buffers == "mean" and layout.parameters < layout.values
         ):  # after momentum and the like: a mean, not a step towards it
             step[layout.parameters :] = _mean_buffers(updates, self.model)
-        newest = max(reversed(updates), key=lambda u: u.task.arrival)
-        shared = _mean_over_all_clients(updates, self.model.shared)
-        self.model = Model(self.model.layout, step.add_(self.model.values), newest.integers, shared)
+        integers, shared = self.model.integers, self.model.shared
+        if layout.integers:
+            integers = max(reversed(updates), key=lambda u: u.task.arrival).integers
+        if layout.shared:
+            shared = _mean_over_all_clients(updates, shared)
+        self.model = Model(layout, step.add_(self.model.values), integers, shared)
         self.version = command.version
 
 
 def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> torch.Tensor:
     """The shared vector is the mean over all N clients of what each has reported: + Σ Δ / N."""
-    reported = [u for u in updates if u.shared is not None] if shared.numel() else []
-    if not reported:
-        return shared
     mean = shared.clone()
-    for update in reported:
-        assert update.shared is not None
-        mean.add_(update.shared, alpha=1 / update.task.population)
+    for update in updates:
+        if update.shared is not None:
+            mean.add_(update.shared, alpha=1 / update.task.population)
     return mean
 
 

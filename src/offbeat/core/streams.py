@@ -48,11 +48,11 @@ class Draws:
         self._philox = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
         self._start = self._philox.state
+        self._key, self._counter = self._start["state"]["key"], self._start["state"]["counter"]
 
     def at(self, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
         """What `stream` of the same key gives, until `at` is called again."""
-        counter, key = self._start["state"]["counter"], self._start["state"]["key"]
-        key[1], counter[2], counter[3] = purpose, client, task
+        self._key[1], self._counter[2], self._counter[3] = purpose, client, task
         self._philox.state = self._start
         return self._generator
 

@@ -34,16 +34,16 @@ class Course(Struct):
         client, task, ask = self.command.client, self.command.task, self.command.ask_after
         if self.upload is not None:
             return self.upload[0] + self.outcome.up, Arrived(client, task, self.steps)
-        lost = self._lost()
-        if 0 < ask < self.steps and self.pause is None:
-            asks = self._done(ask) + self.outcome.latency
-            return (asks, WantsModel(client, task, ask)) if asks <= lost else (lost, Lost(client, task))
         event: Event
-        if self.command.hold:
+        if 0 < ask < self.steps and self.pause is None:
+            end, event = self._done(ask) + self.outcome.latency, WantsModel(client, task, ask)
+        elif self.command.hold:
             end, event = self._done(self.steps) + self.outcome.latency, Ready(client, task, self.steps)
         else:
             end, event = self._done(self.steps) + self.outcome.up, Arrived(client, task, self.steps)
-        return (end, event) if end <= lost else (lost, Lost(client, task))
+        if self.outcome.lost < 1.0 and self._lost() < end:
+            return self._lost(), Lost(client, task)
+        return end, event
 
     def answer(self, fresh: Fresh | None) -> None:
         """The request is answered; the client has waited for the model, or to hear that there is none."""
@@ -74,5 +74,4 @@ class Course(Struct):
 
     def _lost(self) -> float:
         """When the client drops out of it, at a share of the time it would take without a fresh model."""
-        share = self.outcome.lost
-        return self.started + share * self.outcome.seconds(self.command.steps) if share < 1 else float("inf")
+        return self.started + self.outcome.lost * self.outcome.seconds(self.command.steps)

@@ -8,7 +8,7 @@ after an interruption by letting it happen again from its journal, without train
 checkpoint: see `work.Recorded`.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from offbeat.core.algorithm import Algorithm
@@ -51,6 +51,7 @@ from offbeat.sim.work import Work
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
+_OF_A_TASK = (WantsModel, Ready, Arrived, Lost)
 _ENDS = (Arrived, Lost, Left)
 _TRAINED = (Ready, Arrived)
 
@@ -120,15 +121,16 @@ class Simulation:
     def step(self) -> None:
         """Let the next event happen, or stop."""
         time, event = self._next()
-        if event is not None:
-            self._evaluate_before(min(time, self.until.seconds or _NEVER))
+        limit = self.until.seconds
+        if event is not None and self.every.seconds is not None:
+            self._evaluate_before(time if limit is None else min(time, limit))
             if self.stop_reason is not None:
                 return
         if event is None:
             self._end("nothing is left to happen: no client trains, no timer is set")
-        elif self.until.seconds is not None and time > self.until.seconds:
-            self.now = self.until.seconds
-            self._end(f"reached {self.until.seconds:g} seconds")
+        elif limit is not None and time > limit:
+            self.now = limit
+            self._end(f"reached {limit:g} seconds")
         else:
             self._happen(time, event)
             self._check_limits()
@@ -155,55 +157,64 @@ class Simulation:
         """The next event that is still true."""
         while self._queue:
             time, event = self._queue.pop()
-            match event:
-                case WantsModel() | Ready() | Arrived() | Lost():
-                    course = self.courses.get(event.task)
-                    if course is not None and course.due is not None and course.due[1] is event:
-                        return time, event
-                case Timer():
-                    if self.server.timers.get(event.timer) == time:
-                        return time, event
-                case _:
+            if isinstance(event, _OF_A_TASK):
+                course = self.courses.get(event.task)
+                if course is not None and course.due is not None and course.due[1] is event:
                     return time, event
+            elif not isinstance(event, Timer) or self.server.timers.get(event.timer) == time:
+                return time, event
         return _NEVER, None
 
     def _happen(self, time: float, event: Event) -> None:
         """Feed one event, write it down, and carry out what the server commands."""
         self.now = time
-        work, server = self.work, self.server
-        match event:
-            case Ready():
-                self.courses[event.task].due = None
-                metrics = work.prepare(event.task) if self._norms else {}
-                event = Ready(event.client, event.task, event.steps, metrics)
-            case Arrived():
-                upload = self.courses[event.task].upload
-                metrics = work.finish(event.task, upload[1] if upload else None)
-                event = Arrived(event.client, event.task, event.steps, metrics)
-            case Lost():
-                work.lose(event.task)
-            case Left():
-                running = server.tasks.get(event.client)
-                if running is not None:
-                    work.lose(running.id)
+        server = self.server
+        met = _MEET.get(type(event))
+        if met is not None:
+            event = met(self, event)
         version = server.version
         commands = server.feed(time, event)
         subject = server.subject
         self._write(event_row(self.rows, time, event, version, subject))
-        if isinstance(event, Arrived) and subject is not None:
-            self.staleness_sum += subject.staleness
-            self.bits_up += int(event.metrics.get("bits", self._model_bits))
-            work.hold(subject)
         if subject is not None and isinstance(event, _ENDS):
+            if isinstance(event, Arrived):
+                self.staleness_sum += subject.staleness
+                self.bits_up += int(event.metrics.get("bits", self._model_bits))
+                self.work.hold(subject)
             del self.courses[subject.id]
         if isinstance(event, Left):
             self._queue_presence(event.client)
         for command in commands:
-            version = command.version if isinstance(command, Aggregate) else version
+            carry_out = _CARRY_OUT.get(type(command))
+            if isinstance(command, Aggregate):
+                version = command.version
             self._write(command_row(self.rows, time, command, version))
-            self._carry_out(time, command)
+            if carry_out is not None:
+                carry_out(self, command)
         if isinstance(event, WantsModel):
             self._answer(event, commands)
+
+    def _ready(self, event: Ready) -> Ready:
+        """The update's length is told to schedules that choose by it."""
+        self.courses[event.task].due = None
+        metrics = self.work.prepare(event.task) if self._norms else {}
+        return Ready(event.client, event.task, event.steps, metrics)
+
+    def _arrived(self, event: Arrived) -> Arrived:
+        """The training is waited for."""
+        upload = self.courses[event.task].upload
+        metrics = self.work.finish(event.task, upload[1] if upload else None)
+        return Arrived(event.client, event.task, event.steps, metrics)
+
+    def _lost(self, event: Lost) -> Lost:
+        self.work.lose(event.task)
+        return event
+
+    def _left(self, event: Left) -> Left:
+        running = self.server.tasks.get(event.client)
+        if running is not None:
+            self.work.lose(running.id)
+        return event
 
     def _answer(self, event: WantsModel, commands: list[Command]) -> None:
         """A request has been answered, with a model or with none: the task goes on."""
@@ -231,40 +242,46 @@ class Simulation:
             return event is None or isinstance(event, _TRAINED)
         return isinstance(event, Arrived)
 
-    def _carry_out(self, time: float, command: Command) -> None:
-        match command:
-            case Train():
-                outcome = self._population.task(command.client, self._model_bits)
-                epoch = self.server.fleet.steps_per_epoch(command.client)
-                course = Course(command, time, epoch, outcome, command.steps)
-                self.courses[command.task] = course
-                self.work.dispatch(command)
-                self._go_on(course)
-            case Send():
-                self.work.send(command)
-            case Recall():
-                course = self.courses[command.task]
-                if course.recall(time):
-                    self._go_on(course)
-            case Measure():
-                self._queue.push(time, self._measured(command))
-            case Upload():
-                course = self.courses[command.task]
-                course.upload = time, command
-                self._go_on(course)
-            case Discard():
-                del self.courses[command.task]
-                self.work.discard(command)
-            case Aggregate():
-                self.work.aggregate(command)
-                if self.every.versions is not None and command.version % self.every.versions == 0:
-                    self._evaluate(time)
-            case Drop():
-                self.work.drop(command.task)
-            case SetTimer():
-                self._queue.push(command.at, Timer(command.timer))
-            case _:
-                pass
+    # ---- commands ----
+
+    def _train(self, command: Train) -> None:
+        outcome = self._population.task(command.client, self._model_bits)
+        epoch = self.server.fleet.steps_per_epoch(command.client)
+        course = Course(command, self.now, epoch, outcome, command.steps)
+        self.courses[command.task] = course
+        self.work.dispatch(command)
+        self._go_on(course)
+
+    def _send(self, command: Send) -> None:
+        self.work.send(command)
+
+    def _recall(self, command: Recall) -> None:
+        course = self.courses[command.task]
+        if course.recall(self.now):
+            self._go_on(course)
+
+    def _measure(self, command: Measure) -> None:
+        self._queue.push(self.now, self._measured(command))
+
+    def _upload(self, command: Upload) -> None:
+        course = self.courses[command.task]
+        course.upload = self.now, command
+        self._go_on(course)
+
+    def _discard(self, command: Discard) -> None:
+        del self.courses[command.task]
+        self.work.discard(command)
+
+    def _aggregate(self, command: Aggregate) -> None:
+        self.work.aggregate(command)
+        if self.every.versions is not None and command.version % self.every.versions == 0:
+            self._evaluate(self.now)
+
+    def _drop(self, command: Drop) -> None:
+        self.work.drop(command.task)
+
+    def _set_timer(self, command: SetTimer) -> None:
+        self._queue.push(command.at, Timer(command.timer))
 
     def _measured(self, command: Measure) -> Measured:
         """What the channel is like now: a draw of its own for each measurement."""
@@ -353,3 +370,25 @@ class Simulation:
         if not self.every.never and self._last_evaluation != (self.now, self.server.version):
             self._evaluate(self.now)
         self.stop_reason = reason
+
+
+_MEET: dict[type, Callable[..., Event]] = {
+    Ready: Simulation._ready,
+    Arrived: Simulation._arrived,
+    Lost: Simulation._lost,
+    Left: Simulation._left,
+}
+"""What is done before the server hears of an event, which gives the event that it hears of."""
+
+_CARRY_OUT: dict[type, Callable[..., None]] = {
+    Train: Simulation._train,
+    Send: Simulation._send,
+    Recall: Simulation._recall,
+    Measure: Simulation._measure,
+    Upload: Simulation._upload,
+    Discard: Simulation._discard,
+    Aggregate: Simulation._aggregate,
+    Drop: Simulation._drop,
+    SetTimer: Simulation._set_timer,
+}
+"""How a command is carried out, by its kind; the others are the server's own affair."""

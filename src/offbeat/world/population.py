@@ -70,6 +70,9 @@ class Population:
         self._varies = bool(world.jitter or world.change or world.per_task)
         speed = world.seconds_per_step
         self._law = None if callable(speed) or isinstance(speed, list | float) else speed
+        self._one_by_one = callable(speed) or isinstance(speed, list)
+        self._drops_out = world.availability.dropout != 0
+        self._free = world.network.free
 
     def task(self, client: int, bits: int) -> Outcome:
         """Give a client its next task, with so many bits each way."""
@@ -77,9 +80,11 @@ class Population:
         if known is None:
             known = self._known[client] = self._meet(client)
         number, known.tasks = known.tasks, known.tasks + 1
-        per_step = self._seconds_per_step(client, number, known)
-        lost = self._lost(client, number)
-        if self._world.network.free:
+        per_step = self._seconds_per_step(client, number, known) if self._one_by_one else known.speed
+        if self._varies:
+            per_step = self._vary(client, number, known, per_step)
+        lost = self._lost(client, number) if self._drops_out else 1.0
+        if self._free:
             return Outcome(per_step, lost=lost)
         return self._over_the_network(client, number, known, bits, per_step, lost)
 
@@ -142,15 +147,16 @@ class Population:
         return of_client(speed, client, self._draws.at(Purpose.SPEED, client))
 
     def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
+        """A task's speed where the world lists or computes it."""
         speed = self._world.seconds_per_step
-        seconds = known.speed
         if callable(speed):
             seconds = float(speed(client, number))
             if not 0 < seconds < _FOREVER:
                 raise UsageError(f"seconds_per_step({client}, {number}) = {seconds} must be above 0")
-        elif isinstance(speed, list) and isinstance(own := speed[client], list):
-            seconds = float(own[min(number, len(own) - 1)])
-        return self._vary(client, number, known, seconds) if self._varies else seconds
+            return seconds
+        if isinstance(speed, list) and isinstance(own := speed[client], list):
+            return float(own[min(number, len(own) - 1)])
+        return known.speed
 
     def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
         """Re-draw the client's speed where the world says so, and jitter this task's."""
