@@ -53,7 +53,7 @@ def test_the_tables_are_the_documented_ones(tmp_path: Path) -> None:
     documented.executescript(SCHEMA)
     database = sqlite3.connect(tmp_path / "run.db")
     assert columns(database) == columns(documented)
-    assert columns(database)["journal"] == list(Row._fields)
+    assert columns(database)["journal"] == list(Row.__struct_fields__)
     assert columns(database)["metrics"] == list(Metric._fields)
     assert database.execute("PRAGMA journal_mode").fetchone() == ("delete",)  # one file, once it is whole
     documented.close()
