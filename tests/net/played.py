@@ -23,7 +23,7 @@ def name_of(client: int) -> str:
 
 
 def rows_of(run: Run) -> list[Row]:
-    columns = Row._fields[:-1]
+    columns = Row.__struct_fields__[:-1]
     rows = []
     for entry in run.journal:
         data = {k: v for k, v in entry.items() if k not in columns}
