@@ -8,7 +8,6 @@ its batch are in the weights of its samples' losses, so one step serves clients 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,7 +43,7 @@ class Together:
         _probe(learner)
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
-        self._loss = differentiated(learner.loss, self._ready.y)
+        self._loss = differentiated(learner.loss)
         self._stacked = Stacked(self._ready.bench.module, clients)
         x = self._ready.x
         self._samples = x.new_empty(clients * aligned(learner.training.batch_size), *x.shape[1:])
@@ -171,24 +170,15 @@ Differentiated = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(output, target, weights) to each sample's loss, and the gradient of their weighted sum by the output."""
 
 
-def differentiated(loss: Loss, targets: Tensor) -> Differentiated:
-    """A loss that is a mean over the batch, sample by sample; `targets` are all that there are."""
+def differentiated(loss: Loss) -> Differentiated:
+    """A loss that is a mean over the batch, sample by sample."""
     if loss is functional.cross_entropy:
-        if (
-            targets.device.type == "cpu"
-            and targets.dtype == torch.int64
-            and targets.ndim == 1
-            and targets.min() >= 0
-        ):
-            return cross_entropy
-        loss = partial(functional.cross_entropy, reduction="none")
-    else:
-        one = loss
-        loss = vmap(lambda output, target: one(output.unsqueeze(0), target.unsqueeze(0)))
+        return cross_entropy
+    per_sample = vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))
 
     def by_autograd(output: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
         output.requires_grad_()
-        each = loss(output, target)
+        each = per_sample(output, target)
         (gradient,) = torch.autograd.grad(each, output, weights)
         return each.detach(), gradient
 
@@ -255,7 +245,7 @@ def _probe(learner: TorchLearner) -> None:
         try:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
-            output.backward(differentiated(learner.loss, ready.y)(output.detach(), y, weights)[1])
+            output.backward(differentiated(learner.loss)(output.detach(), y, weights)[1])
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
     together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}

@@ -179,14 +179,14 @@ class _Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[active · samples, ..., inputs] to [active · samples, ..., outputs]."""
         rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
-        shape = [*x.shape[:-1], self._weight.values.shape[1]]
         if x.requires_grad or not torch.is_grad_enabled():
-            output: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
-            return output.view(shape)
-        # Data: autograd's graph begins behind the layer, which spares what a function of ours costs in it.
-        leaf = self.multiply(rows).requires_grad_()
-        self._stacked.watch(leaf, partial(self.differentiate, rows, back=False))
-        return torch.ops.aten._unsafe_view(leaf, shape)  # unlike a view of a leaf, it may be written to
+            y: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
+        else:  # data: autograd begins behind the layer, which spares what a function of ours costs there
+            y = self.multiply(rows).requires_grad_()
+            self._stacked.watch(y, partial(self.differentiate, rows, back=False))
+        # Unlike what `view` gives of such a tensor, this may be written to, as activations in place do.
+        output: Tensor = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], y.shape[1]])
+        return output
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
