@@ -69,7 +69,7 @@ class Together:
             x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
-            output.backward(gradient)
+            output.backward(gradient)  # type: ignore[no-untyped-call]
             with torch.no_grad():
                 kept[step].copy_(each)
                 sgd.step(stacked.active, stacked.gradients())
@@ -245,7 +245,8 @@ def _probe(learner: TorchLearner) -> None:
         try:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
-            output.backward(differentiated(learner.loss)(output.detach(), y, weights)[1])
+            _, gradient = differentiated(learner.loss)(output.detach(), y, weights)
+            output.backward(gradient)  # type: ignore[no-untyped-call]
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
     together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}

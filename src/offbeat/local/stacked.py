@@ -87,7 +87,7 @@ class Stacked:
     def load(self, models: Sequence[Tensor]) -> None:
         """Give each client its own flat parameters."""
         device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
-        there = {model: model.to(device).split(sizes) for model in models}
+        there = {model: torch.split(model.to(device), sizes) for model in models}
         own = [slots.flat[i] for i in range(len(models)) for slots in self.slots]
         torch._foreach_copy_(own, [part for model in models for part in there[model]])
 
