@@ -13,9 +13,10 @@ another address, so every slot begins at a multiple of 64 bytes. For the same re
 of 16 samples: to those of its batch come some of weight zero.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -73,8 +74,8 @@ class Stacked:
         module = deepcopy(module)
         slots: dict[Tensor, Slots] = {p: Slots.like(p, clients) for p in module.parameters()}
         self.slots = list(slots.values())
-        self.marker = torch.zeros((), device=next(module.parameters()).device, requires_grad=True)
-        self._open: list[tuple[Slots, Tensor]] = []
+        self._device = next(module.parameters()).device
+        self._leaves: list[tuple[Tensor, Callable[[Tensor], object]]] = []
         self._found: dict[Slots, list[Gradient]] = {}
         self._module = self._twin(module, slots, {}).train()
 
@@ -85,22 +86,21 @@ class Stacked:
 
     def load(self, models: Sequence[Tensor]) -> None:
         """Give each client its own flat parameters."""
-        device = self.marker.device
-        values = torch.stack(list(models)).to(device, non_blocking=True)
-        parts = torch.split(values, [slots.flat.shape[1] for slots in self.slots], dim=1)
-        for slots, part in zip(self.slots, parts, strict=True):
-            slots.flat[: len(models)] = part
+        device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
+        there = {model: torch.split(model.to(device), sizes) for model in models}
+        own = [slots.flat[i] for i in range(len(models)) for slots in self.slots]
+        torch._foreach_copy_(own, [part for model in models for part in there[model]])
 
-    def flat(self, clients: int) -> Tensor:
-        """The flat parameters of the first clients, [clients, numbers]."""
-        return torch.cat([slots.flat[:clients] for slots in self.slots], dim=1)
+    def flat(self, client: int) -> Tensor:
+        """A copy of a client's flat parameters."""
+        return torch.cat([slots.flat[client] for slots in self.slots])
 
     def gradients(self) -> dict[Slots, list[Gradient]]:
         """What backward has left for each slot, and forgets it."""
-        for slots, leaf in self._open:
+        for leaf, take in self._leaves:
             if leaf.grad is not None:
-                self.found(slots, Gradient(leaf.grad))
-        found, self._found, self._open = self._found, {}, []
+                take(leaf.grad)
+        found, self._found, self._leaves = self._found, {}, []
         return found
 
     def found(self, slots: Slots, gradient: Gradient) -> None:
@@ -110,8 +110,12 @@ class Stacked:
     def opened(self, slots: Slots) -> Tensor:
         """The active clients' values, for a layer whose gradient autograd forms."""
         leaf = slots.values[: self.active].detach().requires_grad_(slots.trains)
-        self._open.append((slots, leaf))
+        self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
         return leaf
+
+    def watch(self, leaf: Tensor, take: Callable[[Tensor], object]) -> None:
+        """Give `take` the gradient that backward leaves in a leaf, if it does."""
+        self._leaves.append((leaf, take))
 
     def _twin(
         self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
@@ -175,8 +179,14 @@ class _Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[active · samples, ..., inputs] to [active · samples, ..., outputs]."""
         rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
-        output: Tensor = _Multiply.apply(rows, self._stacked.marker, self)  # type: ignore[no-untyped-call]
-        return output.view(*x.shape[:-1], -1)
+        if x.requires_grad or not torch.is_grad_enabled():
+            y: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
+        else:  # data: autograd begins behind the layer, which spares what a function of ours costs there
+            y = self.multiply(rows).requires_grad_()
+            self._stacked.watch(y, partial(self.differentiate, rows, back=False))
+        # Unlike what `view` gives of such a tensor, this may be written to, as activations in place do.
+        output: Tensor = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], y.shape[1]])
+        return output
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
@@ -190,7 +200,7 @@ class _Linear(nn.Module):
             y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
         return y.flatten(0, 1)
 
-    def differentiate(self, x: Tensor, d: Tensor, back: bool) -> Tensor | None:
+    def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
         d = d.contiguous().view(*x.shape[:2], -1)
         if self._weight.trains:
@@ -206,16 +216,16 @@ class _Linear(nn.Module):
 
 
 class _Multiply(torch.autograd.Function):
-    """A linear layer's part in autograd; the marker is there to be differentiated where x is data."""
+    """A linear layer's part in autograd."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, _marker: Tensor, layer: _Linear) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layer: _Linear) -> Tensor:
         """As `_Linear.multiply`."""
         ctx.x, ctx.layer = x, layer
         return layer.multiply(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None, None]:
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
         """As `_Linear.differentiate`."""
-        return ctx.layer.differentiate(ctx.x, d, ctx.needs_input_grad[0]), None, None
+        return ctx.layer.differentiate(ctx.x, d, back=True), None

@@ -51,6 +51,7 @@ class _Worker:
     process: Any
     connection: Connection
     jobs: deque[_Job] = field(default_factory=deque)
+    layout: Layout | None = None  # the one it was told last
 
 
 class Workers:
@@ -86,7 +87,7 @@ class Workers:
     def result(self, task: TaskId) -> LocalResult:
         """Wait until the task is done."""
         while task not in self._results:
-            self._collect(block=True)
+            self._collect()
         self._jobs.pop(task)
         return self._results.pop(task)
 
@@ -102,7 +103,7 @@ class Workers:
         self._evaluation = None
         self._enter(_Job(_EVALUATION, None, model), due=-1.0)
         while self._evaluation is None:
-            self._collect(block=True)
+            self._collect()
         return self._evaluation
 
     def close(self) -> None:
@@ -124,17 +125,17 @@ class Workers:
     def _enter(self, job: _Job, due: float) -> None:
         self._layout = job.base.layout
         self._queue(job, due)
-        self._collect(block=False)
+        self._hand_out()
 
     def _queue(self, job: _Job, due: float) -> None:
         heappush(self._waiting, (due, self._entered, job))
         self._entered += 1
 
-    def _collect(self, *, block: bool) -> None:
-        """Take in what workers have done and give them more."""
+    def _collect(self) -> None:
+        """Wait until a worker has done something, take it in and give more."""
         self._hand_out()
         connections = {w.connection: w for w in self._workers if w.jobs}
-        for connection in wait(list(connections), None if block else 0):
+        for connection in wait(list(connections)):
             worker = connections[connection]  # type: ignore[index]
             try:
                 reply = worker.connection.recv()
@@ -159,7 +160,9 @@ class Workers:
         job.result = self._free.pop() if self._free else Block(self._layout)
         fresh = self._share(job.inputs.fresh) if job.inputs.fresh else None
         state = _arrays(job.inputs.state)
-        message = (job.task, self._share(job.base), fresh, state, job.result.name, self._layout)
+        layout = None if worker.layout is self._layout else self._layout
+        message = (job.task, self._share(job.base), fresh, state, job.result.name, layout)
+        worker.layout = self._layout
         worker.jobs.append(job)
         try:
             worker.connection.send(message)
@@ -244,11 +247,14 @@ def _work(connection: Connection, learner: Learner, objective: Objective) -> Non
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)
     blocks: dict[str, Block] = {}
+    layout: Layout | None = None
     while True:
         try:
-            task, base_name, fresh_name, state, result_name, layout = connection.recv()
+            task, base_name, fresh_name, state, result_name, told = connection.recv()
         except (EOFError, ConnectionError):
             return
+        layout = told or layout
+        assert layout is not None
         for name in (base_name, result_name, fresh_name):
             if name is not None and name not in blocks:
                 blocks[name] = Block(layout, name)
