@@ -5,7 +5,6 @@ import json
 import math
 import os
 import signal
-import ssl
 import time
 from collections.abc import Awaitable
 from contextlib import AsyncExitStack, suppress
@@ -75,6 +74,9 @@ def serve(
     tls_cert: Annotated[Path | None, _file("--tls-cert", "the server's certificate (PEM)")] = None,
     tls_key: Annotated[Path | None, _file("--tls-key", "its key (PEM)")] = None,
     client_ca: Annotated[Path | None, _file("--client-ca", "who signs the sites' certificates (PEM)")] = None,
+    revoked: Annotated[
+        Path | None, _file("--revoked", "serial numbers of sites' certificates that no longer count")
+    ] = None,
     tokens: Annotated[Path | None, _file("--tokens", "sites' tokens, which `offbeat enrol` writes")] = None,
     insecure_plaintext: Annotated[
         bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
@@ -102,7 +104,7 @@ def serve(
     terms = _terms(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
-        insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name,
+        insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
     )  # fmt: skip
     credentials.check(listen)
     for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
@@ -335,6 +337,7 @@ def _dashboard(
 ) -> Any:  # fmt: skip
     try:
         from offbeat.net.access import read_token_hash
+        from offbeat.net.certificates import page_tls
         from offbeat.net.dashboard import Listen, Watched, dashboard
     except ImportError as error:
         raise _no_extra(error) from None
@@ -343,10 +346,7 @@ def _dashboard(
     from offbeat.runs.record import read_run
 
     host, port = split(address)
-    tls = None
-    if cert is not None and key is not None:
-        tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        tls.load_cert_chain(cert, key)
+    tls = page_tls(cert, key) if cert is not None and key is not None else None
     known = read_token_hash(state / PAGE_TOKEN) if (state / PAGE_TOKEN).exists() else None
 
     def snapshot() -> Any:
