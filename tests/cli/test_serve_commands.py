@@ -17,7 +17,7 @@ import yaml
 from rich.console import Console
 
 import offbeat as ob
-from offbeat import cli, cli_serve
+from offbeat import cli
 from offbeat.data.dataset import Source
 from offbeat.runs.lock import lock
 from offbeat.site_data import site_data
@@ -42,9 +42,11 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(cli_serve, "out", Console(highlight=False, width=300))
+    for command in ("serve", "join", "stop", "access"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=300))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=300))
-    monkeypatch.setattr(cli_serve, "setup_logs", lambda *_: None)
+    for command in ("serve", "join"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
@@ -129,7 +131,7 @@ def test_a_directory_that_another_process_serves_is_refused(
 def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_serve, "_held", lambda _: False)
+    monkeypatch.setattr("offbeat.cli.serve.held", lambda _: False)
     state = tmp_path / "run"
     state.mkdir()
     with lock(state):
