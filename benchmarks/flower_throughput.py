@@ -8,8 +8,8 @@ update to its next, and of all together the updates a second between the first a
 not ended after `--patience` seconds is printed as failed, with what Flower's logs have of it.
 
 Needs the extra `offbeat[flower]`. `--native` is a Python with `offbeat[net]`, which wants another protobuf:
-with it `round_trip.py` measures the same sizes on Offbeat's own server and on raw gRPC, for a second table
-below the first. It needs 8 GB, and 15 GB of disk. Machines are noisy, and the load is printed.
+with it `round_trip.py` first measures the same sizes on Offbeat's own server and on raw gRPC, every update on
+disk before its answer. It needs 8 GB, and 15 GB of disk. Machines are noisy, and the load is printed.
 """
 
 import argparse
@@ -149,12 +149,12 @@ def said(federation: LocalFederation) -> list[str]:
     ]
 
 
-def native(python: str) -> list[str]:
-    """The rows of `round_trip.py` about throughput."""
+def native(python: str) -> dict[tuple[str, int], tuple[str, str]]:
+    """Updates a second of Offbeat's own server and of raw gRPC, by model and sites: from `round_trip.py`."""
     command = [python, str(Path(__file__).with_name("round_trip.py")), "--connections", "0", "--repeats", "3"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    lines = done.stdout.splitlines()
-    return lines[next(i for i, line in enumerate(lines) if line.startswith("| model")) :]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()]
+    return {(row[0], int(row[1])): (row[3], row[4]) for row in rows if len(row) == 6 and row[2] == "both"}
 
 
 def main() -> None:
@@ -168,32 +168,38 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
+    beside = native(options.native) if options.native else {}
     measured: list[dict[str, Any]] = []
-    print("| model | nodes | seconds from update to update, median (least to most) | updates/s | load |")
-    print("|---|---|---|---|---|")
+    print(
+        "| model | nodes | seconds from update to update, median (least to most) | updates/s "
+        "| Offbeat's own server | raw gRPC | load |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
     for size in options.sizes:
         for nodes in options.nodes:
             with tempfile.TemporaryDirectory(prefix="offbeat-flower-") as home:
                 found = run(Path(home), SIZES[size], nodes, options.messages, options.patience)
-            measured.append({"model": size, "nodes": nodes, "load": os.getloadavg(), **found})
+            own, raw = beside.get((size, nodes), ("–", "–"))
+            case = {"model": size, "nodes": nodes, "own server": own, "raw gRPC": raw}
+            measured.append({**case, "load": os.getloadavg(), **found})
             print(row(measured[-1]), flush=True)
             for line in found["log"][-10:] if found["status"] != "finished" or found["lost"] else []:
                 print(f"  {line}", flush=True)
-    rows = native(options.native) if options.native else []
-    print("\n".join(rows))
     if options.json is not None:
         about = {"flwr": version("flwr"), "python": platform.python_version(), "cores": os.cpu_count()}
-        options.json.write_text(json.dumps({**about, "flower": measured, "native": rows}, indent=2))
+        options.json.write_text(json.dumps({**about, "cases": measured}, indent=2))
 
 
 def row(found: dict[str, Any]) -> str:
     """A line of the table."""
-    head, load = f"| {found['model']} | {found['nodes']} |", f"| {found['load'][0]:.1f} |"
-    if found["status"] != "finished" or not found["tasks"]:
-        return f"{head} failed: {found['status']} after {found['seconds']:.0f} s | – {load}"
     seconds = found["tasks"]
-    middle = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
-    return f"{head} {middle} | {found['rate']:.3g} {load}"
+    if found["status"] == "finished" and seconds:
+        middle = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        rate = f"{found['rate']:.3g}"
+    else:
+        middle, rate = f"failed: {found['status']} after {found['seconds']:.0f} s", "–"
+    cells = (middle, rate, found["own server"], found["raw gRPC"], f"{found['load'][0]:.1f}")
+    return f"| {found['model']} | {found['nodes']} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
