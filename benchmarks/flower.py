@@ -6,6 +6,8 @@ A: seconds from pushing a message that asks for nothing to its reply, with an ap
 B: seconds from a task to its update, through Offbeat: three steps of a logistic model on 200 samples.
 C: seconds from the death of a node to the moment that Flower's grid leaves it out.
 
+`flower_throughput.py` has the updates a second.
+
 Needs the extra `offbeat[flower]`. Medians, with their range; machines are noisy, and the load is printed.
 """
 

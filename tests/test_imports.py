@@ -46,12 +46,10 @@ MAY_USE: dict[str, set[str]] = {
     },
 }
 TOP = {
-    "cli_serve",
     "site_data",
     "__init__",
     "__main__",
     "cli",
-    "cli_deploy",
     "console",
     "listing",
 }  # the public face and the command line: may use everything

@@ -19,6 +19,7 @@ import yaml
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli.training import memory_size
 from offbeat.console import size_text
 from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
@@ -71,7 +72,8 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     """The command line in this process."""
     from rich.console import Console
 
-    monkeypatch.setattr(cli, "out", Console(highlight=False, width=160))
+    for command in ("catalogue", "simulate", "compare", "runs"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=160))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
 
     def call(*arguments: object) -> Answer:
@@ -279,7 +281,7 @@ def test_the_memory_for_clients_reaches_every_run(
     ],
 )
 def test_sizes(text: str, count: int) -> None:
-    assert cli._size("--client-memory", text) == count
+    assert memory_size("--client-memory", text) == count
 
 
 def test_sizes_for_people() -> None:

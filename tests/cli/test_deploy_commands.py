@@ -18,7 +18,7 @@ import yaml
 from rich.console import Console
 
 import offbeat as ob
-from offbeat import cli, cli_deploy
+from offbeat import cli
 from offbeat.net.access import token_hash
 from offbeat.net.dashboard import Listen, Watched, dashboard
 from offbeat.net.recorded import snapshot_of
@@ -48,7 +48,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(cli_deploy, "out", Console(highlight=False, width=160))
+    monkeypatch.setattr("offbeat.cli.deployed.out", Console(highlight=False, width=160))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
     monkeypatch.delenv("OFFBEAT_TOKEN", raising=False)
 

@@ -17,10 +17,12 @@ import yaml
 from rich.console import Console
 
 import offbeat as ob
-from offbeat import cli, cli_serve
+from offbeat import cli
 from offbeat.data.dataset import Source
+from offbeat.net.revoked import serial
 from offbeat.runs.lock import lock
 from offbeat.site_data import site_data
+from tests.net.authority import Authority
 
 RECIPE: dict[str, Any] = {
     "clients": 2,
@@ -42,9 +44,11 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr(cli_serve, "out", Console(highlight=False, width=300))
+    for command in ("serve", "join", "stop", "access"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=300))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=300))
-    monkeypatch.setattr(cli_serve, "setup_logs", lambda *_: None)
+    for command in ("serve", "join"):
+        monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
 
     def call(*arguments: object) -> tuple[int, str, str]:
         monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])
@@ -72,6 +76,7 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--listen", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
         (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
+        (["--revoked", "none"], r"revoked = none: only certificates are revoked so, so give client-ca too"),
         (["--sites", 1, "--set", "algorithm={name: fedbuff, concurrency: 2}"], r"at most 1"),
         (["--set", "algorithm={name: wireless, steps: 3}"], r"wireless needs a world with a channel"),
         (["--set", "algorithm.nothing=1"], r"unknown key"),
@@ -129,7 +134,7 @@ def test_a_directory_that_another_process_serves_is_refused(
 def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cli_serve, "_held", lambda _: False)
+    monkeypatch.setattr("offbeat.cli.serve.held", lambda _: False)
     state = tmp_path / "run"
     state.mkdir()
     with lock(state):
@@ -295,3 +300,48 @@ def test_a_run_is_served_left_served_again_and_ends(
     over = start("over", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")
     assert over.wait(240) == 0
     assert "the run has ended: reached 60 client tasks" in (tmp_path / "over.log").read_text()
+
+
+def arrivals(directory: Path, more_than: int = 0, seconds: float = 240) -> int:
+    """How many updates have arrived, once there are more than so many."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        count = sum(row.name == "arrived" for row in ob.read_run(directory).rows())
+        if count > more_than:
+            return count
+        time.sleep(0.1)
+    raise AssertionError(f"no more than {more_than} updates have arrived")
+
+
+def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
+    recipe: Path, start: Any, offbeat: Any, tmp_path: Path
+) -> None:
+    """What docs/deploy.md says to do, while the server runs."""
+    ours, revoked, directory = Authority(tmp_path, "ours"), tmp_path / "revoked.txt", tmp_path / "run"
+    certificate, key = ours.issue("server", host="127.0.0.1")
+    revoked.write_text("", encoding="utf-8")
+    server = start(
+        "server", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0", "--sites", 1,
+        "--tls-cert", certificate, "--tls-key", key, "--client-ca", ours.file, "--revoked", revoked,
+        "--set", "until.tasks=100000",
+    )  # fmt: skip
+    address = f"127.0.0.1:{port_in(tmp_path / 'server.log')}"
+
+    def join(name: str) -> subprocess.Popen[bytes]:
+        shown = [word for pair in zip(("--cert", "--key"), ours.issue("north"), strict=True) for word in pair]
+        data = ("--data", "digits:1/2", "--pace", 0.05)
+        process: subprocess.Popen[bytes] = start(name, "join", address, "--ca", ours.file, *shown, *data)
+        return process
+
+    first = join("first")
+    arrivals(directory)
+    number = serial((tmp_path / "ours-north.pem").read_bytes())
+    revoked.write_text(f"serial={number:X}  # north\n", encoding="utf-8")
+    assert first.wait(240) == 1
+    assert "the credential of north is no longer valid" in (tmp_path / "first.log").read_text()
+    second = join("second")
+    arrivals(directory, arrivals(directory))
+    assert second.poll() is None
+    assert offbeat("stop", directory)[0] == 0
+    assert server.wait(240) == 0
+    assert ob.read_run(directory).site_names() == {0: "north"}

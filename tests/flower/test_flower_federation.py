@@ -293,6 +293,29 @@ def test_a_node_that_flower_gives_up_is_greeted_again(digits: Any, tmp_path: Pat
     assert sum(m.metadata.message_type == "query.offbeat" for m in grid.pushed) == SITES + 1
 
 
+def test_a_node_that_was_sent_away_is_not_asked(digits: Any, tmp_path: Path) -> None:
+    """Until its time is over, which is longer each time; an error of its own would be forgotten sooner."""
+    data, test = digits
+    algorithm, grid = ob.fedasync(steps=3), grid_of(data)
+    asked: list[float] = []
+
+    def before(node: FakeNode, message: Message) -> Message | None:
+        if node.id != 101:
+            return None
+        if message.metadata.message_type == "query.offbeat":
+            asked.append(grid.time)
+            return None
+        return Message(Error(2, "no more memory"), reply_to=message)
+
+    grid.before = before
+    serve_on(grid, algorithm, test, tmp_path / "run", Terms(clients=SITES, tasks=100, setbacks=1))
+    rows = list(check_run(tmp_path / "run", algorithm).rows())
+    left = [row.t for row in rows if row.name == "left"]
+    absences = [again - t for t, again in zip(left, asked[1:], strict=False)]
+    assert [30.0 * (absence // 30.0) for absence in absences[:2]] == [30.0, 60.0]
+    assert len(asked) == len(absences) + 1
+
+
 def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog: Any) -> None:
     data, test = digits
     other = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)

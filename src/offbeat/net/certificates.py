@@ -1,97 +1,85 @@
 """A server's TLS files, read again when they change: a new certificate needs no restart.
 
-gRPC asks before each handshake. Connections that are open keep the certificate they began with.
+Whoever serves asks before each handshake. Connections that are open keep the certificate they began with.
 """
 
 import logging
 import ssl
 from pathlib import Path
-from threading import Lock
 from typing import Any
 
 import grpc
 
 from offbeat.core.errors import UsageError
 from offbeat.net.credentials import ServerCredentials, pem
+from offbeat.net.reread import Reread
 
 _log = logging.getLogger(__name__)
-Seen = tuple[tuple[int, int, int] | None, ...]
-"""Of each file when it was written, its size and its number: another one has others."""
-
-
-class Certificates:
-    """The certificate, key and client CA of a server. Raises `UsageError` if they cannot be used now.
-
-    Later ones that cannot be used are reported in the log, once for each change; those before go on to serve.
-    """
-
-    def __init__(self, certificate: Path, key: Path, client_ca: Path | None = None) -> None:
-        self._certificate, self._key, self._client_ca = certificate, key, client_ca
-        self._seen = self._look()
-        self._lock = Lock()  # gRPC asks in threads of its own
-        self.now = self._read()
-
-    def changed(self) -> grpc.ServerCertificateConfiguration | None:
-        """What new connections are to be shown from now on; none if nothing has changed, or not for good."""
-        with self._lock:
-            seen = self._look()
-            if seen == self._seen:
-                return None
-            self._seen = seen
-            try:
-                self.now = self._read()
-            except UsageError as error:
-                _log.error("%s; the certificate read before goes on to serve", error)
-                return None
-            _log.info("the server's certificate is read again from %s", self._certificate)
-            return self.now
-
-    def _look(self) -> Seen:
-        files = (self._certificate, self._key, self._client_ca)
-        return tuple(_seen(file) for file in files if file is not None)
-
-    def _read(self) -> grpc.ServerCertificateConfiguration:
-        pair = (pem(self._key), pem(self._certificate))
-        authority = None if self._client_ca is None else pem(self._client_ca)
-        self._check()
-        return grpc.ssl_server_certificate_configuration([pair], authority)
-
-    def _check(self) -> None:
-        """Do they fit together? gRPC would not say before a handshake fails."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        try:
-            context.load_cert_chain(self._certificate, self._key, password="")  # rather than ask for it
-        except (ssl.SSLError, OSError, ValueError) as error:
-            raise UsageError(
-                f"tls-cert = {self._certificate}, tls-key = {self._key}: they cannot be used "
-                f"({_why(error)}); give a certificate and its own key, without a password"
-            ) from None
-        try:
-            if self._client_ca is not None:
-                context.load_verify_locations(self._client_ca)
-        except (ssl.SSLError, OSError) as error:
-            raise UsageError(
-                f"client-ca = {self._client_ca}: it cannot be used ({_why(error)}); give certificates (PEM)"
-            ) from None
+_STAYS = "the certificate read before goes on to serve"
 
 
 def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
-    """What gRPC shows to whoever connects, as the files are then; none: no TLS. Raises `UsageError`."""
-    if credentials.certificate is None or credentials.key is None:
+    """What gRPC shows to whoever connects, as the files are then; none: no TLS.
+
+    Raises `UsageError` if they cannot be used now. Later ones that cannot be used are reported in the log.
+    """
+    certificate, key, client_ca = credentials.certificate, credentials.key, credentials.client_ca
+    if certificate is None or key is None:
         return None
-    files = Certificates(credentials.certificate, credentials.key, credentials.client_ca)
-    fetch: Any = files.changed  # which may say None, whatever gRPC's types say
+    files = [file for file in (certificate, key, client_ca) if file is not None]
+    shown = Reread(files, lambda: _for_grpc(certificate, key, client_ca), _STAYS)
+
+    def changed() -> Any:  # None for what has not, whatever gRPC's types say
+        new = shown.changed()
+        if new is not None:
+            _log.info("the server's certificate is read again from %s", certificate)
+        return new
+
     return grpc.dynamic_ssl_server_credentials(
-        files.now, fetch, require_client_authentication=credentials.client_ca is not None
+        shown.now(), changed, require_client_authentication=client_ca is not None
     )
 
 
-def _seen(file: Path) -> tuple[int, int, int] | None:
+def page_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What the live page shows to whoever connects, as the files are then. Raises `UsageError` likewise."""
+    shown = Reread((certificate, key), lambda: _context(certificate, key), _STAYS)
+    first = shown.now()
+
+    def before_handshake(connection: Any, _name: str | None, _first: ssl.SSLContext) -> None:
+        if (new := shown.changed()) is not None:
+            _log.info("the live page's certificate is read again from %s", certificate)
+        connection.context = shown.now() if new is None else new
+
+    first.sni_callback = before_handshake  # called for each, also for those that name no server
+    return first
+
+
+def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
+    pair = (pem(key), pem(certificate))
+    authority = None if client_ca is None else pem(client_ca)
+    context = _context(certificate, key)  # do they fit? gRPC would not say before a handshake fails
     try:
-        stat = file.stat()
-    except OSError:
-        return None
-    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(
+            f"client-ca = {client_ca}: it cannot be used ({_why(error)}); give certificates (PEM)"
+        ) from None
+    return grpc.ssl_server_certificate_configuration([pair], authority)
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for file in (key, certificate):
+        pem(file)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password="")  # rather than ask for it
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise UsageError(
+            f"tls-cert = {certificate}, tls-key = {key}: they cannot be used "
+            f"({_why(error)}); give a certificate and its own key, without a password"
+        ) from None
+    return context
 
 
 def _why(error: Exception) -> str:

@@ -13,20 +13,25 @@ from pathlib import Path
 from offbeat.core.errors import UsageError
 from offbeat.net.address import is_loopback, split
 from offbeat.net.fields import Violation, is_name
+from offbeat.net.revoked import Revoked, serial
 from offbeat.net.tokens import Tokens
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
+CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
 _MOST_TOKEN = 256
+Identity = Mapping[str, list[bytes]]
+"""The fields of a peer's certificate, under gRPC's words for them; none without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCredentials:
     """What a server shows and asks for; the files are PEM.
 
-    `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `tokens` is the file that
-    `offbeat enrol` writes. `insecure_plaintext` allows no TLS beyond loopback: everybody on the way can read
-    and change everything, tokens included. `insecure_any_name` allows sites without a credential beyond
-    loopback: anybody may take part, under any name.
+    `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `revoked` is a file of the
+    serial numbers of those that no longer count, `tokens` is the file that `offbeat enrol` writes.
+    `insecure_plaintext` allows no TLS beyond loopback: everybody on the way can read and change everything,
+    tokens included. `insecure_any_name` allows sites without a credential beyond loopback: anybody may take
+    part, under any name.
     """
 
     certificate: Path | None = None
@@ -35,11 +40,17 @@ class ServerCredentials:
     tokens: Path | None = None
     insecure_plaintext: bool = False
     insecure_any_name: bool = False
+    revoked: Path | None = None
 
     def __post_init__(self) -> None:
         _pair("tls-cert", self.certificate, "tls-key", self.key)
         if self.client_ca is not None and self.certificate is None:
             raise UsageError(f"client-ca = {self.client_ca}: it needs TLS, so give tls-cert and tls-key too")
+        if self.revoked is not None and self.client_ca is None:
+            raise UsageError(
+                f"revoked = {self.revoked}: only certificates are revoked so, so give client-ca too; a "
+                "site's tokens are revoked with offbeat enrol SITE --revoke"
+            )
 
     def check(self, address: str) -> None:
         """Whether a server may listen at this address so. Raises `UsageError`."""
@@ -119,26 +130,31 @@ def pem(path: Path) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """A site that has proved its name; `valid` says whether its token still counts."""
+    """A site that has proved its name; `valid` says whether what it has shown still counts."""
 
     site: str
     valid: Callable[[], bool]
 
 
 class Gate:
-    """Decides whose connection it is. Raises `RunError` if the tokens file is damaged at the start."""
+    """Decides whose connection it is.
+
+    Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revoked one is.
+    """
 
     def __init__(self, credentials: ServerCredentials) -> None:
         self._certificates = credentials.client_ca is not None
         self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
+        self._revoked = None if credentials.revoked is None else Revoked(credentials.revoked)
 
-    def admit(self, metadata: Mapping[str, str], identity: Mapping[str, list[bytes]]) -> Proof:
+    def admit(self, metadata: Mapping[str, str], identity: Identity) -> Proof:
         """The site of a call with this metadata and these fields of its certificate. Raises `Violation`."""
         named = metadata.get(SITE_KEY)
         proved: list[str] = []
         token = _bearer(metadata) if self._tokens is not None else ""
         if self._certificates:
             proved.append(_certified(identity))
+        number = self._not_revoked(identity)
         if self._tokens is not None:
             proved.append(self._of_token(token))
         if not proved and named is None:
@@ -151,7 +167,7 @@ class Gate:
             raise Violation("the site's name is not one that a site can have", "credential")
         if len(names) > 1:
             raise Violation("the names that the site gives and proves are not one and the same", "credential")
-        return Proof(site, lambda: self._still(token))
+        return Proof(site, lambda: self._still(number, token))
 
     def _of_token(self, token: str) -> str:
         site = self._site(token)
@@ -161,7 +177,23 @@ class Gate:
             )
         return site
 
-    def _still(self, token: str) -> bool:
+    def _not_revoked(self, identity: Identity) -> int:
+        """The serial number of the certificate that was shown; 0 where no matter."""
+        if self._revoked is None:
+            return 0
+        try:
+            number = serial(identity.get(CERTIFICATE_KEY, [b""])[0])
+        except ValueError:
+            raise Violation("the site's certificate has no serial number", "credential") from None
+        if self._revoked.has(number):
+            raise Violation(
+                "the site's certificate is revoked: ask the server's operator for another", "credential"
+            )
+        return number
+
+    def _still(self, number: int, token: str) -> bool:
+        if self._revoked is not None and self._revoked.has(number):
+            return False
         return self._tokens is None or self._site(token) is not None
 
     def _site(self, token: str) -> str | None:
@@ -176,7 +208,7 @@ def _bearer(metadata: Mapping[str, str]) -> str:
     return token
 
 
-def _certified(identity: Mapping[str, list[bytes]]) -> str:
+def _certified(identity: Identity) -> str:
     """The name in a certificate: the common name, or else its one other name."""
     names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
     if len(names) != 1:

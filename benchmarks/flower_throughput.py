@@ -1,0 +1,206 @@
+"""Updates a second through Flower: a SuperLink and its SuperNodes on this machine's loopback.
+
+    PYTHONPATH=. python benchmarks/flower_throughput.py [--messages 5] [--native PYTHON] [--json FILE]
+
+FedAsync with a model of 1 MB and of 100 MB, on one node and on four; a task is one step on one sample, so
+nearly all of its time is the message's. What is counted, from the journal: of each node the seconds from one
+update to its next, and of all together the updates a second between the first and the last. A case that has
+not ended after `--patience` seconds is printed as failed, with what Flower's logs have of it.
+
+Needs the extra `offbeat[flower]`. `--native` is a Python with `offbeat[net]`, which wants another protobuf:
+with it `round_trip.py` first measures the same sizes on Offbeat's own server and on raw gRPC, every update on
+disk before its answer. It needs 8 GB, and 15 GB of disk. Machines are noisy, and the load is printed.
+"""
+
+import argparse
+import json
+import os
+import platform
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from importlib.metadata import version
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import offbeat as ob
+from offbeat.runs.schema import DATABASE
+from tests.flower.superlink import LocalFederation
+
+SIZES = {"1 MB": 250_000, "100 MB": 25_000_000}  # values of four bytes
+NODES = (1, 4)
+FILES = {
+    "pyproject.toml": """[project]
+name = "throughput"
+version = "1.0.0"
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "example"
+[tool.flwr.app.components]
+serverapp = "throughput.server:app"
+clientapp = "throughput.client:app"
+[tool.flwr.app.config]
+state = ""
+clients = 1
+tasks = 1
+features = 1
+""",
+    "throughput/__init__.py": "",
+    "throughput/client.py": """
+import torch
+from offbeat.data.dataset import Dataset
+from offbeat.flower import client_app
+
+def data(context):
+    x = torch.randn(1, int(context.run_config["features"]), generator=torch.Generator().manual_seed(0))
+    return Dataset(x, torch.zeros(1, dtype=torch.int64), 2)
+
+app = client_app(data)
+""",
+    "throughput/server.py": """
+import offbeat as ob
+from flwr.serverapp import ServerApp
+from offbeat.flower import serve
+from offbeat.models.registry import LogisticSpec
+from offbeat.net import Terms
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    c = context.run_config
+    serve(
+        grid, ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=1), c["state"],
+        terms=Terms(clients=int(c["clients"]), tasks=int(c["tasks"]), lease=3600.0),
+        sample_shape=(int(c["features"]),), classes=2,
+    )
+""",
+}
+
+
+def features(values: int) -> int:
+    """The inputs of a logistic regression of two classes that has so many values: weights and biases."""
+    return values // 2 - 1
+
+
+def run(home: Path, values: int, nodes: int, messages: int, patience: float) -> dict[str, Any]:
+    """So many tasks of each node, after each one's first; what came of it."""
+    app, directory = home / "app", home / "run"
+    for name, text in FILES.items():
+        (app / name).parent.mkdir(parents=True, exist_ok=True)
+        (app / name).write_text(text)
+    federation = LocalFederation(home)
+    began = time.monotonic()
+    try:
+        federation.start_superlink()
+        for i in range(nodes):
+            federation.start_supernode(i, nodes)
+        tasks = nodes * (messages + 1)
+        settings = (
+            f'state="{directory}"',
+            f"clients={nodes}",
+            f"tasks={tasks}",
+            f"features={features(values)}",
+        )
+        federation.run(app, settings)
+        while time.monotonic() - began < patience:
+            if (directory / DATABASE).is_file() and ob.read_run(directory).status != "running":
+                break
+            time.sleep(1.0)
+        return figures(directory) | {"seconds": time.monotonic() - began, "log": said(federation)}
+    finally:
+        federation.stop()
+
+
+def figures(directory: Path) -> dict[str, Any]:
+    """What a run's journal has: how it ended, and how fast its updates came."""
+    if not (directory / DATABASE).is_file():
+        return {"status": "never begun", "tasks": [], "rate": None, "lost": []}
+    record = ob.read_run(directory)
+    rows = list(record.rows())
+    arrived: dict[int | None, list[float]] = {}
+    for row in rows:
+        if row.name == "arrived":
+            arrived.setdefault(row.client, []).append(row.t)
+    tasks = [later - t for times in arrived.values() for t, later in pairwise(times)]
+    every = sorted(t for times in arrived.values() for t in times)
+    span = every[-1] - every[0] if every else 0.0
+    return {
+        "status": record.status,
+        "tasks": tasks,
+        "rate": (len(every) - 1) / span if span else None,
+        "lost": [row.name for row in rows if row.name in ("lost", "left")],
+    }
+
+
+def said(federation: LocalFederation) -> list[str]:
+    """What Flower's programs and Offbeat complained about."""
+    words = ("ERROR", "Error", "WARNING :", "Traceback", "RESOURCE_EXHAUSTED")
+    return [
+        f"{name}: {line.strip()[:300]}"
+        for name in federation.processes
+        for line in federation.log(name).splitlines()
+        if any(word in line for word in words)
+    ]
+
+
+def native(python: str) -> dict[tuple[str, int], tuple[str, str]]:
+    """Updates a second of Offbeat's own server and of raw gRPC, by model and sites: from `round_trip.py`."""
+    command = [python, str(Path(__file__).with_name("round_trip.py")), "--connections", "0", "--repeats", "3"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in done.stdout.splitlines()]
+    return {(row[0], int(row[1])): (row[3], row[4]) for row in rows if len(row) == 6 and row[2] == "both"}
+
+
+def main() -> None:
+    """Measure, print, and write what was measured."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--messages", type=int, default=5, help="of each node, after its first")
+    parser.add_argument("--sizes", nargs="*", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--nodes", nargs="*", type=int, default=list(NODES))
+    parser.add_argument("--patience", type=float, default=1800.0, help="seconds for one case")
+    parser.add_argument("--native", metavar="PYTHON", help="one with offbeat[net], to measure that too")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
+    beside = native(options.native) if options.native else {}
+    measured: list[dict[str, Any]] = []
+    print(
+        "| model | nodes | seconds from update to update, median (least to most) | updates/s "
+        "| Offbeat's own server | raw gRPC | load |\n|---|---|---|---|---|---|---|",
+        flush=True,
+    )
+    for size in options.sizes:
+        for nodes in options.nodes:
+            with tempfile.TemporaryDirectory(prefix="offbeat-flower-") as home:
+                found = run(Path(home), SIZES[size], nodes, options.messages, options.patience)
+            own, raw = beside.get((size, nodes), ("–", "–"))
+            case = {"model": size, "nodes": nodes, "own server": own, "raw gRPC": raw}
+            measured.append({**case, "load": os.getloadavg(), **found})
+            print(row(measured[-1]), flush=True)
+            for line in found["log"][-10:] if found["status"] != "finished" or found["lost"] else []:
+                print(f"  {line}", flush=True)
+    if options.json is not None:
+        about = {"flwr": version("flwr"), "python": platform.python_version(), "cores": os.cpu_count()}
+        options.json.write_text(json.dumps({**about, "cases": measured}, indent=2))
+
+
+def row(found: dict[str, Any]) -> str:
+    """A line of the table."""
+    seconds = found["tasks"]
+    if found["status"] == "finished" and seconds:
+        middle = f"{statistics.median(seconds):.1f} ({min(seconds):.1f} to {max(seconds):.1f})"
+        rate = f"{found['rate']:.3g}"
+    else:
+        middle, rate = f"failed: {found['status']} after {found['seconds']:.0f} s", "–"
+    cells = (middle, rate, found["own server"], found["raw gRPC"], f"{found['load'][0]:.1f}")
+    return f"| {found['model']} | {found['nodes']} | {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    main()

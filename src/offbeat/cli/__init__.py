@@ -1,0 +1,94 @@
+"""The command line `offbeat`.
+
+Exit codes: 0 done, 1 a run failed, 2 wrong usage, 130 interrupted.
+"""
+
+import os
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from offbeat.cli import access, catalogue, compare, deployed, join, runs, serve, simulate, stop
+from offbeat.console import err, out
+from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.version import __version__
+
+app = typer.Typer(
+    help="Asynchronous federated learning: simulate, compare, look.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+_INTERRUPTED = 130
+_CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
+
+
+def version_option(show: bool) -> None:
+    """Print the version and leave."""
+    if show:
+        out.print(f"offbeat {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=version_option, is_eager=True, help="print the version")
+    ] = False,
+) -> None:
+    """Asynchronous federated learning: simulate, compare, look."""
+
+
+app.command()(catalogue.algorithms)
+app.command()(catalogue.recipes)
+app.command()(simulate.run)
+app.command()(simulate.resume)
+app.command()(compare.compare)
+app.command()(runs.report)
+app.command()(runs.journal)
+app.command()(runs.replay)
+app.command()(serve.serve)
+app.command()(join.join)
+app.command()(stop.stop)
+app.command()(access.enrol)
+app.command(name="dashboard-token")(access.dashboard_token)
+app.command()(deployed.status)
+app.command(name="simulate-like")(deployed.simulate_like_command)
+
+
+def main() -> None:
+    """Run the command line; every expected error is one line on stderr."""
+    try:
+        code = app(standalone_mode=False) or 0
+        if code == _INTERRUPTED:
+            raise KeyboardInterrupt
+        sys.exit(code)
+    except _CommandLineError as error:
+        _fail_of_command_line(error)
+    except UsageError as error:
+        _fail(str(error), 2)
+    except OffbeatError as error:
+        _fail(str(error), 1)
+    except KeyboardInterrupt:
+        hint = "interrupted; go on with: offbeat resume DIR, or the same compare command with its --out"
+        _fail(hint, _INTERRUPTED)
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _fail_of_command_line(error: Any) -> None:
+    """An unknown option and the like; a command without any argument shows its help."""
+    message = error.format_message()
+    if "\n" in message:
+        error.show()
+        sys.exit(error.exit_code)
+    where = error.ctx.command_path if error.ctx is not None else "offbeat"
+    _fail(f"{message.removesuffix('.')}; see {where} --help", error.exit_code)
+
+
+def _fail(message: str, code: int) -> None:
+    err.print(f"offbeat: {message}", markup=False, soft_wrap=True)
+    sys.exit(code)

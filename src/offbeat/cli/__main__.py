@@ -1,0 +1,5 @@
+"""`python -m offbeat.cli`."""
+
+from offbeat.cli import main
+
+main()

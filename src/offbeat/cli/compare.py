@@ -1,0 +1,101 @@
+"""The command that runs several algorithms under several seeds."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from offbeat.algorithms import ALGORITHMS
+from offbeat.cli.options import Baseline, Out, RecipeName, Scales, Sets, Target
+from offbeat.cli.simulate import new_directory
+from offbeat.cli.training import ClientMemory, RayAddress, Where, count_of, memory_size, trainers
+from offbeat.console import CompareWatcher, live_display, out
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean
+from offbeat.recipes.compare import compare as run_comparison
+from offbeat.recipes.compare import plan
+from offbeat.recipes.load import load_recipe
+from offbeat.recipes.recipe import Recipe
+from offbeat.report.records import check_target
+from offbeat.runs.record import RunRecord
+
+TABLE_WIDTH = 100
+
+
+def compare(
+    recipe: RecipeName,
+    labels: Annotated[
+        str | None, typer.Option("--algorithms", "-a", metavar="A,B,C", help="labels; all of the recipe's")
+    ] = None,
+    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="how many seeds")] = None,
+    target: Target = None,
+    baseline: Baseline = None,
+    sets: Sets = None,
+    scales: Scales = None,
+    directory: Out = None,
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+    executor: Where = "local",
+    ray_address: RayAddress = None,
+    client_memory: ClientMemory = None,
+) -> None:
+    """Run several algorithms under several seeds and print a table; call it again to go on."""
+    loaded = load_recipe(recipe, sets=sets or (), scales=scales or ())
+    names = _labels(loaded, labels)
+    place = directory or new_directory(recipe)
+    goal = target if target is not None else loaded.target
+    check_target(goal)
+    memory = memory_size("--client-memory", client_memory)
+    processes = count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
+    _, trainer = trainers("0", executor, ray_address, share=processes)
+    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=trainer)
+    base = baseline or (loaded.baseline if loaded.baseline in names else None)
+    if base is not None and base not in names:
+        raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
+    _make_directory(place)
+    with live_display() as live:
+        records = run_comparison(planned, processes, CompareWatcher(live, len(planned)))
+    _print_table(records, goal, base)
+    out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
+
+
+def _make_directory(directory: Path) -> None:
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"cannot write runs to {directory}: {error}") from None
+
+
+def _labels(recipe: Recipe, labels: str | None) -> list[str]:
+    known = {*recipe.algorithms, *ALGORITHMS}
+    names = [n.strip() for n in labels.split(",")] if labels else list(recipe.algorithms)
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, known)}")
+    if not names or len(set(names)) < len(names):
+        raise UsageError(
+            f"--algorithms {labels} is not allowed: name each algorithm once, separated by commas"
+        )
+    return names
+
+
+def _print_table(records: list[RunRecord], target: float | None, baseline: str | None) -> None:
+    from offbeat.report import make_table, to_rich
+
+    table = make_table(records, target=target, baseline=baseline)
+    width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
+    out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
+    _print_findings(records, width)
+
+
+def _print_findings(records: list[RunRecord], width: int) -> None:
+    """What the recipe's paper claims, where it claims something."""
+    from offbeat.report import claims_of, findings, group_runs
+    from offbeat.report.claims import cells
+
+    found = findings(group_runs(records), claims_of(records[0].recipe))
+    if found:
+        table = Table("the paper says", "here", "gap", "seeds", "holds", box=None, padding=(0, 2, 0, 0))
+        for one in found:
+            table.add_row(one.says, *cells(one))
+        out.print(table, width=width, crop=False, soft_wrap=False)

@@ -1,0 +1,41 @@
+"""A server's state directory, as the commands of one machine know it: its files, and who holds it."""
+
+import json
+from pathlib import Path
+
+from offbeat.core.errors import UsageError
+from offbeat.runs.lock import lock
+from offbeat.runs.schema import DATABASE
+
+SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
+
+
+def running(directory: Path) -> int:
+    """The process that serves a directory."""
+    if not directory.is_dir():
+        raise UsageError(f"{directory} is not a directory: give the state directory of a running server")
+    if not (directory / DATABASE).is_file() or not held(directory):
+        raise UsageError(f"no server is running on {directory}")
+    try:
+        return int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UsageError(
+            f"{directory} is in use, but not by a server of this machine that can be stopped"
+        ) from None
+
+
+def held(directory: Path) -> bool:
+    """Does a process write this run?"""
+    try:
+        lock(directory).close()
+    except UsageError:
+        return True
+    return False
+
+
+def make_directory(directory: Path) -> None:
+    """Make a state directory where there is none."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be made: {error}") from None

@@ -1,0 +1,80 @@
+"""The commands that read runs: report, journal, replay."""
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from offbeat.cli.options import Baseline, Directories, Directory, Target
+from offbeat.console import err, out
+from offbeat.core.errors import UsageError
+from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
+from offbeat.core.validation import did_you_mean
+from offbeat.recipes.build import recorded_algorithm
+from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.sim.replay import replay as replay_run
+
+
+def report(
+    directories: Directories,
+    output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
+    png: Annotated[Path | None, typer.Option("--png", help="directory for static figures too")] = None,
+    target: Target = None,
+    baseline: Baseline = None,
+    title: Annotated[str | None, typer.Option("--title", help="heading of the page")] = None,
+) -> None:
+    """Write one self-contained interactive page about runs."""
+    from offbeat.report import write_html, write_png
+
+    records = [record for directory in directories for record in find_runs(directory)]
+    known = records[0].recipe or {}
+    order = list(known.get("algorithms", {}))  # as the recipe has them, others after
+    records.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
+    goal = target if target is not None else known.get("target")
+    base = baseline or _usual_baseline(known, records)
+    heading = title or known.get("title") or "Offbeat report"
+    try:
+        page = write_html(records, output, target=goal, baseline=base, title=heading)
+        figures = write_png(records, png, target=goal, baseline=base) if png else []
+    except OSError as error:
+        raise UsageError(f"the report cannot be written: {error}") from None
+    out.print(f"wrote {page}", markup=False)
+    if figures:
+        out.print(f"wrote {len(figures)} figures to {png}", markup=False)
+
+
+def journal(
+    directory: Directory,
+    kind: Annotated[
+        str | None, typer.Option("--kind", help="only events, only commands, or only entries of one name")
+    ] = None,
+) -> None:
+    """Print a run's journal as JSON lines: one object an event or command."""
+    wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
+    known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
+    if kind is not None and kind not in known:
+        raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
+    for entry in read_run(directory).journal():
+        if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
+            print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
+
+
+def replay(directory: Directory) -> None:
+    """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
+    record = read_run(directory)
+    result = replay_run(record, recorded_algorithm(record))
+    if result.difference is not None:
+        err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
+        raise typer.Exit(1)
+    out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
+
+
+def _usual_baseline(recipe: dict[str, Any], records: list[RunRecord]) -> str | None:
+    base = recipe.get("baseline")
+    return base if any(record.label == base for record in records) else None
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,71 @@
+"""Certificates of a test, signed here."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+
+class Authority:
+    """A certificate authority of a test."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        crypto = pytest.importorskip("cryptography")
+        assert crypto
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        self._folder, self._name = folder, name
+        self._key = ec.generate_private_key(ec.SECP256R1())
+        self._issued = self._sign(name, self._key.public_key(), ca=True)
+        self.file = self._save("ca", self._issued)
+
+    def issue(self, name: str, days: float = 1.0, host: str | None = None) -> tuple[Path, Path]:
+        """A certificate and its key, valid for so many days (negative: no more)."""
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.hazmat.primitives.asymmetric import ec
+
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = self._save(name, self._sign(name, key.public_key(), days=days, host=host))
+        pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
+        path = self._folder / f"{self._name}-{name}.key"
+        path.write_bytes(pem)
+        return certificate, path
+
+    def _save(self, name: str, certificate: object) -> Path:
+        from cryptography.hazmat.primitives import serialization as s
+        from cryptography.x509 import Certificate
+
+        assert isinstance(certificate, Certificate)
+        path = self._folder / f"{self._name}-{name}.pem"
+        path.write_bytes(certificate.public_bytes(s.Encoding.PEM))
+        return path
+
+    def _sign(
+        self, name: str, key: object, ca: bool = False, days: float = 1.0, host: str | None = None
+    ) -> object:
+        from ipaddress import ip_address
+
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.x509.oid import NameOID
+
+        now = datetime.now(UTC)
+
+        def named(text: str) -> x509.Name:
+            return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+
+        built = (
+            x509.CertificateBuilder()
+            .subject_name(named(name))
+            .issuer_name(named(self._name if not ca else name))
+            .public_key(key)  # type: ignore[arg-type]
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(days=10))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(x509.BasicConstraints(ca=ca, path_length=None), critical=True)
+        )
+        if host is not None:
+            built = built.add_extension(
+                x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), False
+            )
+        return built.sign(self._key, hashes.SHA256())
