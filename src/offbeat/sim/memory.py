@@ -3,8 +3,8 @@
 Versions of a model are let go in no order. glibc (2.36) hardly ever puts an aligned vector where one of the
 same size was, because a small object has moved in beside it. So what was freed stays, in gaps that nothing
 fits in, and thousands of versions in flight took twice their memory. The C library can be asked to give such
-pages back; a gap that is used again gets new ones. That takes milliseconds, so it is done when the process has
-grown by so much that it may be worth it: a run with few versions in flight never gets there.
+pages back; a gap that is used again gets new ones. That takes milliseconds, so it is done when the
+process has grown by so much that it may be worth it: with few versions in flight a run never gets there.
 """
 
 import ctypes
