@@ -3,9 +3,9 @@
     python benchmarks/growth.py [--quick] [--only clients concurrency memory parameters workers]
                                 [--json FILE] [--plot FILE.png]
 
-Every point is measured in a process of its own, so its peak memory is its own. Nothing is trained, but for half
-of the last table: what is timed is what Offbeat adds to training. An event is what the simulator takes from its
-queue (an arrival, a request, a timer); with it go the commands it causes, their journal rows and the
+Every point is measured in a process of its own, so its peak memory is its own. Nothing is trained, but for
+half of the last table: what is timed is what Offbeat adds to training. An event is what the simulator takes
+from its queue (an arrival, a request, a timer); with it go the commands it causes, their journal rows and the
 aggregation. Start-up is the time of a run that ends with its first arrival, and is taken off the longer run's
 time.
 
@@ -304,6 +304,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     plot_memory([r for r in rows if r["table"] == "memory"], axes[0, 2])
     plot_tasks([r for r in rows if r["table"] == "workers"], axes[1, 2])
     for axis in axes.flat:
+        axis.set_axisbelow(True)
         axis.grid(True, which="major", color="0.9", lw=0.8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
@@ -327,7 +328,8 @@ def plot_tasks(rows: list[dict[str, Any]], axis: Any) -> None:
     axis.set_xticks(range(len(names)), names, fontsize=8)
     axis.set(yscale="log", ylabel="microseconds", title="A task, wall time")
     if rows:
-        axis.legend(fontsize=8, title="trained")
+        axis.margins(y=0.25)
+        axis.legend(fontsize=8, title="trained", ncols=2, loc="upper left")
 
 
 def main() -> None:

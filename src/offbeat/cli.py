@@ -29,7 +29,7 @@ from offbeat.recipes.recipe import Recipe
 from offbeat.report.records import check_target
 from offbeat.runs.record import RunRecord, find_runs, read_run
 from offbeat.sim.batched import Batched
-from offbeat.sim.on_ray import OnRay
+from offbeat.sim.ray_cluster import OnRay
 from offbeat.sim.replay import replay as replay_run
 from offbeat.sim.run import Run
 from offbeat.version import __version__
