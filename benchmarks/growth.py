@@ -3,13 +3,16 @@
     python benchmarks/growth.py [--quick] [--only clients concurrency memory parameters workers]
                                 [--json FILE] [--plot FILE.png]
 
-Every point is measured in a process of its own, so its peak memory is its own. Nothing is trained: what is
-timed is what Offbeat adds to training. An event is what the simulator takes from its queue (an arrival, a
-request, a timer); with it go the commands it causes, their journal rows and the aggregation. Start-up is the
-time of a run that ends with its first arrival, and is taken off the longer run's time.
+Every point is measured in a process of its own, so its peak memory is its own. Nothing is trained, but for
+half of the last table: what is timed is what Offbeat adds to training. An event is what the simulator takes
+from its queue (an arrival, a request, a timer); with it go the commands it causes, their journal rows and the
+aggregation. Start-up is the time of a run that ends with its first arrival, and is taken off the longer run's
+time.
 
 FedASMU's clients do not ask for fresh models: what learns when to ask is a network that is trained.
 FedCompass and FedAT train everybody, so of them there are as many at a time as there are clients.
+
+A Ray cluster is two nodes on this machine, of one processor each, where Ray is installed.
 """
 
 import argparse
@@ -22,7 +25,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +47,8 @@ class Point:
     concurrency: int = 0
     parameters: int = 0
     workers: int = 0
+    ray: bool = False
+    trains: bool = False
     directory: bool = False
     events: int = 20_000
 
@@ -58,12 +65,15 @@ def points(quick: bool) -> Iterator[Point]:
             clients = concurrency if name in EVERYBODY else 10**last
             yield Point("concurrency", name, clients, concurrency, events=max(20_000, 3 * concurrency))
     for directory in (False, True):
-        for name in ("fedavg", "fedbuff", "fedasync"):
-            yield Point("memory", name, 10**last, 10 ** (last - 2), PARAMETERS, directory=directory)
+        for name in ALGORITHMS:
+            if name not in EVERYBODY:
+                yield Point("memory", name, 10**last, 10 ** (last - 2), PARAMETERS, directory=directory)
     for parameters in (10**k for k in range(4, 8 if quick else 9)):
         yield Point("parameters", parameters=parameters)
-    for workers in (0, 1, 2):
-        yield Point("workers", "fedbuff", 100, 10, PARAMETERS, workers, events=10_000)
+    for trains in (False, True):
+        for workers, ray in ((0, False), (1, False), (2, False), (2, True)):
+            events = (1_000 if trains else 10_000) // (10 if quick else 1)
+            yield Point("workers", "fedbuff", 100, 10, PARAMETERS, workers, ray, trains, events=events)
 
 
 # ---- one point, in a process of its own ----
@@ -94,7 +104,7 @@ def run(point: Point) -> dict[str, Any]:
         "fedcompass": lambda: ob.fedcompass(q_min=20, q_max=100),
         "fedat": lambda: ob.fedat(steps=20),
     }
-    learner = ob.NoTraining(point.clients, point.parameters)
+    learner = digits(point.clients) if point.trains else ob.NoTraining(point.clients, point.parameters)
     world = ob.World(ob.laws.Exponential(1.0, minimum=0.05), jitter=0.05)
 
     def timed(tasks: int) -> tuple[float, float, int]:
@@ -103,7 +113,9 @@ def run(point: Point) -> dict[str, Any]:
             began, used = time.perf_counter(), time.process_time()
             done = ob.simulate(
                 made[point.algorithm](), world, learner,
-                until=ob.Until(tasks=tasks), evaluate=None, workers=point.workers, out=out,
+                until=ob.Until(tasks=tasks), evaluate=None, out=out,
+                executor=ob.OnRay(workers=point.workers) if point.ray else None,
+                workers=0 if point.ray else point.workers,
             )  # fmt: skip
             used, wall = time.process_time() - used, time.perf_counter() - began
             kinds: Any = (
@@ -112,14 +124,50 @@ def run(point: Point) -> dict[str, Any]:
             )  # fmt: skip
             return used, wall, sum(kind == "event" for kind in kinds)
 
-    first, first_wall, before = timed(1)
-    used, wall, events = timed(point.events)
+    with two_nodes() if point.ray else nullcontext():
+        first, first_wall, before = timed(1)
+        used, wall, events = timed(point.events)
     per_event = 1e6 / (events - before)
     return {
         "startup_s": first_wall,
         "us_per_event": per_event * (used - first),
         "us_per_event_wall": per_event * (wall - first_wall),
     }
+
+
+def digits(clients: int) -> Any:
+    """Small real training: an MLP of 15,010 parameters on the digits, 14 samples a client."""
+    from functools import partial
+
+    import numpy as np
+
+    import offbeat as ob
+    from offbeat.models.mlp import MLP
+
+    source = ob.load("digits", seed=0)
+    parts = np.array_split(np.arange(len(source.train.y)), clients)
+    return ob.TorchLearner(
+        partial(MLP, 64, 10, (200,)), ob.federate(source, None, parts), ob.Training(lr=0.1, batch_size=10)
+    )
+
+
+@contextmanager
+def two_nodes() -> Iterator[None]:
+    """A Ray cluster of two nodes on this machine, which this process joins."""
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    import ray
+    from ray.cluster_utils import Cluster
+
+    node = {"num_cpus": 1, "object_store_memory": 100 * 10**6}
+    cluster = Cluster(True, head_node_args={**node, "include_dashboard": False})
+    cluster.add_node(**node)
+    ray.init(cluster.address, logging_level="error", log_to_driver=False)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
 
 
 def aggregations(point: Point) -> dict[str, Any]:
@@ -194,31 +242,44 @@ def show(rows: list[dict[str, Any]]) -> None:
             print(f"{r['parameters']:12,} {r['ms_one_core']:9.3f} ms {r['ms']:9.3f} ms ", end="")
             print(f"{r['MiB']:9.0f}  {'yes' if r['same_bits'] else 'NO'}")
         return
+    if table == "workers":
+        print(f"\n{table:18}    task, wall   here, processor  start-up   peak MiB")
+        for r in rows:
+            print(f"  {where(r):23}{r['us_per_event_wall']:7,.0f} us {r['us_per_event']:12,.0f} us ", end="")
+            print(f"{r['startup_s']:8.2f} s {r['MiB']:10.0f}")
+        return
     head = "   clients  at a time   events/s  us/event  start-up   peak MiB"
     print(f"\n{table:18} {head}")
     for r in rows:
-        name = r["algorithm"] + (f" {r['workers']} workers" if table == "workers" else "")
-        name += " disk" if r["directory"] else ""
+        name = r["algorithm"] + (" disk" if r["directory"] else "")
         print(
             f"  {name:17}{r['clients']:10,} {r['concurrency']:10,} {1e6 / r['us_per_event']:10,.0f} ", end=""
         )
         print(f"{r['us_per_event']:9.1f} {r['startup_s']:7.2f} s {r['MiB']:10.0f}")
 
 
+def where(row: dict[str, Any]) -> str:
+    """What computes the tasks, and whether they are trained."""
+    count = row["workers"]
+    place = "Ray, 2 nodes" if row["ray"] else f"{count} worker{'s' * (count > 1)}" if count else "here"
+    return f"{place}, {'MLP' if row['trains'] else 'nothing'}"
+
+
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Four panels, both axes logarithmic."""
+    """Six panels."""
     import matplotlib
 
     matplotlib.use("agg")
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(2, 2, figsize=(10, 7.5), layout="constrained")
+    figure, axes = pyplot.subplots(2, 3, figsize=(15, 7.5), layout="constrained")
+    curves = [axes[0, 0], axes[0, 1], axes[1, 0]]
     panels: list[tuple[str, str, str, str]] = [
         ("clients", "clients", "events per second", "100 clients train at a time"),
         ("concurrency", "concurrency", "events per second", "of 1,000,000 clients, so many train at a time"),
         ("clients", "clients", "peak memory beyond the import (MiB)", "100 clients train at a time"),
     ]
-    for axis, (table, x, y, title) in zip(axes.flat, panels, strict=False):
+    for axis, (table, x, y, title) in zip(curves, panels, strict=True):
         for i, name in enumerate(ALGORITHMS):
             own = [r for r in rows if r["table"] == table and r["algorithm"] == name]
             if not own:
@@ -229,7 +290,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
             )
         axis.set(xscale="log", yscale="log", title=title, ylabel=y)
         axis.set_xlabel({"clients": "clients", "concurrency": "clients that train at a time"}[x])
-    for axis in axes[0]:
+    for axis in axes[0, :2]:
         axis.set_ylim(1e3, 1e5)
     axes[0, 1].legend(fontsize=8, ncols=2, loc="lower left")
     axes[1, 0].set_ylim(10, 1000)
@@ -240,10 +301,35 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
     last.set(xscale="log", yscale="log", xlabel="parameters", ylabel="milliseconds")
     last.set_title(f"An aggregation of {UPDATES} updates")
     last.legend(fontsize=8)
+    plot_memory([r for r in rows if r["table"] == "memory"], axes[0, 2])
+    plot_tasks([r for r in rows if r["table"] == "workers"], axes[1, 2])
     for axis in axes.flat:
+        axis.set_axisbelow(True)
         axis.grid(True, which="major", color="0.9", lw=0.8)
         axis.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
+
+
+def plot_memory(rows: list[dict[str, Any]], axis: Any) -> None:
+    """The peak of each algorithm, with its journal in memory."""
+    own = [r for r in rows if not r["directory"]]
+    axis.barh([r["algorithm"] for r in own], [r["MiB"] for r in own], color="C0", height=0.6)
+    axis.invert_yaxis()
+    axis.set(xlabel="peak memory (MiB)", title=f"10,000 at a time, {PARAMETERS:,} parameters")
+
+
+def plot_tasks(rows: list[dict[str, Any]], axis: Any) -> None:
+    """What a task takes on each executor, trained and not."""
+    for trains, color, label, shift in ((False, "C0", "nothing", -0.2), (True, "C1", "a small MLP", 0.2)):
+        own = [r for r in rows if r["trains"] == trains]
+        heights = [r["us_per_event_wall"] for r in own]
+        axis.bar([i + shift for i in range(len(own))], heights, 0.38, color=color, label=label)
+    names = [where(r).split(", no")[0] for r in rows if not r["trains"]]
+    axis.set_xticks(range(len(names)), names, fontsize=8)
+    axis.set(yscale="log", ylabel="microseconds", title="A task, wall time")
+    if rows:
+        axis.margins(y=0.25)
+        axis.legend(fontsize=8, title="trained", ncols=2, loc="upper left")
 
 
 def main() -> None:
@@ -266,7 +352,9 @@ def main() -> None:
     for table in options.only:
         mine = []
         for point in points(options.quick):
-            if point.table == table:
+            if point.table == table and point.ray and find_spec("ray") is None:
+                print("No Ray: it is not installed (pip install 'offbeat[ray]')", file=sys.stderr)
+            elif point.table == table:
                 mine.append(fresh(point))
                 print(".", end="", file=sys.stderr, flush=True)
         show(mine)

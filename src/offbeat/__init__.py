@@ -50,7 +50,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
 from offbeat.sim.batched import Batched
-from offbeat.sim.on_ray import OnRay
+from offbeat.sim.ray_cluster import OnRay
 from offbeat.sim.run import Run, Summary
 from offbeat.sim.simulate import resume, simulate
 from offbeat.sim.until import Every, Until

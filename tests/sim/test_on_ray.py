@@ -245,7 +245,8 @@ import sys, time, torch
 from sim_worlds import digits
 from offbeat.core.learner import LocalTask, NOTHING
 from offbeat.local.objectives import Plain
-from offbeat.sim.on_ray import OnRay, RayWorkers
+from offbeat.sim.on_ray import RayWorkers
+from offbeat.sim.ray_cluster import OnRay
 learner = digits()
 pool = RayWorkers(learner, Plain(), OnRay(sys.argv[1], 1))
 base = learner.initial(0)

@@ -11,7 +11,7 @@ Nothing depends on the order of the candidates. Ties go to the lower client numb
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
@@ -38,7 +38,7 @@ class Candidate:
     unscheduled: int = 0
 
 
-class _Policy:
+class _Policy(Protocol):
     """What the policies share: the checks, the pool, and the count of iterations without a device."""
 
     needs_labels: ClassVar[bool] = False
@@ -67,7 +67,7 @@ class _Policy:
     def _choose(
         self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
     ) -> list[Candidate]:
-        raise NotImplementedError
+        """`count` of the ready devices, of which there are as many at least, in any order."""
 
     def _check(self, ready: list[Candidate], count: int, population: int) -> None:
         if count < 1:

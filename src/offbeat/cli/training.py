@@ -8,7 +8,7 @@ import typer
 
 from offbeat.core.errors import UsageError
 from offbeat.sim.batched import Batched
-from offbeat.sim.on_ray import OnRay
+from offbeat.sim.ray_cluster import OnRay
 
 Workers = Annotated[str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")]
 Where = Annotated[

@@ -22,8 +22,8 @@ from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.batched import Batched
-from offbeat.sim.on_ray import OnRay
 from offbeat.sim.progress import Progress
+from offbeat.sim.ray_cluster import OnRay
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,8 @@ changes but time. The actors belong to this process and end with it, however it 
 Ray is imported only when it is used.
 """
 
-import os
-import signal
-import socket
-import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from importlib import import_module
@@ -30,36 +25,14 @@ from offbeat.core.events import Metrics, TaskId
 from offbeat.core.learner import NOTHING, Inputs, Learner, LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
+from offbeat.sim.ray_cluster import OnRay, connect, count_workers, import_ray
 from offbeat.sim.ray_worker import RayWorker, arrays, make_pickler, tensor, tensors
 from offbeat.version import __version__
 
 AHEAD = 2  # jobs a worker holds: one it trains, one it goes on with
 MOST_DEATHS = 3
-REACH_SECONDS = 10.0
 PATIENCE_SECONDS = 300.0
 _EVALUATION = -1
-
-
-@dataclass(frozen=True)
-class OnRay:
-    """Where to train: a Ray cluster, and how much of it.
-
-    `address` is HOST:PORT of the cluster's head, or "auto" for the one that runs on this machine. None
-    takes the environment's RAY_ADDRESS, and without that starts Ray on this machine for the run. `workers`
-    is how many CPUs to train on, None for all there are when the run starts, divided by `share`, the number
-    of runs that train there at the same time. Raises `UsageError` for what is not so.
-    """
-
-    address: str | None = None
-    workers: int | None = None
-    share: int = 1
-
-    def __post_init__(self) -> None:
-        if self.address not in (None, "auto"):
-            _host_and_port(str(self.address))
-        for name, value in (("workers", self.workers), ("share", self.share)):
-            if value is not None and value < 1:
-                raise UsageError(f"{name} = {value} is not allowed on Ray: give a number from 1")
 
 
 @dataclass(eq=False)
@@ -97,7 +70,7 @@ class RayWorkers:
     """An executor of Ray actors. Raises `UsageError` where the cluster cannot be used."""
 
     def __init__(self, learner: Learner, objective: Objective, options: OnRay) -> None:
-        self._ray = _import_ray()
+        self._ray = import_ray()
         self._errors: Any = import_module("ray.exceptions")
         self._waiting: list[tuple[float, int, _Job]] = []  # by due time, then first come
         self._entered = 0
@@ -111,9 +84,9 @@ class RayWorkers:
         self._running: dict[Any, tuple[_Worker, _Job]] = {}  # by the reference of their result
         self._failed_starts = 0
         packed = _packed(learner, objective)
-        self._connected = _connect(self._ray, options.address)
+        self._connected = connect(self._ray, options.address)
         try:
-            self._count = _count(self._ray, options)
+            self._count = count_workers(self._ray, options)
             self._packed = self._ray.put(packed)
             self._actor = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayWorker)
             for _ in range(self._count):
@@ -310,83 +283,9 @@ def _result(reply: dict[str, Any]) -> LocalResult:
     return LocalResult(delta, integers, reply["metrics"], reply["lr"], shared, tensors(reply["state"]))
 
 
-# ---- Ray itself ----
-
-
-def _import_ray() -> Any:
-    try:
-        return import_module("ray")
-    except ImportError as error:
-        raise UsageError(f"executor ray needs Ray: pip install 'offbeat[ray]' ({error})") from None
-
-
 def _packed(learner: Learner, objective: Objective) -> tuple[bytes, list[Any]]:
     """Learner and objective as bytes, and apart from them the data's arrays, which a node's workers share."""
     try:
         return make_pickler(import_module("ray.cloudpickle").Pickler)((learner, objective))
     except (PicklingError, AttributeError, TypeError) as error:
         raise UsageError(f"executor ray needs a learner that can be pickled: {error}") from None
-
-
-def _connect(ray: Any, address: str | None) -> bool:
-    """Join the cluster; False if this process had done so before. Raises `UsageError` if it is not there."""
-    address = address or os.environ.get("RAY_ADDRESS") or "local"
-    if ray.is_initialized():
-        joined = ray.get_runtime_context().gcs_address
-        if address not in ("local", "auto", joined):
-            raise UsageError(f"ray address {address}: this process is on another cluster already, {joined}")
-        return False
-    if address not in ("local", "auto"):
-        _check_reach(address)
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what Ray started here would report to its makers
-    options = {"include_dashboard": False} if address == "local" else {}
-    try:
-        with _signal_handlers_kept():
-            ray.init(address, logging_level="error", log_to_driver=False, **options)
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"
-        raise UsageError(f"ray address {address} cannot be used: {error}{hint}") from None
-    return True
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(
-            f"ray address {address} is not allowed: give HOST:PORT of the cluster's head, such as "
-            "10.0.0.1:6379, or auto; this machine must be one of its nodes (ray start --address=HOST:PORT)"
-        )
-    return host.strip("[]"), int(port)
-
-
-def _check_reach(address: str) -> None:
-    """Ray would try for minutes, and then end this process."""
-    try:
-        socket.create_connection(_host_and_port(address), REACH_SECONDS).close()
-    except OSError as error:
-        raise UsageError(
-            f"ray address {address} cannot be reached: {error}; start a cluster with `ray start --head`"
-        ) from None
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Ray takes SIGTERM over; what an interruption means is decided by a run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-
-
-def _count(ray: Any, options: OnRay) -> int:
-    """How many workers to ask for."""
-    cpus = int(ray.cluster_resources().get("CPU", 0))
-    if options.workers is None and cpus < 1:
-        raise UsageError(
-            "the Ray cluster has no CPU to train on: add a node, or say how many workers to wait for"
-        )
-    return options.workers or max(1, cpus // options.share)

@@ -27,8 +27,9 @@ from offbeat.runs.store import RunStore
 from offbeat.sim.batched import Batched, BatchTraining
 from offbeat.sim.executor import Executor, InProcess
 from offbeat.sim.interrupt import deferred_interrupts
-from offbeat.sim.on_ray import OnRay, RayWorkers
+from offbeat.sim.on_ray import RayWorkers
 from offbeat.sim.progress import Pace, Watcher
+from offbeat.sim.ray_cluster import OnRay
 from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
 from offbeat.sim.run import MemoryRecorder, Run, Summary
 from offbeat.sim.simulation import Simulation

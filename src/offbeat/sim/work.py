@@ -21,6 +21,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import Metric
 from offbeat.sim.executor import Executor
+from offbeat.sim.memory import Gaps
 
 
 class Work(Protocol):
@@ -71,6 +72,7 @@ class Live:
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics] | None = None
+        self._gaps = Gaps()
 
     def dispatch(self, command: Train) -> None:
         """Keep the version it starts from."""
@@ -144,6 +146,7 @@ class Live:
     def aggregate(self, command: Aggregate) -> None:
         """Apply the updates."""
         self.tensors.aggregate(command)
+        self._gaps.after(self.tensors.model.values.nbytes)
 
     def evaluate(self, version: int) -> Metrics:
         """Evaluate, once a version."""

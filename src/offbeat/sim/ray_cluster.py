@@ -1,0 +1,111 @@
+"""A Ray cluster: which one, how much of it, and how this process joins it.
+
+Ray is imported only when it is used.
+"""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from offbeat.core.errors import UsageError
+
+REACH_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class OnRay:
+    """Where to train: a Ray cluster, and how much of it.
+
+    `address` is HOST:PORT of the cluster's head, or "auto" for the one that runs on this machine. None
+    takes the environment's RAY_ADDRESS, and without that starts Ray on this machine for the run. `workers`
+    is how many CPUs to train on, None for all there are when the run starts, divided by `share`, the number
+    of runs that train there at the same time. Raises `UsageError` for what is not so.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+    share: int = 1
+
+    def __post_init__(self) -> None:
+        if self.address not in (None, "auto"):
+            _host_and_port(str(self.address))
+        for name, value in (("workers", self.workers), ("share", self.share)):
+            if value is not None and value < 1:
+                raise UsageError(f"{name} = {value} is not allowed on Ray: give a number from 1")
+
+
+def import_ray() -> Any:
+    try:
+        return import_module("ray")
+    except ImportError as error:
+        raise UsageError(f"executor ray needs Ray: pip install 'offbeat[ray]' ({error})") from None
+
+
+def connect(ray: Any, address: str | None) -> bool:
+    """Join the cluster; False if this process had done so before. Raises `UsageError` if it is not there."""
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    if ray.is_initialized():
+        joined = ray.get_runtime_context().gcs_address
+        if address not in ("local", "auto", joined):
+            raise UsageError(f"ray address {address}: this process is on another cluster already, {joined}")
+        return False
+    if address not in ("local", "auto"):
+        _check_reach(address)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what Ray started here would report to its makers
+    options = {"include_dashboard": False} if address == "local" else {}
+    try:
+        with _signal_handlers_kept():
+            ray.init(address, logging_level="error", log_to_driver=False, **options)
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"
+        raise UsageError(f"ray address {address} cannot be used: {error}{hint}") from None
+    return True
+
+
+def _host_and_port(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    if not host or "/" in host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(
+            f"ray address {address} is not allowed: give HOST:PORT of the cluster's head, such as "
+            "10.0.0.1:6379, or auto; this machine must be one of its nodes (ray start --address=HOST:PORT)"
+        )
+    return host.strip("[]"), int(port)
+
+
+def _check_reach(address: str) -> None:
+    """Ray would try for minutes, and then end this process."""
+    try:
+        socket.create_connection(_host_and_port(address), REACH_SECONDS).close()
+    except OSError as error:
+        raise UsageError(
+            f"ray address {address} cannot be reached: {error}; start a cluster with `ray start --head`"
+        ) from None
+
+
+@contextmanager
+def _signal_handlers_kept() -> Iterator[None]:
+    """Ray takes SIGTERM over; what an interruption means is decided by a run."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+
+
+def count_workers(ray: Any, options: OnRay) -> int:
+    """How many workers to ask for."""
+    cpus = int(ray.cluster_resources().get("CPU", 0))
+    if options.workers is None and cpus < 1:
+        raise UsageError(
+            "the Ray cluster has no CPU to train on: add a node, or say how many workers to wait for"
+        )
+    return options.workers or max(1, cpus // options.share)
