@@ -9,7 +9,7 @@ import torch
 from offbeat.core.errors import UsageError
 from offbeat.net.flow import Bucket, Pool
 from offbeat.net.limits import Limits
-from offbeat.net.rooms import MOST, Rooms
+from offbeat.rooms import MOST, Rooms
 
 
 def test_a_bucket_lets_a_burst_through_and_then_its_rate():

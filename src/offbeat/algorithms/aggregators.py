@@ -20,11 +20,12 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import Constant, Staleness
 from offbeat.core.validation import CLOSED
 from offbeat.parallel import PIECE, sweep
+from offbeat.rooms import ROOMS
 
 
 def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """Σ c_i v_i in a fresh tensor, summed in order."""
-    total = torch.empty_like(vectors[0])
+    total = ROOMS.like(vectors[0])
     sweep(lambda out, *parts: add_up(parts, coefficients, out), total, *vectors)
     return total
 
@@ -52,7 +53,7 @@ def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor
 
 def toward_models(updates: Sequence[Update], coefficients: Sequence[float], model: Model) -> Tensor:
     """Σ c_i (w_i − w): the step toward the clients' models, w_i = base + Δ_i."""
-    step = torch.empty_like(model.values)
+    step = ROOMS.like(model.values)
     moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
     starts = [start for start, _ in moved]  # of the others base − w is zero
 

@@ -40,6 +40,7 @@ from offbeat.core.programme import Programme
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain
 from offbeat.parallel import sweep
+from offbeat.rooms import ROOMS
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -182,7 +183,7 @@ class AdaptiveMixing(Aggregator):
         controls.s, controls.t = t - start, update.note.get("round", t)
         controls.xi = controls.xi_at(int(controls.s), int(controls.t))
         alpha = self.mu * controls.xi / (1 + self.mu * controls.xi)
-        direction = torch.empty_like(w)
+        direction = ROOMS.like(w)
 
         def direct(out: Tensor, base: Tensor, delta: Tensor, now: Tensor) -> None:
             torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
