@@ -295,6 +295,27 @@ def test_what_is_written_over_after_a_checkpoint_is_not_needed(
     assert back.server.counts["arrived"] == 1
 
 
+def test_the_file_of_updates_does_not_grow_from_checkpoint_to_checkpoint(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    rows = rows_of(runs["fedbuff"])
+    coordinator = new("fedbuff", learner, rows)
+    play = Play(make("fedbuff"), learner, coordinator)
+    state = State.create(tmp_path / "d", META, coordinator)
+    sizes = []
+    with room_for(0):
+        for row in (row for row in rows if row.kind == "event"):
+            outcome = play.event(row)
+            state.commit(outcome, coordinator)
+            play.deliver(outcome)
+            if outcome.updates:
+                sizes.append((tmp_path / "d" / UPDATES).stat().st_size)
+                state.checkpoint(coordinator)
+    state.close()
+    assert len(sizes) > 5
+    assert set(sizes) == {sizes[0]}
+
+
 def test_a_small_update_is_in_the_database_and_a_large_one_in_the_file(
     learner: ob.TorchLearner, runs: Runs, tmp_path: Path
 ) -> None:
