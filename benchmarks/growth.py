@@ -174,7 +174,7 @@ def aggregations(point: Point) -> dict[str, Any]:
     """Milliseconds of an aggregation of ten updates, on one core and on all; the bits must be the same."""
     import torch
 
-    from offbeat.algorithms import aggregators, fedbuff
+    from offbeat.algorithms import fedbuff
     from offbeat.core.algorithm import Task
     from offbeat.core.commands import Aggregate
     from offbeat.core.global_model import GlobalModel
@@ -185,10 +185,10 @@ def aggregations(point: Point) -> dict[str, Any]:
     zeros = Model.empty(Layout.flat(point.parameters))
     generator = torch.Generator().manual_seed(0)
     deltas = [torch.randn(point.parameters, generator=generator) for _ in range(UPDATES)]
-    cores = aggregators.sweep.__globals__["_cores"]
+    cores = sorted(os.sched_getaffinity(0))
 
     def aggregate(use: int) -> tuple[float, torch.Tensor]:
-        aggregators.sweep.__globals__["_cores"] = lambda: use
+        os.sched_setaffinity(0, cores[:use])
         tensors = GlobalModel(fedbuff(size=UPDATES), zeros)
         for number, delta in enumerate(deltas):
             tensors.dispatch(number)
@@ -202,8 +202,8 @@ def aggregations(point: Point) -> dict[str, Any]:
     one, every = [], []
     for _ in range(repeats):
         one.append(aggregate(1)[0])
-        every.append(aggregate(cores())[0])
-    same = torch.equal(aggregate(1)[1], aggregate(cores())[1])
+        every.append(aggregate(len(cores))[0])
+    same = torch.equal(aggregate(1)[1], aggregate(len(cores))[1])
     return {"ms_one_core": sorted(one)[repeats // 2], "ms": sorted(every)[repeats // 2], "same_bits": same}
 
 

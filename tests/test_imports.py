@@ -18,7 +18,8 @@ ROOT = Path(offbeat.__file__).parent
 MAY_USE: dict[str, set[str]] = {
     "version": set(),
     "huge_pages": set(),
-    "parallel": set(),
+    "rooms": set(),
+    "parallel": {"rooms"},
     "core": set(),
     "models": {"core"},
     "data": {"core"},
@@ -28,7 +29,7 @@ MAY_USE: dict[str, set[str]] = {
     "algorithms": {"core", "local", "codec", "parallel"},
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "version"},
-    "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "version"},
+    "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "rooms", "version"},
     "flower": {"core", "models", "local", "data", "net"},
     "report": {"core", "runs", "version"},
     "recipes": {

@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from offbeat.rooms import ROOMS
+
 PIECE = 2**16  # elements: what several operations need of them fits in a cache
 LONG = 2**20  # elements, from which on threads do not cost; what they gain is a matter of the memory
 
@@ -15,7 +17,7 @@ def fill(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
     """The vector whose pieces `body(out, *pieces)` gives: in `out`, or in a new tensor if that is None."""
     if vectors[0].numel() <= PIECE:
         return body(None, *vectors)
-    out = torch.empty_like(vectors[0])
+    out = ROOMS.like(vectors[0])
     sweep(body, out, *vectors)
     return out
 

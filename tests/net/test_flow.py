@@ -1,15 +1,12 @@
 """Rates and memory that links share."""
 
 import asyncio
-import gc
 
 import pytest
-import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.net.flow import Bucket, Pool
 from offbeat.net.limits import Limits
-from offbeat.net.rooms import MOST, Rooms
 
 
 def test_a_bucket_lets_a_burst_through_and_then_its_rate():
@@ -60,35 +57,3 @@ def test_the_pool_makes_who_asks_too_much_wait():
 def test_limits_that_make_no_sense(wrong: dict[str, float], why: str):
     with pytest.raises(UsageError, match=why):
         Limits(**wrong)
-
-
-def test_freed_room_is_used_again_and_room_in_use_is_not():
-    rooms = Rooms()
-    first = rooms.vector(100_000, torch.float32)
-    place = first.data_ptr()
-    part = first[5:10]
-    part.fill_(3.0)
-    del first
-    gc.collect()
-    second = rooms.vector(100_000, torch.float32)
-    assert second.data_ptr() != place
-    second.zero_()
-    assert part.tolist() == [3.0] * 5
-    del part
-    assert rooms.vector(100_000, torch.float32).data_ptr() == place
-
-
-def test_room_is_of_the_size_and_type_that_was_asked():
-    rooms = Rooms()
-    for size, dtype in ((100_000, torch.float32), (100_001, torch.float32), (100_000, torch.int64)):
-        vector = rooms.vector(size, dtype)
-        assert (len(vector), vector.dtype) == (size, dtype)
-        del vector
-    assert len(rooms._spare) == 1
-
-
-def test_small_and_huge_room_is_not_kept():
-    rooms = Rooms()
-    rooms.vector(10, torch.float32)
-    rooms.vector(MOST // 4 + 1, torch.float32)
-    assert not rooms._spare

@@ -1,5 +1,6 @@
 """A server that dies at any moment: books and model come back from the state directory, bit for bit."""
 
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from offbeat.core.journal import Row
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.outcome import Outcome
 from offbeat.net.state import State
+from offbeat.net.update_log import UPDATES
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.played import Play, coordinator_of, rows_of
 
@@ -145,6 +147,7 @@ def test_killed_at_any_moment_and_brought_back(
         kill_and_bring_back(name, deaths, checkpoints, learner, runs[name], directory)
     assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
     assert updates_in_database(directory) == 0
+    assert not (directory / UPDATES).exists()
 
 
 @contextmanager
@@ -269,22 +272,60 @@ def test_a_missing_update_is_an_error_that_names_it(
 ) -> None:
     with room_for(0):
         rows = first_update("fedbuff", learner, runs, tmp_path / "d")
-    (file,) = (tmp_path / "d").glob("update-*")
+    file = tmp_path / "d" / UPDATES
+    os.truncate(file, file.stat().st_size - 1)
+    with pytest.raises(RunError, match=rf"{file.name} is missing or cut short"):
+        State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
     file.unlink()
-    with pytest.raises(RunError, match=rf"{file.name} is missing"):
+    with pytest.raises(RunError, match=rf"{file.name} is missing or cut short"):
         State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
 
 
-def test_a_small_update_is_in_the_database_and_a_large_one_in_a_file(
+def test_what_is_written_over_after_a_checkpoint_is_not_needed(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    """A server that dies while it writes over the updates of before the checkpoint."""
+    with room_for(0):
+        rows = first_update("fedbuff", learner, runs, tmp_path / "d")
+    State.reopen(tmp_path / "d", new("fedbuff", learner, rows)).close()  # which is a checkpoint
+    file = tmp_path / "d" / UPDATES
+    file.write_bytes(b"x" * (file.stat().st_size // 2))
+    back = new("fedbuff", learner, rows)
+    State.reopen(tmp_path / "d", back).close()
+    assert back.server.counts["arrived"] == 1
+
+
+def test_the_file_of_updates_does_not_grow_from_checkpoint_to_checkpoint(
+    learner: ob.TorchLearner, runs: Runs, tmp_path: Path
+) -> None:
+    rows = rows_of(runs["fedbuff"])
+    coordinator = new("fedbuff", learner, rows)
+    play = Play(make("fedbuff"), learner, coordinator)
+    state = State.create(tmp_path / "d", META, coordinator)
+    sizes = []
+    with room_for(0):
+        for row in (row for row in rows if row.kind == "event"):
+            outcome = play.event(row)
+            state.commit(outcome, coordinator)
+            play.deliver(outcome)
+            if outcome.updates:
+                sizes.append((tmp_path / "d" / UPDATES).stat().st_size)
+                state.checkpoint(coordinator)
+    state.close()
+    assert len(sizes) > 5
+    assert set(sizes) == {sizes[0]}
+
+
+def test_a_small_update_is_in_the_database_and_a_large_one_in_the_file(
     learner: ob.TorchLearner, runs: Runs, tmp_path: Path
 ) -> None:
     first_update("fedbuff", learner, runs, tmp_path / "small")
     assert updates_in_database(tmp_path / "small") == 1
-    assert not list((tmp_path / "small").glob("update-*"))
+    assert (tmp_path / "small" / UPDATES).stat().st_size == 0
     with patch("offbeat.net.state.SMALL", 2000):
         first_update("fedbuff", learner, runs, tmp_path / "large")
-    assert updates_in_database(tmp_path / "large") == 0
-    assert len(list((tmp_path / "large").glob("update-*"))) == 1
+    assert updates_in_database(tmp_path / "large") == 1
+    assert (tmp_path / "large" / UPDATES).stat().st_size > 2000
 
 
 @pytest.mark.parametrize("where", ["file", "database"])
@@ -304,7 +345,7 @@ def test_a_full_disk_stops_before_anything_is_said(
         if outcome.updates:
             with monkeypatch.context() as broken, room_for(0 if where == "file" else 2**25):
                 if where == "file":
-                    broken.setattr("offbeat.net.state.write_tensors", full)
+                    broken.setattr("offbeat.net.state.UpdateLog.sync", full)
                 else:
                     broken.setattr("offbeat.runs.store.RunStore._put_meta", full)
                 with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):

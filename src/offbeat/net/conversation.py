@@ -59,7 +59,7 @@ class Conversation(Generic[Out, In]):
         self._outbox = Outbox()
         self._inbox: deque[tuple[In, int]] = deque()
         self._reserved, self._without_chunk = 0, 0.0
-        self._change = asyncio.Event()
+        self._in, self._out = asyncio.Event(), asyncio.Event()  # something has changed on this way, or all
         self._closing: str | None = None
         self._ending: Ending | None = None
         self._messages = Bucket(limits.messages_per_second)
@@ -82,33 +82,33 @@ class Conversation(Generic[Out, In]):
 
     async def send(self, message: Out) -> None:
         """Hand a message over; waits while the peer reads too slowly. Raises `LinkClosedError`."""
-        await self._until(lambda: self._over or len(self._outbox) < self._limits.queue)
+        await _until(self._out, lambda: self._over or len(self._outbox) < self._limits.queue)
         self._refuse_if_over()
         self._outbox.put(message)
-        self._change.set()
+        self._out.set()
 
     async def receive(self) -> In:
         """The next message. Raises `LinkClosedError`, after the messages that came before the end."""
-        await self._until(lambda: bool(self._inbox) or self._over)
+        await _until(self._in, lambda: bool(self._inbox) or self._over)
         if not self._inbox:
             self._refuse_if_over()
         message, size = self._inbox.popleft()
-        self._change.set()
+        self._in.set()
         await self._pool.give(size)
         return message
 
     async def greeted(self) -> None:
         """Wait until a first message is there, or the end."""
-        await self._until(lambda: bool(self._inbox) or self._over)
+        await _until(self._in, lambda: bool(self._inbox) or self._over)
 
     async def close(self, reason: str = "") -> None:
         """End the conversation when what was handed over is sent, or has not been for too long."""
         if self._closing is None:
             self._closing = reason
-            self._change.set()
+            self._changed()
             try:
                 async with asyncio.timeout(self._limits.drain):
-                    await self._until(lambda: self._ending is not None)
+                    await _until(self._in, lambda: self._ending is not None)
             except TimeoutError:
                 self.end(Ending(reason or "it was closed here before all was sent"))
         await self.ended()
@@ -117,11 +117,11 @@ class Conversation(Generic[Out, In]):
         """End the conversation now, if it has not ended."""
         if self._ending is None:
             self._ending = ending
-            self._change.set()
+            self._changed()
 
     async def ended(self) -> Ending:
         """Wait for the end; then nothing is read or written any more."""
-        await self._until(lambda: self._ending is not None)
+        await _until(self._in, lambda: self._ending is not None)
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -148,20 +148,19 @@ class Conversation(Generic[Out, In]):
         if self._closing is not None:
             raise LinkClosedError(self._closing or "it was closed here")
 
-    async def _until(self, ready: Callable[[], bool]) -> None:
-        while not ready():
-            self._change.clear()
-            await self._change.wait()
+    def _changed(self) -> None:
+        self._in.set()
+        self._out.set()
 
     async def _write(self) -> None:
         try:
             while True:
-                await self._until(lambda: not self._outbox.empty or self._closing is not None)
+                await _until(self._out, lambda: not self._outbox.empty or self._closing is not None)
                 if self._outbox.empty:
                     self.end(Ending(self._closing or "it was closed here"))
                     return
                 frame = self._outbox.frame()
-                self._change.set()
+                self._out.set()
                 async with asyncio.timeout(self._limits.stall):
                     await self._pipe.write(frame)
         except TimeoutError:
@@ -212,8 +211,8 @@ class Conversation(Generic[Out, In]):
         if size:
             self._reserved = 0
         self._inbox.append((message, size))
-        self._change.set()
-        await self._until(lambda: self._ending is not None or self._has_room())
+        self._in.set()
+        await _until(self._in, lambda: self._ending is not None or self._has_room())
 
     def _has_room(self) -> bool:
         bodies = sum(size > 0 for _, size in self._inbox)
@@ -226,3 +225,10 @@ class Conversation(Generic[Out, In]):
             wait = max(wait, self._bytes.take(float(size)))
         if wait:
             await asyncio.sleep(wait)
+
+
+async def _until(change: asyncio.Event, ready: Callable[[], bool]) -> None:
+    """Wait until something is so, which is asked anew after each change."""
+    while not ready():
+        change.clear()
+        await change.wait()

@@ -29,6 +29,7 @@ class Pool:
 
     def __init__(self, size: int) -> None:
         self._free = size
+        self._waiting = 0
         self._change = asyncio.Condition()
 
     @property
@@ -38,13 +39,18 @@ class Pool:
 
     async def take(self, size: int) -> None:
         """Wait until so many bytes are free, and take them; more than the pool has must not be asked."""
-        async with self._change:
-            await self._change.wait_for(lambda: size <= self._free)
-            self._free -= size
+        if size > self._free or self._waiting:
+            self._waiting += 1
+            try:
+                async with self._change:
+                    await self._change.wait_for(lambda: size <= self._free)
+            finally:
+                self._waiting -= 1
+        self._free -= size
 
     async def give(self, size: int) -> None:
         """Give back what was taken."""
-        if size:
+        self._free += size
+        if size and self._waiting:
             async with self._change:
-                self._free += size
                 self._change.notify_all()

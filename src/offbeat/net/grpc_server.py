@@ -24,7 +24,6 @@ from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
 from offbeat.net.receiver import Receiver
-from offbeat.net.rooms import Rooms
 from offbeat.net.wire_encode import encode
 
 _log = logging.getLogger(__name__)
@@ -68,7 +67,7 @@ class Listener:
 
     def __init__(self, gate: Gate, limits: Limits, on_link: OnLink) -> None:
         self._gate, self._limits, self._on_link = gate, limits, on_link
-        self._pool, self._rooms = Pool(limits.memory), Rooms()
+        self._pool = Pool(limits.memory)
         self._open = 0
         self._links: dict[str, tuple[ServerConversation, asyncio.Event]] = {}
         self._rejected: Counter[str] = Counter()
@@ -130,7 +129,7 @@ class Listener:
             proof = self._gate.admit(_metadata(context), _identity(context))
         except Violation as violation:
             return Ending(str(violation), violation.kind)
-        receiver: Receiver[FromSite] = Receiver("site", self._limits, self._rooms)
+        receiver: Receiver[FromSite] = Receiver("site", self._limits)
         pipe = _ServerPipe(context)
         link: ServerConversation = Conversation(
             proof.site, pipe, receiver, self._limits, self._pool, proof.valid

@@ -16,7 +16,6 @@ from offbeat.net.fields import Violation
 from offbeat.net.frames import parse
 from offbeat.net.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.messages import FromServer, FromSite, Message
-from offbeat.net.rooms import Rooms
 from offbeat.net.wire_bodies import allocate, announced, told_layout
 from offbeat.net.wire_decode import FROM_SERVER, FROM_SITE, decode, kind_of
 
@@ -36,14 +35,11 @@ class _Body:
 
 
 class Receiver(Generic[M]):
-    """Reads what a `peer` says. A site must say `Hello` first, and once.
+    """Reads what a `peer` says. A site must say `Hello` first, and once."""
 
-    Tensors are made in `rooms`, which several may share.
-    """
-
-    def __init__(self, peer: Literal["site", "server"], limits: Limits, rooms: Rooms | None = None) -> None:
+    def __init__(self, peer: Literal["site", "server"], limits: Limits) -> None:
         self._allowed = FROM_SITE if peer == "site" else FROM_SERVER
-        self._limits, self._rooms = limits, rooms or Rooms()
+        self._limits = limits
         self._layout = limits.layout
         self._greeted = peer == "server"
         self._hello_came = False
@@ -91,7 +87,7 @@ class Receiver(Generic[M]):
             self._layout = told or self._layout
             if self._layout is None:
                 raise Violation(f"{kind} before the model's layout", "layout")
-        bodies = allocate(sizes, self._rooms)
+        bodies = allocate(sizes)
         total = sum(sizes.values())
         if not total:
             return self._message(envelope, kind, bodies), 0

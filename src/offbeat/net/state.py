@@ -1,15 +1,14 @@
 """The state directory of a deployed run: a run's directory whose every update is durable.
 
 One transaction holds an update and the journal's rows of its arrival and of all it caused, so that one fsync
-is enough; a large update is written to a file of its own and fsynced before. The model is written now and
-then only: after a crash it is the last checkpoint's, with the updates that arrived since taken in once more,
-in the order of the journal.
+is enough; a large update is written to a file beside (`update_log`) and fsynced before. The model is written
+now and then only: after a crash it is the last checkpoint's, with the updates that arrived since taken in
+once more, in the order of the journal.
 """
 
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,22 +21,23 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Tensors
 from offbeat.net.coordinator import Coordinator
 from offbeat.net.outcome import Outcome, SiteRow
+from offbeat.net.update_log import UpdateLog, read_update
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.files import pack_tensors, read_tensors, sync_directory, unpack_tensors, write_tensors
+from offbeat.runs.files import pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import restore_model
-from offbeat.runs.store import RunStore, Statement, update_file
+from offbeat.runs.store import RunStore, Statement
 
 CHECKPOINT_SECONDS = 30.0
 MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
-SMALL = 2**18  # bytes of an update up to which the database takes it faster than a file
+SMALL = 2**18  # bytes of an update up to which the database takes it faster than the file
 MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the room they took
-WRITERS = 4
-"""Files written at the same time: one waits for the disk while another is copied."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
-    "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
 )
+Logged = tuple[TaskId, bytes | None, int | None, int | None]
+"""An update's row: its tensors if it is small, else where the file has them and how many bytes."""
 _FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
@@ -49,11 +49,13 @@ class State:
         self._store, self._pause = store, pause
         self._least_pause = pause
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
-        self._writers = ThreadPoolExecutor(WRITERS, "offbeat-updates")
         try:
             self._store.flush({}, [(table, [()]) for table in _TABLES])
-        except BaseException:
+            self._log = UpdateLog(self.directory)
+        except BaseException as error:
             self._store.close()
+            if isinstance(error, OSError):
+                raise RunError(f"cannot write to {self.directory}: {error}") from None
             raise
 
     @classmethod
@@ -96,8 +98,8 @@ class State:
         for metric in outcome.metrics:
             self._store.metric(metric)
         try:
-            small = self._write_updates(outcome.updates)
-            log: Statement = ("INSERT OR REPLACE INTO updates VALUES (?, ?)", small)
+            logged = self._write_updates(outcome.updates)
+            log: Statement = ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)
             self._store.flush(_meta(coordinator), [*_register(outcome.sites.values()), log])
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
@@ -105,25 +107,23 @@ class State:
                 f"{what}. No acknowledged update is lost: make room, or mend it, and start the server again"
             ) from None
 
-    def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[tuple[TaskId, bytes]]:
-        """Write the files of the large ones, side by side; returns the small ones, for the transaction."""
-        small: list[tuple[TaskId, bytes]] = []
-        written: list[Future[None]] = []
+    def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:
+        """Write the large ones to the file; returns the rows of all, for the transaction."""
+        rows: list[Logged] = []
+        written = False
         for task, result in updates.items():
             tensors = _update_tensors(result)
             size = sum(tensor.nbytes for tensor in tensors.values())
             self._logged += size
             if size <= SMALL and self._small + size <= MOST_SMALL:
                 self._small += size
-                small.append((task, pack_tensors(tensors)))
-                continue
-            path = self.directory / update_file(task)
-            written.append(self._writers.submit(write_tensors, path, tensors))
-        for done in as_completed(written):
-            done.result()
+                rows.append((task, pack_tensors(tensors), None, None))
+            else:
+                rows.append((task, None, *self._log.append(tensors)))
+                written = True
         if written:
-            sync_directory(self.directory)
-        return small
+            self._log.sync()
+        return rows
 
     def due(self, model_bytes: int) -> bool:
         """Is it time for a checkpoint?"""
@@ -131,10 +131,11 @@ class State:
         return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
 
     def checkpoint(self, coordinator: Coordinator) -> None:
-        """Write the tensors as they are now; delete the updates and files that are not needed any more."""
+        """Write the tensors as they are now; forget the updates and files that are not needed any more."""
         begun = time.monotonic()
         states = ClientStates(self.directory)
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
+        self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
@@ -142,16 +143,17 @@ class State:
         """The run has ended: its final model, by tensor names."""
         model, reason = coordinator.tensors.model, coordinator.stopped or ""
         self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
+        self._log.delete()
         self.close()
 
     def abandon(self, status: str) -> None:
         """Leave the run as it is, "interrupted" or "failed"; it can go on."""
-        self._writers.shutdown()
+        self._log.close()
         self._store.abandon(status)
 
     def close(self) -> None:
         """Let the directory go."""
-        self._writers.shutdown()
+        self._log.close()
         self._store.close()
 
 
@@ -199,13 +201,12 @@ def _loader(record: RunRecord, row: Row) -> Callable[[TaskId], LocalResult]:
 
 
 def _saved_update(record: RunRecord, task: TaskId) -> Tensors:
-    """An update's tensors: from the database if it was small, else from its file."""
-    for (data,) in record.select("SELECT tensors FROM updates WHERE task = ?", (task,)):
-        return unpack_tensors(data)
-    path = record.path / update_file(task)
-    if not path.is_file():
-        raise RunError(f"{path} is missing: restore the directory from a copy that was made whole")
-    return read_tensors(path)
+    """An update's tensors: from the database if it was small, else from the file."""
+    for data, begin, size in record.select(
+        "SELECT tensors, begin, bytes FROM updates WHERE task = ?", (task,)
+    ):
+        return read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+    raise RunError(f"{record.path} lacks the update of task {task}: restore it from a copy made whole")
 
 
 def _recall_evaluations(record: RunRecord, coordinator: Coordinator) -> None:

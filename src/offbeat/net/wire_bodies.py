@@ -12,7 +12,7 @@ from offbeat.core.model import Entry, Layout
 from offbeat.net import wire_pb2 as pb
 from offbeat.net.fields import Violation, count, text
 from offbeat.net.limits import Limits
-from offbeat.net.rooms import Rooms
+from offbeat.rooms import ROOMS
 
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD
@@ -80,17 +80,16 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
             raise Violation(f"{kind} has {size} bytes of {name}: the model has {wanted[part]}", "layout")
 
 
-def allocate(sizes: Mapping[int, int], rooms: Rooms) -> dict[int, Tensor | bytearray]:
+def allocate(sizes: Mapping[int, int]) -> dict[int, Tensor | bytearray]:
     """Room for the parts of a body."""
-    return {part: _room(part, size, rooms) for part, size in sizes.items()}
+    return {part: _room(part, size) for part, size in sizes.items()}
 
 
-def _room(part: int, size: int, rooms: Rooms) -> Tensor | bytearray:
+def _room(part: int, size: int) -> Tensor | bytearray:
     if part == PAYLOAD:
         return bytearray(size)
-    return (
-        rooms.vector(size // 8, torch.int64) if part == INTEGERS else rooms.vector(size // 4, torch.float32)
-    )
+    dtype = torch.int64 if part == INTEGERS else torch.float32
+    return ROOMS.vector(size // dtype.itemsize, dtype)
 
 
 def told_layout(envelope: pb.Envelope, kind: str, limits: Limits) -> Layout | None:

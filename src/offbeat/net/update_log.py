@@ -1,0 +1,94 @@
+"""The large updates since the last checkpoint: one file, written from its start again after each checkpoint.
+
+Blocks that a disk has given once are written several times faster than new ones, and one fsync is enough for
+all updates of a batch. An update is a safetensors file within this one; where it is, the database says, and
+what the database names is not written over.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from offbeat.core.errors import RunError
+from offbeat.core.model import Tensors
+from offbeat.runs.files import sync_directory, unpack_tensors
+
+UPDATES = "updates.log"
+"""Name of the file in a state directory."""
+_NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64"}
+_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the first, which is enough
+
+
+class UpdateLog:
+    """The writing end of the file in a directory. What a file holds already is kept until it is cleared."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / UPDATES
+        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        self._end = os.fstat(self._file).st_size
+        sync_directory(directory)
+
+    def append(self, tensors: Tensors) -> tuple[int, int]:
+        """Write an update, which is durable after `sync`; returns where it begins, and its bytes.
+
+        Raises `OSError` where it cannot be written, such as on a full disk: then nothing is there.
+        """
+        begin = os.lseek(self._file, self._end, os.SEEK_SET)
+        for piece in _pieces(tensors):
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(self._file, left) :]
+        self._end = os.lseek(self._file, 0, os.SEEK_CUR)
+        return begin, self._end - begin
+
+    def sync(self) -> None:
+        """Make durable what was written."""
+        _sync(self._file)
+
+    def clear(self) -> None:
+        """Begin at the start again: the database names nothing in the file any more."""
+        self._end = 0
+
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def delete(self) -> None:
+        """The run has ended."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+
+def read_update(directory: Path, begin: int, size: int) -> Tensors:
+    """An update from where `append` has put it. Raises `RunError` if it is not there."""
+    path = directory / UPDATES
+    try:
+        with path.open("rb") as file:
+            file.seek(begin)
+            data = file.read(size)
+    except FileNotFoundError:
+        data = b""
+    if len(data) < size:
+        raise RunError(f"{path} is missing or cut short: restore the directory from a copy made whole")
+    return unpack_tensors(data)
+
+
+def _pieces(tensors: Tensors) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file: its head, then the tensors as they lie in memory."""
+    at, head = 0, {}
+    for name, tensor in tensors.items():
+        offsets = [at, at + tensor.nbytes]
+        head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}
+        at = offsets[1]
+    said = json.dumps(head).encode()
+    said += b" " * (-len(said) % 8)
+    yield len(said).to_bytes(8, "little") + said
+    for tensor in tensors.values():
+        if tensor.numel():
+            yield tensor.detach().contiguous().numpy().reshape(-1).view(np.uint8).data
