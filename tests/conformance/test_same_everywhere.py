@@ -4,7 +4,6 @@ The driver here has its own queue and knows nothing of `offbeat.sim`; all give t
 both that train give the same bits.
 """
 
-
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
