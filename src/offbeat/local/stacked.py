@@ -179,7 +179,7 @@ class _Linear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[active · samples, ..., inputs] to [active · samples, ..., outputs]."""
         rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
-        if x.requires_grad or not torch.is_grad_enabled():
+        if x.requires_grad:
             y: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
         else:  # data: autograd begins behind the layer, which spares what a function of ours costs there
             y = self.multiply(rows).requires_grad_()
