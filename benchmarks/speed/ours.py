@@ -1,10 +1,12 @@
 """Offbeat's part of a measurement: the same tasks through its public interface."""
 
+import os
 import time
-from dataclasses import replace
+from statistics import mean
 from typing import Any
 
 from job import Answer, Data, Job, Stopwatch, UnavailableError, accuracy, load, run, warm
+from msgspec.structs import replace
 from nets import build, parameters
 
 import offbeat as ob
@@ -13,14 +15,14 @@ SPEEDS = ob.laws.Exponential(1.0)
 
 
 class Stamped(ob.TorchLearner):
-    """Notes when each task's training began, wherever that is: the workers are up by then."""
+    """Notes when each task's training began, and in which process: that worker is up by then."""
 
     def train(self, *arguments: Any) -> Any:
         """As the learner does, once PyTorch is ready in this process."""
         warm()
         began = time.monotonic()
         result = super().train(*arguments)
-        return replace(result, metrics={**result.metrics, "began": began})
+        return replace(result, metrics={**result.metrics, "began": began, "process": os.getpid()})
 
 
 def algorithm(job: Job) -> ob.Algorithm:
@@ -75,8 +77,7 @@ def measure(job: Job) -> Answer:
             until=ob.Until(tasks=job.tasks), evaluate=None, **where,
         )  # fmt: skip
     arrived = done.entries("arrived")
-    began = min((entry["began"] for entry in arrived if "began" in entry), default=called)
-    startup = began - called
+    startup = mean(_first_tasks(arrived)) - called if job.processes > 1 else 0.0
     right = None
     if data is not None:
         right = accuracy(done.model.load_into(build(job.model, job.seed)), data)
@@ -89,6 +90,14 @@ def measure(job: Job) -> Answer:
         accuracy=right,
         version=ob.__version__,
     )
+
+
+def _first_tasks(arrived: list[dict[str, Any]]) -> list[float]:
+    """When each worker began its first task: until then it could do no work."""
+    first: dict[float, float] = {}
+    for entry in arrived:
+        first[entry["process"]] = min(entry["began"], first.get(entry["process"], entry["began"]))
+    return list(first.values())
 
 
 def measure_or_refuse(job: Job) -> Answer:
