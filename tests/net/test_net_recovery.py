@@ -273,11 +273,17 @@ def test_a_missing_update_is_an_error_that_names_it(
     with room_for(0):
         rows = first_update("fedbuff", learner, runs, tmp_path / "d")
     file = tmp_path / "d" / UPDATES
+    data = bytearray(file.read_bytes())
+    head = int.from_bytes(data[:8], "little")
+    data[8 + head] ^= 64  # the update's task, which comes first: so it is another's
+    file.write_bytes(data)
+    with pytest.raises(RunError, match="lacks the update of task"):
+        State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
     os.truncate(file, file.stat().st_size - 1)
-    with pytest.raises(RunError, match=rf"{file.name} is missing or cut short"):
+    with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
         State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
     file.unlink()
-    with pytest.raises(RunError, match=rf"{file.name} is missing or cut short"):
+    with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
         State.reopen(tmp_path / "d", new("fedbuff", learner, rows))
 
 

@@ -97,5 +97,5 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"{UPDATES} is missing or cut short"):
+    with pytest.raises(RunError, match=rf"{UPDATES} does not have what run.db says"):
         read_update(tmp_path, 0, 1)

@@ -112,7 +112,7 @@ class State:
         rows: list[Logged] = []
         written = False
         for task, result in updates.items():
-            tensors = _update_tensors(result)
+            tensors = _update_tensors(task, result)
             size = sum(tensor.nbytes for tensor in tensors.values())
             self._logged += size
             if size <= SMALL and self._small + size <= MOST_SMALL:
@@ -205,7 +205,9 @@ def _saved_update(record: RunRecord, task: TaskId) -> Tensors:
     for data, begin, size in record.select(
         "SELECT tensors, begin, bytes FROM updates WHERE task = ?", (task,)
     ):
-        return read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+        saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+        if int(saved["task"]) == task:
+            return saved
     raise RunError(f"{record.path} lacks the update of task {task}: restore it from a copy made whole")
 
 
@@ -238,8 +240,9 @@ def _meta(coordinator: Coordinator) -> dict[str, Any]:
     return {"duration": coordinator.now, "clients": clients, "rejected": dict(coordinator.rejected)}
 
 
-def _update_tensors(result: LocalResult) -> Tensors:
+def _update_tensors(task: TaskId, result: LocalResult) -> Tensors:
     tensors = {
+        "task": torch.tensor([task]),
         "delta": result.delta,
         "integers": result.integers,
         "lr": torch.tensor([result.lr], dtype=torch.float64),

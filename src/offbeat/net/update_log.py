@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 
 from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
@@ -71,12 +72,11 @@ def read_update(directory: Path, begin: int, size: int) -> Tensors:
     try:
         with path.open("rb") as file:
             file.seek(begin)
-            data = file.read(size)
-    except FileNotFoundError:
-        data = b""
-    if len(data) < size:
-        raise RunError(f"{path} is missing or cut short: restore the directory from a copy made whole")
-    return unpack_tensors(data)
+            return unpack_tensors(file.read(size))
+    except (FileNotFoundError, SafetensorError):  # a copy that was made while the server was writing
+        raise RunError(
+            f"{path} does not have what run.db says: restore the directory from a copy made whole"
+        ) from None
 
 
 def _pieces(tensors: Tensors) -> Iterator[bytes | memoryview]:

@@ -3,7 +3,7 @@
 import gc
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from hashlib import sha256
@@ -77,7 +77,12 @@ def simulate(
     initial = learner.initial(seed)
     recorder = MemoryRecorder()
     store: RunStore | None = None
-    with _single_threaded(), _frozen(), _started(learner, algorithm, workers, executor) as trainer:
+    with (
+        _single_threaded(),
+        _frozen(),
+        _started(learner, algorithm, workers, executor) as trainer,
+        deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
+    ):
         if out is not None:
             meta = _meta(algorithm, learner, seed, label, recipe)
             meta |= {"initial": _digest(initial), "batched": isinstance(executor, Batched)}
@@ -88,7 +93,7 @@ def simulate(
             algorithm, population, learner, work.tensors.model.layout.nbytes,
             seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
         )  # fmt: skip
-        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=True)
+        _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=True)
     return _result(simulation, work, recorder, store)
 
 
@@ -143,10 +148,12 @@ def resume(
         except BaseException:
             store.close()
             raise
-        store.set_meta({"status": "running"})
         simulation.work, simulation.recorder = work, store
         del past  # and with it its reading of the journal, which would let the write-ahead log grow
-        _to_the_end(simulation, work, store, watch, checkpoint_seconds, fresh=checkpoint is None)
+        with deferred_interrupts() as interrupted:
+            store.set_meta({"status": "running"})
+            fresh = checkpoint is None
+            _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=fresh)
     return _result(simulation, work, MemoryRecorder(), store)
 
 
@@ -295,6 +302,7 @@ def _to_the_end(
     store: RunStore | None,
     watch: Watcher | None,
     checkpoint_seconds: float,
+    interrupted: Callable[[], bool],
     *,
     fresh: bool,
 ) -> None:
@@ -303,23 +311,22 @@ def _to_the_end(
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
     try:
-        with deferred_interrupts() if store else nullcontext(lambda: False) as interrupted:
-            if fresh:
-                simulation.start()
-            while simulation.stop_reason is None:
-                simulation.step()
-                now = time.monotonic()
-                if watch and now - watched > WATCH_SECONDS:
-                    watch(pace.progress())
-                    watched = now
-                if simulation.stop_reason is not None:
-                    break  # what is left is to write the end
-                if store and (now - saved > pause or interrupted()):
-                    store.checkpoint(work.tensors, work.clients, simulation.now)
-                    saved = time.monotonic()
-                    pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
-                if interrupted():
-                    raise KeyboardInterrupt
+        if fresh:
+            simulation.start()
+        while simulation.stop_reason is None:
+            simulation.step()
+            now = time.monotonic()
+            if watch and now - watched > WATCH_SECONDS:
+                watch(pace.progress())
+                watched = now
+            if simulation.stop_reason is not None:
+                break  # what is left is to write the end
+            if store and (now - saved > pause or interrupted()):
+                store.checkpoint(work.tensors, work.clients, simulation.now)
+                saved = time.monotonic()
+                pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
+            if interrupted():
+                raise KeyboardInterrupt
         if watch:
             watch(pace.progress())
     except BaseException as error:
