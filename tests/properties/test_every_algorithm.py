@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import astuple
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
@@ -438,7 +439,7 @@ def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name
 def test_a_replay_of_the_events_gives_the_recorded_commands(name, data, world, seed):
     algorithm = make(name, data, world)
     rows, _ = play(algorithm, world, seed)
-    stored = [Row(*json.loads(json.dumps(row))) for row in rows]
+    stored = [Row(*json.loads(json.dumps(astuple(row)))) for row in rows]
     assert stored == rows
     server = Server(algorithm.schedule, seed)
     for event, commands in moments(stored):

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import offbeat as ob
-from offbeat import cli
+from offbeat.cli import app, compare, simulate
 from offbeat.recipes.compare import Job
 
 
@@ -55,7 +55,7 @@ def test_processes_and_a_cluster_at_once() -> None:
     ],
 )
 def test_the_command_line_refuses(command: str, options: list[str], complaint: str, tmp_path: Path) -> None:
-    answer = CliRunner().invoke(cli.app, [command, "digits", "--out", str(tmp_path / "run"), *options])
+    answer = CliRunner().invoke(app, [command, "digits", "--out", str(tmp_path / "run"), *options])
     assert isinstance(answer.exception, ob.UsageError)  # exit code 2, by main
     assert complaint in str(answer.exception)
     assert not (tmp_path / "run").exists()
@@ -83,8 +83,8 @@ def test_what_the_command_line_asks_for(
         asked.update(given)
         raise ob.RunError("enough")
 
-    monkeypatch.setattr(cli, "run_recipe", stop)
-    CliRunner().invoke(cli.app, ["run", "digits", "--out", str(tmp_path / "run"), *options])
+    monkeypatch.setattr(simulate, "run_recipe", stop)
+    CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path / "run"), *options])
     assert {name: asked[name] for name in expected} == expected
 
 
@@ -98,7 +98,7 @@ def test_a_comparison_shares_the_cluster(
         asked.append((processes, {job.executor for job in planned}))
         raise ob.RunError("enough")
 
-    monkeypatch.setattr(cli, "run_comparison", stop)
+    monkeypatch.setattr(compare, "run_comparison", stop)
     command = ["compare", "digits", "--out", str(tmp_path / "runs"), "--executor", "ray", *jobs]
-    CliRunner().invoke(cli.app, command)
+    CliRunner().invoke(app, command)
     assert asked == [(share, {ob.OnRay(share=share)})]

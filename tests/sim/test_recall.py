@@ -134,7 +134,7 @@ def test_a_task_that_will_be_lost(
 ) -> None:
     """Client 0 drops out of its task after 0.45 of the 12 s."""
     monkeypatch.setattr(Population, "_lost", lambda self, client, number: 1.0 if client else 0.45)
-    run = recalled(at, learner)
+    run = recalled(at, learner, availability=ob.Availability(dropout=0.5))
     assert arrived(run) == expected
     assert [e["t"] for e in run.entries("lost")] == ([] if expected else [pytest.approx(5.4)])
     if expected:
