@@ -291,7 +291,7 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         axis.set(xscale="log", yscale="log", title=title, ylabel=y)
         axis.set_xlabel({"clients": "clients", "concurrency": "clients that train at a time"}[x])
     for axis in axes[0, :2]:
-        axis.set_ylim(1e3, 1e5)
+        axis.set_ylim(1e3, 2e5)
     axes[0, 1].legend(fontsize=8, ncols=2, loc="lower left")
     axes[1, 0].set_ylim(10, 1000)
     own = [r for r in rows if r["table"] == "parameters"]
