@@ -1,6 +1,6 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
-    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1]
+    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1] [--hidden 0]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
@@ -73,13 +73,13 @@ class Storm:
     """A server, its sites and the relay between them."""
 
     def __init__(
-        self, directory: Path, algorithm: str, sites: int, seed: int, pace: float, full: float, lease: float
+        self, directory: Path, recipe: dict[str, Any], seed: int, pace: float, full: float, lease: float
     ) -> None:
-        self.directory, self.sites, self.pace = directory, sites, pace
+        self.directory, self.sites, self.pace = directory, recipe["clients"], pace
         self.chance, self.counts = Random(seed), Counts()
         self.state, self.logs = directory / "state", directory / "sites"
         self.recipe = directory / "recipe.yaml"
-        self.recipe.write_text(yaml.safe_dump(recipe(algorithm, sites, seed)), encoding="utf-8")
+        self.recipe.write_text(yaml.safe_dump(recipe), encoding="utf-8")
         self.port = 0
         self.server = self.network = 0
         self.relay_port = 0
@@ -241,12 +241,12 @@ class Storm:
                 os.waitpid(self.network, 0)
 
 
-def recipe(algorithm: str, sites: int, seed: int) -> dict[str, Any]:
-    """A tiny model on few samples."""
+def recipe(algorithm: str, sites: int, seed: int, hidden: int) -> dict[str, Any]:
+    """A tiny model on few samples, or an MLP with so many hidden units."""
     return {
         "clients": sites,
         "data": {"dataset": "digits", "samples": 200, "test_samples": 100},
-        "model": {"name": "logistic"},
+        "model": {"name": "mlp", "hidden": [hidden]} if hidden else {"name": "logistic"},
         "training": {"optimizer": "sgd", "lr": 0.05, "batch_size": 20},
         "algorithm": ALGORITHMS[algorithm],
         "until": {"versions": 10**6},
@@ -403,6 +403,7 @@ def main() -> int:
     parser.add_argument("--sites", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a local step takes at least")
+    parser.add_argument("--hidden", type=int, default=0, help="from 900 on an update is not a small one")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
     parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
@@ -411,9 +412,8 @@ def main() -> int:
     leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    storm = Storm(
-        directory, chosen.algorithm, chosen.sites, chosen.seed, chosen.pace, chosen.full, chosen.lease
-    )  # fmt: skip
+    experiment = recipe(chosen.algorithm, chosen.sites, chosen.seed, chosen.hidden)
+    storm = Storm(directory, experiment, chosen.seed, chosen.pace, chosen.full, chosen.lease)
     try:
         storm.start_server()
         storm.await_server()
