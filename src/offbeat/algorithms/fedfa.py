@@ -91,7 +91,10 @@ class Window(Aggregator):
         return (float((q * a).sum()) / total if self.normalize else 1.0) / total
 
     def _empty(self, like: Tensor) -> Tensors:
-        """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k."""
+        """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k.
+
+        q and a are kept up where they are not all 1.
+        """
         return {
             "ring": like.new_zeros(self.size, len(like)),
             "sum": torch.zeros_like(like),
@@ -102,10 +105,8 @@ class Window(Aggregator):
     def _slide(self, update: Update, memory: Tensors) -> int:
         """The update takes the place of the oldest one; returns how many have arrived."""
         task, ring, total = update.task, memory["ring"], memory["sum"]
-        count, c = (
-            memory["arrivals"].numpy(),
-            memory["c"].numpy(),
-        )  # for a tensor one number takes longer
+        # As arrays: to read or write one number of a tensor takes several times longer.
+        count, c = memory["arrivals"].numpy(), memory["c"].numpy()
         count += 1
         arrivals = int(count)
         k = arrivals % self.size
