@@ -5,10 +5,12 @@
 Round trip: what a task with a model of one value costs a site that needs no time to train, from its update to
 the next task; beside it the same update with nothing made durable, and what a small fsync takes here.
 Throughput: updates a second of one site and of four with models of 1 MB and 100 MB, and of raw gRPC with the
-same bytes each way (the model down, the update up) on as many streams, in turns; with every update on disk
-before it is answered, and with nothing written on either side. Many sites: memory and processor's time of the
+same bytes each way (a model down, an update up) on as many streams, in turns; with every update on disk
+before it is answered, and with nothing written on either side. Offbeat asks glibc to keep freed memory, which
+helps raw gRPC too: so it is measured as it is, and with that. The sites of each are a process of their own.
+Many sites: memory and processor's time of the
 server's process with so many connected, idle (only beats) and active (each a task every so many seconds).
-Servers are processes of their own, here are the sites. It needs 8 GB, and 15 GB of disk.
+Servers are processes of their own. It needs 8 GB, and 15 GB of disk.
 """
 
 import argparse
@@ -22,6 +24,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
 from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
@@ -34,6 +38,7 @@ from processes import fork, kill, leave_when_told
 
 from offbeat.core.model import Layout
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.kept import keep_freed
 from offbeat.net.limits import CHUNK, Limits
 from offbeat.net.link import LinkClosedError, OnLink, SiteLink
 from offbeat.net.messages import Assign, Beat, Hello, Result
@@ -88,11 +93,13 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
     )  # fmt: skip
 
 
-def serve_raw(told: Path, durable: bool) -> None:
-    """Raw gRPC: every update, which ends with a short frame, is answered with the model's bytes.
+def serve_raw(told: Path, durable: bool, keeps: bool) -> None:
+    """Raw gRPC: every update, which ends with a short frame, is answered with a model of as many bytes.
 
-    With `durable` the update is a fsynced file before the answer.
+    With `durable` the update is a fsynced file before the answer. `keeps`: freed memory is kept.
     """
+    if keeps:
+        keep_freed()
     asyncio.run(_serve_raw(told, durable))
 
 
@@ -106,7 +113,7 @@ async def _serve_raw(told: Path, durable: bool) -> None:
     numbers = count()
 
     def keep(frames: Sequence[bytes]) -> None:
-        path = told.parent / f"raw-{next(numbers)}"
+        path = told.parent / f"{told.stem}-{next(numbers)}"
         kept.append(path)
         with path.open("wb", buffering=0) as file:
             file.writelines(frames)
@@ -115,7 +122,7 @@ async def _serve_raw(told: Path, durable: bool) -> None:
             kept.popleft().unlink()
 
     async def converse(_: Any, context: Any) -> None:
-        model, frames = bytes(CHUNK), []
+        model, frames = vector(0), []
         while isinstance(frame := await context.read(), bytes):
             if not frame.startswith(END):
                 if durable:
@@ -124,10 +131,11 @@ async def _serve_raw(told: Path, durable: bool) -> None:
             if durable:
                 await asyncio.to_thread(keep, frames)
                 frames = []
-            left = int(frame.removeprefix(END))
-            while left > 0:
-                await context.write(model[:left])
-                left -= CHUNK
+            size = int(frame.removeprefix(END))
+            if len(model) != size:
+                model = vector(size // 4)
+            for at in range(0, size, CHUNK):
+                await context.write(bytes(model[at : at + CHUNK]))
             await context.write(END)
 
     server = aio.server(options=options(limits(None)))
@@ -136,6 +144,11 @@ async def _serve_raw(told: Path, durable: bool) -> None:
     tell(told, server.add_insecure_port("127.0.0.1:0"))
     await server.start()
     await server.wait_for_termination()
+
+
+def vector(values: int) -> memoryview:
+    """The bytes of so many values."""
+    return memoryview(torch.full((values,), 1e-6).numpy()).cast("B")
 
 
 def features(values: int) -> int:
@@ -170,10 +183,11 @@ class Servers:
             state = self._place(name)
             work = lambda s=state, v=values, c=clients, d=durable: serve_run(s, v, c, d)  # noqa: E731
             self._processes[name] = fork(work, state.with_suffix(".log"))
-        for name, durable in (("raw", True), ("raw, volatile", False)):
-            told = self._place(name).with_suffix(".json")
-            work = lambda t=told, d=durable: serve_raw(t, d)  # noqa: E731
-            self._processes[name] = fork(work, told.with_suffix(".log"))
+        for name, keeps in (("raw", False), ("raw, kept", True)):
+            for kind, durable in (("", True), (", volatile", False)):
+                told = self._place(name + kind).with_suffix(".json")
+                work = lambda t=told, d=durable, k=keeps: serve_raw(t, d, k)  # noqa: E731
+                self._processes[name + kind] = fork(work, told.with_suffix(".log"))
         for name in self._processes:
             self.address(name)
 
@@ -247,7 +261,7 @@ async def raw_exchanges(address: str, values: int, count: int, name: str = "a") 
     own = ("grpc.primary_user_agent", name)  # a connection of its own, as a site has
     channel = aio.insecure_channel(address, options=[*options(limits(None)), own])
     call: Any = channel.stream_stream("/raw/Raw")()
-    octets, seconds = memoryview(torch.full((values,), 1e-6).numpy()).cast("B"), []
+    octets, seconds = vector(values), []
     for _ in range(count + count // 10 + 1):
         begun = time.perf_counter()
         for at in range(0, len(octets), CHUNK):
@@ -259,6 +273,32 @@ async def raw_exchanges(address: str, values: int, count: int, name: str = "a") 
     call.cancel()
     await channel.close()
     return seconds[count // 10 + 1 :]
+
+
+class Sites:
+    """Sites in a process of their own. `exchange` is what they do; `keeps`: freed memory is kept."""
+
+    def __init__(self, exchange: Exchanges, keeps: bool, log: Path) -> None:
+        self._orders, theirs = Pipe()
+        self._process = fork(lambda: asyncio.run(obey(theirs, exchange, keeps)), log)
+
+    def rate(self, address: str, values: int, sites: int, count: int) -> float:
+        """As the function `rate`, in that process."""
+        self._orders.send((address, values, sites, count))
+        found: float = self._orders.recv()
+        return found
+
+    def close(self) -> None:
+        """End the process."""
+        kill(self._process)
+
+
+async def obey(orders: "Connection[Any, Any]", exchange: Exchanges, keeps: bool) -> None:
+    """Measure what is ordered; between two orders no link is open, so nothing else waits."""
+    if keeps:
+        keep_freed()
+    while True:
+        orders.send(await rate(exchange, *orders.recv()))
 
 
 # ---- the tables ----
@@ -292,25 +332,32 @@ def fsyncs(path: Path, count: int) -> list[float]:
     return seconds
 
 
-async def throughput(servers: Servers, repeats: int) -> None:
+def throughput(servers: Servers, ours: Sites, raw: Sites, kept: Sites, repeats: int) -> None:
     print(
-        "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio |"
-        "\n|---|---|---|---|---|---|"
+        "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio "
+        "| raw gRPC, freed memory kept | ratio |\n|---|---|---|---|---|---|---|---|"
     )
     for size, values, sites, updates in SIZES:
         for kind in ("", ", volatile"):
-            ours, raws = [], []
             name = f"{size} x {sites}{kind}"
-            for _ in range(repeats):
-                raws.append(await rate(raw_exchanges, servers.address(f"raw{kind}"), values, sites, updates))
-                ours.append(await rate(exchanges, servers.address(name), values, sites, updates))
-            ratios = sorted(a / b for a, b in zip(ours, raws, strict=True))
+            runs = [(ours, name), (raw, f"raw{kind}"), (kept, f"raw, kept{kind}")]
+            rates = [
+                [who.rate(servers.address(server), values, sites, updates) for who, server in runs]
+                for _ in range(repeats)
+            ]
+            found = [median(each) for each in zip(*rates, strict=True)]
             print(
-                f"| {size} | {sites} | {'nothing' if kind else 'both'} | {median(ours):.2f} "
-                f"| {median(raws):.2f} | {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) |",
+                f"| {size} | {sites} | {'nothing' if kind else 'both'} | {found[0]:.2f} "
+                f"| {found[1]:.2f} | {over(rates, 1)} | {found[2]:.2f} | {over(rates, 2)} |",
                 flush=True,
             )
             servers.stop(name)
+
+
+def over(rates: Sequence[Sequence[float]], other: int) -> str:
+    """The ratio of the first rate over another, taken within each repeat: median, least and greatest."""
+    ratios = sorted(each[0] / each[other] for each in rates)
+    return f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
 async def rate(exchange: Exchanges, address: str, values: int, sites: int, count: int) -> float:
@@ -366,14 +413,6 @@ async def many(servers: Servers, connections: int, seconds: float, every: float)
     await asyncio.wait(sites, timeout=30)
 
 
-async def measure(servers: Servers, directory: Path, chosen: argparse.Namespace) -> None:
-    await round_trips(servers, directory, chosen.tasks)
-    if chosen.repeats:
-        await throughput(servers, chosen.repeats)
-    if chosen.connections:
-        await many(servers, chosen.connections, chosen.seconds, chosen.every)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="the whole server on loopback, in numbers")
     parser.add_argument("--tasks", type=int, default=500, help="round trips to time")
@@ -384,11 +423,20 @@ def main() -> int:
     chosen = parser.parse_args()
     leave_when_told()
     with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
-        servers = Servers(Path(name), max(1, chosen.connections))
+        directory = Path(name)
+        log = directory / "sites.log"
+        ours, raw = Sites(exchanges, False, log), Sites(raw_exchanges, False, log)
+        kept = Sites(raw_exchanges, True, log)
+        servers = Servers(directory, max(1, chosen.connections))
         try:
-            asyncio.run(measure(servers, Path(name), chosen))
+            asyncio.run(round_trips(servers, directory, chosen.tasks))
+            if chosen.repeats:
+                throughput(servers, ours, raw, kept, chosen.repeats)
+            if chosen.connections:
+                asyncio.run(many(servers, chosen.connections, chosen.seconds, chosen.every))
         finally:
-            servers.close()
+            for process in (ours, raw, kept, servers):
+                process.close()
     return 0
 
 

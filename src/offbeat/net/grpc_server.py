@@ -20,6 +20,7 @@ from offbeat.net.fields import Violation
 from offbeat.net.flow import Pool
 from offbeat.net.frames import frames
 from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, STATUS, Options, options, said
+from offbeat.net.kept import keep_freed
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink
 from offbeat.net.messages import FromServer, FromSite, Refused
@@ -39,6 +40,7 @@ async def listen(address: str, credentials: ServerCredentials, limits: Limits, o
     """
     credentials.check(address)
     split(address)
+    keep_freed()
     listener = Listener(Gate(credentials), limits, on_link)
     await listener.open(address, credentials)
     return listener

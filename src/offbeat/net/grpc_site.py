@@ -11,6 +11,7 @@ from offbeat.net.conversation import Conversation
 from offbeat.net.credentials import SiteCredentials, pem
 from offbeat.net.flow import Pool
 from offbeat.net.grpc_common import ADMITTED, FINAL, METHOD, SERVICE, options
+from offbeat.net.kept import keep_freed
 from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, LinkRefusedError, SiteLink
 from offbeat.net.messages import FromServer, FromSite
@@ -26,6 +27,7 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
     should be), `UsageError` for an address or file that cannot be used.
     """
     split(address)
+    keep_freed()
     channel = _channel(address, credentials, limits)
     call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
     try:

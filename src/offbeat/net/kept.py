@@ -1,0 +1,34 @@
+"""Keeps the memory of a chunk that was freed for the next one.
+
+A chunk of a body is copied several times on its way between a tensor and a socket, each time to new memory
+of its size. glibc gives what is freed back to the system soon, and the system clears each page that it hands
+out again, which takes longer than the copies.
+"""
+
+import ctypes
+import os
+from functools import cache
+
+from offbeat.net.limits import FRAME
+
+KEPT = 64 << 20
+"""Bytes at the end of a heap that may be free before they are given back."""
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+
+
+@cache
+def keep_freed() -> None:
+    """Let this process keep up to 64 MiB of freed memory, and take chunks from there.
+
+    Nothing happens with another C library than glibc, or where the environment has settings for its malloc.
+    """
+    if any(name in os.environ for name in _VARIABLES):
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return
+    mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
+    mallopt(_TRIM_THRESHOLD, KEPT)
+    mallopt(_MMAP_THRESHOLD, 2 * FRAME)
