@@ -24,7 +24,7 @@ MAY_USE: dict[str, set[str]] = {
     "models": {"core"},
     "data": {"core"},
     "codec": {"core"},
-    "local": {"core", "data"},
+    "local": {"core", "data", "rooms"},
     "world": {"core", "data"},
     "algorithms": {"core", "local", "codec", "parallel"},
     "runs": {"core", "version"},

@@ -117,7 +117,7 @@ def _asynchronous() -> Table:
 
 
 def _resnet() -> Table:
-    job = Job("resnet18", rounds=2, clients=2, per_round=2, steps=4, data="random32.npz")
+    job = Job("resnet18", rounds=1, clients=2, per_round=2, steps=8, data="random32.npz")
     return Table(
         "resnet18", "ResNet-18, random images of 3x32x32, batch 32", _both(job),
         shown=1, column="ms per step",

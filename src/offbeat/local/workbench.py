@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.core.model import Entry, Layout, Model
+from offbeat.rooms import ROOMS
 
 
 class Workbench:
@@ -51,13 +52,20 @@ class Workbench:
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
         """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
         with torch.no_grad():
-            values = torch.cat([t.reshape(-1) for t in self._floats]) if self._floats else torch.zeros(0)
+            values = self._room()
+            torch._foreach_copy_(self.floats(values), self._floats)
             integers = (
                 torch.cat([t.reshape(-1).to(torch.int64) for t in self._integers])
                 if self._integers
                 else torch.zeros(0, dtype=torch.int64)
             )
-            return values.to("cpu", torch.float32).sub_(base.values), integers.cpu()
+            return values.cpu().sub_(base.values), integers.cpu()
+
+    def _room(self) -> Tensor:
+        """Room for flat values, on the module's device."""
+        if self._device == "cpu":
+            return ROOMS.vector(self.layout.values, torch.float32)
+        return torch.empty(self.layout.values, device=self._device)
 
     def floats(self, values: Tensor) -> list[Tensor]:
         """A model's flat values, shaped as the parameters and floating buffers, without a copy."""
