@@ -9,10 +9,11 @@ import ctypes
 import os
 from functools import cache
 
-from offbeat.net.limits import FRAME
+KEPT, LARGEST = 64 << 20, 32 << 20
+"""Bytes at a heap's end that may be free before they are given back, and of the largest block from a heap.
 
-KEPT = 64 << 20
-"""Bytes at the end of a heap that may be free before they are given back."""
+They are the greatest values that glibc comes to by itself, in a program that frees such large blocks.
+"""
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
@@ -31,4 +32,4 @@ def keep_freed() -> None:
         return
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
     mallopt(_TRIM_THRESHOLD, KEPT)
-    mallopt(_MMAP_THRESHOLD, 2 * FRAME)
+    mallopt(_MMAP_THRESHOLD, LARGEST)
