@@ -3,10 +3,12 @@
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,40 @@ def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) ->
         code, _, err = offbeat("serve", recipe, "--state", tmp_path / "run", "--listen", address)
     says = rf"listen = {address}: it cannot be listened at \(Address already in use\); give .* that is free"
     refused((code, "", err), says)
+
+
+def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
+    recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the run does not begin
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert offbeat("serve", recipe, "--state", state, "--listen", address)[0] == 2
+    with closing(sqlite3.connect(state / "run.db")) as database:
+        for query in (
+            "ALTER TABLE updates DROP COLUMN begin",
+            "ALTER TABLE updates DROP COLUMN bytes",
+            "UPDATE meta SET value = '2' WHERE key = 'format'",
+            "UPDATE meta SET value = '\"0.0.9\"' WHERE key = 'offbeat'",
+        ):
+            database.execute(query)
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def content() -> dict[str, bytes]:
+        kept = (path for path in state.iterdir() if not path.suffix.startswith(".db-"))  # SQLite's own
+        return {path.name: path.read_bytes() for path in kept}
+
+    before = content()
+    answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
+    refused(
+        answer,
+        rf"^offbeat: {state} is the state directory of a run that an earlier version of Offbeat began "
+        r"\(0\.0\.9, format 2; this version serves format 3\): .* or choose another directory",
+        1,
+    )
+    assert content() == before
+    assert ob.read_run(state).meta["offbeat"] == "0.0.9"  # which is still there to be read
 
 
 def test_a_directory_that_another_process_serves_is_refused(
