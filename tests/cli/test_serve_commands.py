@@ -1,5 +1,6 @@
 """`offbeat serve`, `join`, `stop`, `enrol`, `dashboard-token`: wrong usage, and a run from end to end."""
 
+import asyncio
 import os
 import re
 import socket
@@ -12,6 +13,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 import torch
@@ -20,6 +22,7 @@ from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli.network import dashboard_of
 from offbeat.data.dataset import Source
 from offbeat.net.revoked import serial
 from offbeat.runs.lock import lock
@@ -237,6 +240,20 @@ def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> 
     assert (tmp_path / "run" / "dashboard-token").read_bytes() != kept
     (tmp_path / "file").write_text("", encoding="utf-8")
     refused(offbeat("dashboard-token", "--state", tmp_path / "file"), "cannot be made")
+
+
+def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
+    async def go() -> None:
+        page = dashboard_of("127.0.0.1:0", tmp_path, None, None, None, None, False)
+        async with page as url, aiohttp.ClientSession() as session:
+            for status in (200, 401):
+                async with session.get(url) as answer:
+                    assert answer.status == status
+                made = offbeat("dashboard-token", "--state", tmp_path)[1].strip()
+            async with session.get(url, headers={"Authorization": f"Bearer {made}"}) as answer:
+                assert answer.status == 200
+
+    asyncio.run(go())
 
 
 def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
