@@ -14,36 +14,20 @@ Needs the extra `offbeat[flower]`. Medians, with their range; machines are noisy
 import argparse
 import json
 import os
-import platform
-import signal
 import statistics
-import sys
 import tempfile
 import time
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from flower_app import federation, has_ended, where, write_app
+from processes import leave_when_told
+
 import offbeat as ob
-from offbeat.runs.schema import DATABASE
 from tests.flower.superlink import LocalFederation
 
-NODES = 2
+NODES, PATIENCE = 2, 1800.0  # seconds for the tasks of a run
 APP = Path(__file__).parents[1] / "examples/flower"
-PROJECT = """[project]
-name = "probe"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "example"
-[tool.flwr.app.components]
-serverapp = "probe.server:app"
-clientapp = "probe.client:app"
-[tool.flwr.app.config]
-out = ""
-messages = 1
-"""
 CLIENT = """
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -95,14 +79,14 @@ def wait(path: Path, seconds: float = 600.0) -> Any:
     raise TimeoutError(path)
 
 
-def tasks(federation: LocalFederation, messages: int) -> dict[str, float]:
+def tasks(nodes: LocalFederation, messages: int) -> dict[str, float]:
     """B: from the journal."""
-    directory = federation.home / "run"
-    federation.run(
+    directory = nodes.home / "run"
+    nodes.run(
         APP, [f'offbeat-state="{directory}"', f"clients={NODES}", f"tasks={messages}", 'algorithm="fedasync"']
     )
-    while not (directory / DATABASE).is_file() or ob.read_run(directory).status != "finished":
-        time.sleep(1.0)
+    if not has_ended(directory, PATIENCE):
+        raise TimeoutError(directory)
     begun: dict[int | None, float] = {}
     seconds = []
     for row in ob.read_run(directory).rows():
@@ -113,24 +97,17 @@ def tasks(federation: LocalFederation, messages: int) -> dict[str, float]:
     return middle(seconds)
 
 
-def probe(federation: LocalFederation, messages: int) -> tuple[dict[str, float], float]:
+def probe(nodes: LocalFederation, messages: int) -> tuple[dict[str, float], float]:
     """A and C."""
-    app, out = federation.home / "probe-app", federation.home / "probe-out"
-    (app / "probe").mkdir(parents=True)
+    out = nodes.home / "probe-out"
     out.mkdir()
-    for name, text in {
-        "pyproject.toml": PROJECT,
-        "probe/client.py": CLIENT,
-        "probe/server.py": SERVER,
-    }.items():
-        (app / name).write_text(text)
-    (app / "probe/__init__.py").touch()
-    federation.run(app, [f'out="{out}"', f"messages={messages}"])
+    app = write_app(nodes.home / "probe-app", CLIENT, SERVER, {"out": "", "messages": 1})
+    nodes.run(app, [f'out="{out}"', f"messages={messages}"])
     seconds = wait(out / "seconds.json")
     died = time.time()
     for name in ("node-1", "node-1-exec"):
-        if name in federation.processes:
-            federation.kill(name)
+        if name in nodes.processes:
+            nodes.kill(name)
     return middle(seconds), wait(out / "gone.json") - died
 
 
@@ -141,21 +118,15 @@ def main() -> None:
     parser.add_argument("--isolation", choices=["process", "subprocess"], default="process")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
-    with tempfile.TemporaryDirectory() as directory:
-        federation = LocalFederation(Path(directory), options.isolation)
-        try:
-            federation.start_superlink()
-            for i in range(NODES):
-                federation.start_supernode(i, NODES)
-            task = tasks(federation, options.messages)
-            empty, gone = probe(federation, options.messages)
-        finally:
-            federation.stop()
+    leave_when_told()  # so that no process of Flower's stays
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        federation(Path(directory), NODES, options.isolation) as nodes,
+    ):
+        task = tasks(nodes, options.messages)
+        empty, gone = probe(nodes, options.messages)
     result = {
-        "flwr": version("flwr"),
-        "python": platform.python_version(),
-        "cores": os.cpu_count(),
+        **where(),
         "load": os.getloadavg(),
         "isolation": options.isolation,
         "messages": options.messages,

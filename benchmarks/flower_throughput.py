@@ -15,17 +15,16 @@ disk before its answer. It needs 8 GB, and 15 GB of disk. Machines are noisy, an
 import argparse
 import json
 import os
-import platform
-import signal
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
-from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+from flower_app import federation, has_ended, where, write_app
+from processes import leave_when_told
 
 import offbeat as ob
 from offbeat.runs.schema import DATABASE
@@ -33,25 +32,7 @@ from tests.flower.superlink import LocalFederation
 
 SIZES = {"1 MB": 250_000, "100 MB": 25_000_000}  # values of four bytes
 NODES = (1, 4)
-FILES = {
-    "pyproject.toml": """[project]
-name = "throughput"
-version = "1.0.0"
-license = "Apache-2.0"
-dependencies = []
-[tool.flwr.app]
-publisher = "example"
-[tool.flwr.app.components]
-serverapp = "throughput.server:app"
-clientapp = "throughput.client:app"
-[tool.flwr.app.config]
-state = ""
-clients = 1
-tasks = 1
-features = 1
-""",
-    "throughput/__init__.py": "",
-    "throughput/client.py": """
+CLIENT = """
 import torch
 from offbeat.data.dataset import Dataset
 from offbeat.flower import client_app
@@ -61,8 +42,8 @@ def data(context):
     return Dataset(x, torch.zeros(1, dtype=torch.int64), 2)
 
 app = client_app(data)
-""",
-    "throughput/server.py": """
+"""
+SERVER = """
 import offbeat as ob
 from flwr.serverapp import ServerApp
 from offbeat.flower import serve
@@ -79,8 +60,8 @@ def main(grid, context):
         terms=Terms(clients=int(c["clients"]), tasks=int(c["tasks"]), lease=3600.0),
         sample_shape=(int(c["features"]),), classes=2,
     )
-""",
-}
+"""
+CONFIG = {"state": "", "clients": 1, "tasks": 1, "features": 1}
 
 
 def features(values: int) -> int:
@@ -90,16 +71,9 @@ def features(values: int) -> int:
 
 def run(home: Path, values: int, nodes: int, messages: int, patience: float) -> dict[str, Any]:
     """So many tasks of each node, after each one's first; what came of it."""
-    app, directory = home / "app", home / "run"
-    for name, text in FILES.items():
-        (app / name).parent.mkdir(parents=True, exist_ok=True)
-        (app / name).write_text(text)
-    federation = LocalFederation(home)
+    app, directory = write_app(home / "app", CLIENT, SERVER, CONFIG), home / "run"
     began = time.monotonic()
-    try:
-        federation.start_superlink()
-        for i in range(nodes):
-            federation.start_supernode(i, nodes)
+    with federation(home, nodes) as made:
         tasks = nodes * (messages + 1)
         settings = (
             f'state="{directory}"',
@@ -107,14 +81,9 @@ def run(home: Path, values: int, nodes: int, messages: int, patience: float) -> 
             f"tasks={tasks}",
             f"features={features(values)}",
         )
-        federation.run(app, settings)
-        while time.monotonic() - began < patience:
-            if (directory / DATABASE).is_file() and ob.read_run(directory).status != "running":
-                break
-            time.sleep(1.0)
-        return figures(directory) | {"seconds": time.monotonic() - began, "log": said(federation)}
-    finally:
-        federation.stop()
+        made.run(app, settings)
+        has_ended(directory, patience)
+        return figures(directory) | {"seconds": time.monotonic() - began, "log": said(made)}
 
 
 def figures(directory: Path) -> dict[str, Any]:
@@ -138,13 +107,13 @@ def figures(directory: Path) -> dict[str, Any]:
     }
 
 
-def said(federation: LocalFederation) -> list[str]:
+def said(made: LocalFederation) -> list[str]:
     """What Flower's programs and Offbeat complained about."""
     words = ("ERROR", "Error", "WARNING :", "Traceback", "RESOURCE_EXHAUSTED")
     return [
         f"{name}: {line.strip()[:300]}"
-        for name in federation.processes
-        for line in federation.log(name).splitlines()
+        for name in made.processes
+        for line in made.log(name).splitlines()
         if any(word in line for word in words)
     ]
 
@@ -167,7 +136,7 @@ def main() -> None:
     parser.add_argument("--native", metavar="PYTHON", help="one with offbeat[net], to measure that too")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("terminated"))  # so that no process of Flower's stays
+    leave_when_told()  # so that no process of Flower's stays
     beside = native(options.native) if options.native else {}
     measured: list[dict[str, Any]] = []
     print(
@@ -186,8 +155,7 @@ def main() -> None:
             for line in found["log"][-10:] if found["status"] != "finished" or found["lost"] else []:
                 print(f"  {line}", flush=True)
     if options.json is not None:
-        about = {"flwr": version("flwr"), "python": platform.python_version(), "cores": os.cpu_count()}
-        options.json.write_text(json.dumps({**about, "cases": measured}, indent=2))
+        options.json.write_text(json.dumps({**where(), "cases": measured}, indent=2))
 
 
 def row(found: dict[str, Any]) -> str:

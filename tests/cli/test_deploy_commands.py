@@ -19,12 +19,12 @@ from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
-from offbeat.net.access import token_hash
 from offbeat.net.dashboard import Listen, Watched, dashboard
 from offbeat.net.recorded import snapshot_of
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.load import check
 from offbeat.runs.record import read_run
+from tests.net.page_token import page_token
 
 DOCUMENT: dict[str, Any] = {
     "clients": 3,
@@ -71,7 +71,7 @@ def page(directory: Path, token: str | None = None, tls: ssl.SSLContext | None =
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
-        listen = Listen(token_hash=None if token is None else token_hash(token), tls=tls)
+        listen = Listen(token=None if token is None else page_token(directory, token), tls=tls)
         watched = Watched(lambda: snapshot_of(read_run(directory)), directory)
         async with dashboard(watched, listen) as url:
             address.append(url)

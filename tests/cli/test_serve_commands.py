@@ -1,15 +1,19 @@
 """`offbeat serve`, `join`, `stop`, `enrol`, `dashboard-token`: wrong usage, and a run from end to end."""
 
+import asyncio
 import os
 import re
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 import torch
@@ -18,6 +22,7 @@ from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli.network import dashboard_of
 from offbeat.data.dataset import Source
 from offbeat.net.revoked import serial
 from offbeat.runs.lock import lock
@@ -119,6 +124,40 @@ def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) ->
     refused((code, "", err), says)
 
 
+def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
+    recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    state = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the run does not begin
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert offbeat("serve", recipe, "--state", state, "--listen", address)[0] == 2
+    with closing(sqlite3.connect(state / "run.db")) as database:
+        for query in (
+            "ALTER TABLE updates DROP COLUMN begin",
+            "ALTER TABLE updates DROP COLUMN bytes",
+            "UPDATE meta SET value = '2' WHERE key = 'format'",
+            "UPDATE meta SET value = '\"0.0.9\"' WHERE key = 'offbeat'",
+        ):
+            database.execute(query)
+        database.commit()
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def content() -> dict[str, bytes]:
+        kept = (path for path in state.iterdir() if not path.suffix.startswith(".db-"))  # SQLite's own
+        return {path.name: path.read_bytes() for path in kept}
+
+    before = content()
+    answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
+    refused(
+        answer,
+        rf"^offbeat: {state} is the state directory of a run that an earlier version of Offbeat began "
+        r"\(0\.0\.9, format 2; this version serves format 3\): .* or choose another directory",
+        1,
+    )
+    assert content() == before
+    assert ob.read_run(state).meta["offbeat"] == "0.0.9"  # which is still there to be read
+
+
 def test_a_directory_that_another_process_serves_is_refused(
     recipe: Path, offbeat: Any, tmp_path: Path
 ) -> None:
@@ -201,6 +240,20 @@ def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> 
     assert (tmp_path / "run" / "dashboard-token").read_bytes() != kept
     (tmp_path / "file").write_text("", encoding="utf-8")
     refused(offbeat("dashboard-token", "--state", tmp_path / "file"), "cannot be made")
+
+
+def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
+    async def go() -> None:
+        page = dashboard_of("127.0.0.1:0", tmp_path, None, None, None, None, False)
+        async with page as url, aiohttp.ClientSession() as session:
+            for status in (200, 401):
+                async with session.get(url) as answer:
+                    assert answer.status == status
+                made = offbeat("dashboard-token", "--state", tmp_path)[1].strip()
+            async with session.get(url, headers={"Authorization": f"Bearer {made}"}) as answer:
+                assert answer.status == 200
+
+    asyncio.run(go())
 
 
 def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 from browser import CHROMIUM, browse
 from played_run import Played, recorded
 
-from offbeat.net.access import token_hash
 from offbeat.net.dashboard import Listen, Watched, dashboard
+from tests.net.page_token import page_token
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium here")
 
@@ -55,7 +55,7 @@ def test_it_shows_a_run_that_goes_on(played: Played, tmp_path: Path) -> None:
 
 def test_it_works_behind_a_token(played: Played) -> None:
     async def go() -> None:
-        listen = Listen(token_hash=token_hash("secret"))
+        listen = Listen(token=page_token(played.directory, "secret"))
         async with dashboard(Watched(played.snapshot, played.directory), listen) as url, browse() as page:
             await page.call("Page.navigate", url=url.replace("//", "//me:secret@"))
             await page.until(f"{SITES} === 4")

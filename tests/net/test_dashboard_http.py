@@ -13,10 +13,11 @@ import pytest
 from played_run import Played, recorded
 
 from offbeat.core.errors import UsageError
-from offbeat.net.access import token_hash
+from offbeat.net.access import PageToken, make_token, token_hash
 from offbeat.net.dashboard import PAGE, SECURITY_HEADERS, Listen, Watched, dashboard
 from offbeat.net.recorded import TIMELINE_ROWS
 from offbeat.runs.record import RunRecord
+from tests.net.page_token import page_token
 
 TOKEN = "a-token-of-the-test"
 Visit = Callable[[aiohttp.ClientSession, str], Awaitable[None]]
@@ -36,7 +37,7 @@ def played(source: RunRecord, tmp_path: Path) -> Played:
 
 def visit(played: Played, go: Visit, token: str | None = None) -> None:
     async def both() -> None:
-        listen = Listen(token_hash=None if token is None else token_hash(token))
+        listen = Listen(token=None if token is None else page_token(played.directory, token))
         async with (
             dashboard(Watched(played.snapshot, played.directory), listen) as url,
             aiohttp.ClientSession() as session,
@@ -250,21 +251,66 @@ def test_numbers_that_json_has_not_become_null(played: Played) -> None:
     visit(played, go)
 
 
+# ---- a token that is changed ----
+
+
+def test_a_token_is_changed_while_the_page_is_shown(played: Played, caplog: pytest.LogCaptureFixture) -> None:
+    """No file yet, a first token, a second, three that cannot be, one that is mended."""
+    file = played.directory / "dashboard-token"
+
+    async def go() -> None:
+        async with (
+            dashboard(Watched(played.snapshot, played.directory), Listen(token=PageToken(file))) as url,
+            aiohttp.ClientSession() as session,
+        ):
+
+            async def let_in(*tokens: str) -> list[bool]:
+                found = []
+                for token in tokens:
+                    headers = {"Authorization": f"Bearer {token}"} if token else {}
+                    async with session.get(url + "api/snapshot", headers=headers) as answer:
+                        assert answer.status in (200, 401)
+                        found.append(answer.status == 200)
+                return found
+
+            assert await let_in("", TOKEN) == [True, True]
+            first = make_token(file)
+            assert await let_in("", TOKEN, first) == [False, False, True]
+            second = make_token(file)
+            assert await let_in("", first, second) == [False, False, True]
+            for damage in ("", "no hash"):
+                file.write_text(damage, encoding="utf-8")
+                assert await let_in("", first, second) == [False, False, True]
+            file.unlink()
+            assert await let_in("", first, second) == [False, False, True]
+            file.write_text(token_hash(TOKEN), encoding="utf-8")
+            assert await let_in("", second, TOKEN) == [False, False, True]
+
+    asyncio.run(go())
+    errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    assert ["is not the hash of a token" in e for e in errors] == [True, True, False]
+    assert "cannot read a token's hash" in errors[2]
+    assert all(e.endswith("; whoever could look before still can, and nobody else") for e in errors)
+
+
 # ---- where it may listen ----
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "server.example"])
-def test_beyond_loopback_a_token_and_tls_are_needed(host: str) -> None:
+def test_beyond_loopback_a_token_and_tls_are_needed(tmp_path: Path, host: str) -> None:
     import ssl
 
+    token = page_token(tmp_path, TOKEN)
     with pytest.raises(UsageError, match="needs a token"):
         Listen(host)
     with pytest.raises(UsageError, match="needs a token"):
+        Listen(host, token=PageToken(tmp_path / "none"))
+    with pytest.raises(UsageError, match="needs a token"):
         Listen(host, unencrypted=True)
     with pytest.raises(UsageError, match=r"needs TLS.*--dashboard-unencrypted"):
-        Listen(host, token_hash=token_hash(TOKEN))
-    Listen(host, token_hash=token_hash(TOKEN), unencrypted=True)
-    Listen(host, token_hash=token_hash(TOKEN), tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        Listen(host, token=token)
+    Listen(host, token=token, unencrypted=True)
+    Listen(host, token=token, tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "[::1]", "localhost"])

@@ -67,12 +67,17 @@ def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
     for damage in ("{", "[]", '{"sites": {"a": 3}}', '{"sites": {"a": [{}]}}'):
         path.write_text(damage, encoding="utf-8")
         os.utime(path, ns=(1, hash(damage) % 10**9))
-        assert tokens.site(a) == "a"
+        assert [tokens.site(a), tokens.site(a)] == ["a", "a"]
         with pytest.raises(RunError, match=r"tokens\.json: the file cannot be read"):
             Tokens(path)
         with pytest.raises(RunError):
             enrol(path, "b")
-    assert "go on to count" in caplog.text
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 4  # one for each change, though it is asked for again
+    assert all(one.endswith("enrol every site again; the tokens read before go on to count") for one in said)
+    path.unlink()
+    b = enrol(path, "b")
+    assert [tokens.site(t) for t in (a, b)] == [None, "b"]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a:b", "é", "x" * 64, ".a", "a\n"])

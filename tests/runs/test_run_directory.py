@@ -80,7 +80,7 @@ def test_every_value_of_meta_and_data_is_json(tmp_path: Path) -> None:
     database.close()
     assert found == (len(run.journal) - 1, len(run.journal))  # one row says that both clients are there
     assert meta["status"] == "finished"
-    assert meta["format"] == FORMAT == 2
+    assert meta["format"] == FORMAT == 3
     assert meta["algorithm"] == {"name": "fedavg", "steps": 2, "epochs": None, "clients_per_round": None}
     assert meta["offbeat"] == ob.__version__
     assert meta["summary"]["tasks"] == 12
@@ -261,7 +261,7 @@ def test_a_corrupted_journal_is_refused_when_it_is_read(tmp_path: Path) -> None:
         list(ob.read_run(tmp_path).rows())
 
 
-@pytest.mark.parametrize("format_number", [0, 3, None, "1"])
+@pytest.mark.parametrize("format_number", [0, FORMAT + 1, None, "1"])
 def test_other_formats_are_refused(format_number: Any, tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, f"UPDATE meta SET value = '{json.dumps(format_number)}' WHERE key = 'format'")

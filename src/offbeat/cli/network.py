@@ -42,7 +42,7 @@ def dashboard_of(
 ) -> Any:  # fmt: skip
     """The live page of what is served from a state directory, as a context. Raises `UsageError`."""
     try:
-        from offbeat.net.access import read_token_hash
+        from offbeat.net.access import PageToken
         from offbeat.net.certificates import page_tls
         from offbeat.net.dashboard import Listen, Watched, dashboard
     except ImportError as error:
@@ -53,7 +53,7 @@ def dashboard_of(
 
     host, port = split(address)
     tls = page_tls(cert, key) if cert is not None and key is not None else None
-    known = read_token_hash(state / PAGE_TOKEN) if (state / PAGE_TOKEN).exists() else None
+    token = PageToken(state / PAGE_TOKEN)
 
     def snapshot() -> Any:
         if service is None:  # the run is over: its directory is all there is
@@ -61,7 +61,7 @@ def dashboard_of(
         shown = service.snapshot()
         return replace(shown, rejected={**door.rejected, **shown.rejected})
 
-    return dashboard(Watched(snapshot, state), Listen(host, port, known, tls, unencrypted))
+    return dashboard(Watched(snapshot, state), Listen(host, port, token, tls, unencrypted))
 
 
 def _no_extra(error: ImportError) -> UsageError:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import is_loopback
+from offbeat.net.reread import Reread
 
 _HASH = re.compile(r"[0-9a-f]{64}")
 _LONGEST = 512  # characters of an Authorization header worth reading
@@ -47,6 +48,26 @@ def read_token_hash(path: Path) -> str:
     if not _HASH.fullmatch(text):
         raise UsageError(f"{path} is not the hash of a token: make a new one")
     return text
+
+
+class PageToken:
+    """The token of a live page, as its file has it now; none as long as there has been no file.
+
+    Raises `UsageError` if the file cannot be used when it is first read. One that is damaged or taken away
+    later is reported in the log, and the token before goes on to count.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._found = path, False
+        self._hash = Reread((path,), self._read, "whoever could look before still can, and nobody else")
+
+    def hash(self) -> str | None:
+        """The hash of the token that a request must carry."""
+        return self._hash.now()
+
+    def _read(self) -> str | None:
+        self._found = self._found or self._path.exists()
+        return read_token_hash(self._path) if self._found else None
 
 
 def authorised(header: str | None, known: str) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError
-from offbeat.net.access import authorised, check_exposure
+from offbeat.net.access import PageToken, authorised, check_exposure
 from offbeat.net.address import is_loopback
 from offbeat.net.metrics import CONTENT_TYPE, exposition
 from offbeat.net.recorded import finite, metrics_since, timeline_since
@@ -64,20 +64,23 @@ class Watched:
 class Listen:
     """Where the page is, and for whom.
 
-    `token_hash` is of the token that every request must carry (none: anybody on this machine may look).
+    `token` is what every request must carry, as its file has it then; none: anybody on this machine may look.
     Beyond loopback a token is needed, and `tls` or `unencrypted`, which lets the token be read on its way.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    token_hash: str | None = None
+    token: PageToken | None = None
     tls: ssl.SSLContext | None = None
     unencrypted: bool = False
 
     def __post_init__(self) -> None:
-        check_exposure(
-            self.host, token=self.token_hash is not None, tls=self.tls is not None, plain=self.unencrypted
-        )
+        token = self.token_hash() is not None
+        check_exposure(self.host, token=token, tls=self.tls is not None, plain=self.unencrypted)
+
+    def token_hash(self) -> str | None:
+        """The hash of the token that a request must carry now, if it must."""
+        return None if self.token is None else self.token.hash()
 
 
 @asynccontextmanager
@@ -144,8 +147,9 @@ def _guard(listen: Listen) -> Any:
 
 
 def _refusal(request: web.Request, listen: Listen) -> web.Response | None:
-    if listen.token_hash is not None:
-        if not authorised(request.headers.get("Authorization"), listen.token_hash):
+    known = listen.token_hash()
+    if known is not None:
+        if not authorised(request.headers.get("Authorization"), known):
             refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
             refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
             return refused

@@ -9,7 +9,6 @@ when it changes, so a token is replaced or revoked while the server runs.
 import hashlib
 import hmac
 import json
-import logging
 import os
 import secrets
 from collections.abc import Mapping
@@ -18,11 +17,10 @@ from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.fields import is_name
-
-_log = logging.getLogger(__name__)
+from offbeat.net.reread import Reread
 
 _BYTES = 32
-_KEPT = 2  # tokens of a site that may be valid at once
+_AT_ONCE = 2  # tokens of a site that may be valid at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,33 +38,13 @@ class Tokens:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._seen: tuple[int, int, int] | None = None
-        self._sites: Mapping[str, tuple[Hashed, ...]] = {}
-        if path.exists():
-            read(path)
+        self._sites = Reread((path,), lambda: _kept(path), "the tokens read before go on to count")
 
     def site(self, token: str) -> str | None:
         """The site whose token this is; none if it is nobody's."""
         name, _, secret = token.partition(":")
-        kept = self._now().get(name, ())
-        matches = [_matches(hashed, secret) for hashed in kept]
+        matches = [_matches(hashed, secret) for hashed in self._sites.now().get(name, ())]
         return name if any(matches) else None
-
-    def _now(self) -> Mapping[str, tuple[Hashed, ...]]:
-        try:
-            stat = self._path.stat()
-        except FileNotFoundError:
-            self._seen, self._sites = None, {}
-            return self._sites
-        seen = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-        if seen != self._seen:
-            self._seen = seen
-            try:
-                self._sites = read(self._path)
-            except RunError as error:
-                _log.error("%s; the tokens read before go on to count", error)
-        return self._sites
 
 
 def enrol(path: Path, site: str, *, keep: bool = False) -> str:
@@ -80,9 +58,9 @@ def enrol(path: Path, site: str, *, keep: bool = False) -> str:
             f"site {site!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, and "
             "begins with a letter or digit"
         )
-    sites = dict(read(path)) if path.exists() else {}
+    sites = _kept(path)
     secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
-    old = sites.get(site, ())[-(_KEPT - 1) :] if keep else ()
+    old = sites.get(site, ())[-(_AT_ONCE - 1) :] if keep else ()
     sites[site] = (*old, Hashed(salt, _hash(salt, secret)))
     _write(path, sites)
     return f"{site}:{secret}"
@@ -90,7 +68,7 @@ def enrol(path: Path, site: str, *, keep: bool = False) -> str:
 
 def revoke(path: Path, site: str) -> None:
     """Make every token of a site worthless. Raises `UsageError` if it has none."""
-    sites = dict(read(path)) if path.exists() else {}
+    sites = _kept(path)
     if site not in sites:
         raise UsageError(
             f"site {site!r} has no token in {path}; there are tokens of: {', '.join(sorted(sites))}"
@@ -112,6 +90,11 @@ def read(path: Path) -> dict[str, tuple[Hashed, ...]]:
             f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
             "enrol every site again"
         ) from None
+
+
+def _kept(path: Path) -> dict[str, tuple[Hashed, ...]]:
+    """What a file holds; nothing as long as there is none."""
+    return read(path) if path.exists() else {}
 
 
 def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:

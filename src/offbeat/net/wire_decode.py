@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.model import Layout, Model
+from offbeat.net import messages as m
 from offbeat.net import wire_pb2 as pb
 from offbeat.net.fields import (
     LABELS,
@@ -18,27 +19,6 @@ from offbeat.net.fields import (
     metrics,
     not_negative,
     text,
-)
-from offbeat.net.messages import (
-    Asks,
-    Assign,
-    Beat,
-    Bye,
-    CutShort,
-    Done,
-    Failed,
-    Forget,
-    Fresh,
-    FromServer,
-    FromSite,
-    Hello,
-    MaySend,
-    Message,
-    Over,
-    Receipt,
-    Refused,
-    Result,
-    Welcome,
 )
 from offbeat.net.wire_bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES, Bodies
 
@@ -57,7 +37,7 @@ def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
     return kind
 
 
-def decode(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> Message:
+def decode(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> m.Message:
     """The message of an envelope whose kind, parts and layout have been checked, with its whole body."""
     match kind:
         case "assign":
@@ -66,7 +46,7 @@ def decode(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodi
             model = _model(layout, bodies) if bodies else None
             fresh = envelope.fresh
             task, version = count("task", fresh.task), count("version", fresh.version)
-            return Fresh(task, version, count("clock", fresh.clock), model)
+            return m.Fresh(task, version, count("clock", fresh.clock), model)
         case "result":
             return _read_result(envelope.result, bodies)
         case _:
@@ -80,8 +60,8 @@ def _model(layout: Layout | None, bodies: Bodies) -> Model:
     return Model(layout, vectors[VALUES], vectors[INTEGERS], vectors.get(SHARED, torch.zeros(0)))
 
 
-def _read_assign(said: pb.Assign, model: Model) -> Assign:
-    return Assign(
+def _read_assign(said: pb.Assign, model: Model) -> m.Assign:
+    return m.Assign(
         task=count("task", said.task),
         base=count("base", said.base),
         steps=count("steps", said.steps),
@@ -93,12 +73,12 @@ def _read_assign(said: pb.Assign, model: Model) -> Assign:
     )
 
 
-def _read_result(said: pb.Result, bodies: Bodies) -> Result:
+def _read_result(said: pb.Result, bodies: Bodies) -> m.Result:
     delta = bodies[DELTA] if DELTA in bodies else bodies[PAYLOAD]
     integers, shared = bodies[INTEGERS], bodies.get(SHARED)
     assert isinstance(integers, Tensor)
     assert shared is None or isinstance(shared, Tensor)
-    return Result(
+    return m.Result(
         task=count("task", said.task),
         steps=count("steps", said.steps),
         delta=delta if isinstance(delta, Tensor) else bytes(delta),
@@ -109,13 +89,13 @@ def _read_result(said: pb.Result, bodies: Bodies) -> Result:
     )
 
 
-def _read_hello(said: pb.Hello) -> Hello:
+def _read_hello(said: pb.Hello) -> m.Hello:
     labels = None
     if said.HasField("labels"):
         if len(said.labels.counts) > LABELS:
             raise Violation(f"{len(said.labels.counts)} labels: there may be {LABELS}")
         labels = tuple(count("labels", number) for number in said.labels.counts)
-    return Hello(
+    return m.Hello(
         samples=count("samples", said.samples),
         steps_per_epoch=count("steps_per_epoch", said.steps_per_epoch),
         labels=labels,
@@ -124,13 +104,13 @@ def _read_hello(said: pb.Hello) -> Hello:
     )
 
 
-def _read_beat(said: pb.Beat) -> Beat:
+def _read_beat(said: pb.Beat) -> m.Beat:
     task = count("task", said.task) if said.HasField("task") else None
-    return Beat(task, count("steps", said.steps))
+    return m.Beat(task, count("steps", said.steps))
 
 
-def _read_welcome(said: pb.Welcome) -> Welcome:
-    return Welcome(
+def _read_welcome(said: pb.Welcome) -> m.Welcome:
+    return m.Welcome(
         client=count("client", said.client),
         run=text("run", said.run, RUN),
         plan=json_object("plan", said.plan),
@@ -138,30 +118,30 @@ def _read_welcome(said: pb.Welcome) -> Welcome:
     )
 
 
-def _read_may_send(said: pb.MaySend) -> MaySend:
-    return MaySend(count("task", said.task), count("bits", said.bits) if said.HasField("bits") else None)
+def _read_may_send(said: pb.MaySend) -> m.MaySend:
+    return m.MaySend(count("task", said.task), count("bits", said.bits) if said.HasField("bits") else None)
 
 
-def _read_receipt(said: pb.Receipt) -> Receipt:
-    return Receipt(count("task", said.task), said.accepted, text("reason", said.reason, REASON))
+def _read_receipt(said: pb.Receipt) -> m.Receipt:
+    return m.Receipt(count("task", said.task), said.accepted, text("reason", said.reason, REASON))
 
 
-def _done(said: pb.Done) -> Done:
-    return Done(count("task", said.task), count("steps", said.steps), metrics(said.metrics))
+def _done(said: pb.Done) -> m.Done:
+    return m.Done(count("task", said.task), count("steps", said.steps), metrics(said.metrics))
 
 
-_READ: dict[str, Callable[[pb.Envelope], FromSite | FromServer]] = {
+_READ: dict[str, Callable[[pb.Envelope], m.FromSite | m.FromServer]] = {
     "hello": lambda e: _read_hello(e.hello),
     "beat": lambda e: _read_beat(e.beat),
-    "asks": lambda e: Asks(count("task", e.asks.task), count("steps", e.asks.steps)),
+    "asks": lambda e: m.Asks(count("task", e.asks.task), count("steps", e.asks.steps)),
     "done": lambda e: _done(e.done),
-    "failed": lambda e: Failed(count("task", e.failed.task), text("reason", e.failed.reason, REASON)),
-    "bye": lambda e: Bye(text("reason", e.bye.reason, REASON)),
+    "failed": lambda e: m.Failed(count("task", e.failed.task), text("reason", e.failed.reason, REASON)),
+    "bye": lambda e: m.Bye(text("reason", e.bye.reason, REASON)),
     "welcome": lambda e: _read_welcome(e.welcome),
-    "refused": lambda e: Refused(text("reason", e.refused.reason, REASON), e.refused.final),
-    "cut_short": lambda e: CutShort(count("task", e.cut_short.task)),
+    "refused": lambda e: m.Refused(text("reason", e.refused.reason, REASON), e.refused.final),
+    "cut_short": lambda e: m.CutShort(count("task", e.cut_short.task)),
     "may_send": lambda e: _read_may_send(e.may_send),
-    "forget": lambda e: Forget(count("task", e.forget.task), text("reason", e.forget.reason, REASON)),
+    "forget": lambda e: m.Forget(count("task", e.forget.task), text("reason", e.forget.reason, REASON)),
     "receipt": lambda e: _read_receipt(e.receipt),
-    "over": lambda e: Over(text("reason", e.over.reason, REASON)),
+    "over": lambda e: m.Over(text("reason", e.over.reason, REASON)),
 }

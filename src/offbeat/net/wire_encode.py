@@ -10,27 +10,9 @@ from torch import Tensor
 
 from offbeat.core.errors import RunError
 from offbeat.core.model import Layout, Model
+from offbeat.net import messages as m
 from offbeat.net import wire_pb2 as pb
 from offbeat.net.fields import shortened
-from offbeat.net.messages import (
-    Asks,
-    Assign,
-    Beat,
-    Bye,
-    CutShort,
-    Done,
-    Failed,
-    Forget,
-    Fresh,
-    Hello,
-    MaySend,
-    Message,
-    Over,
-    Receipt,
-    Refused,
-    Result,
-    Welcome,
-)
 from offbeat.net.wire_bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES
 
 
@@ -38,22 +20,22 @@ from offbeat.net.wire_bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES
 class Outgoing:
     """A message to be sent: its envelope and the bytes of its body, which are those of the tensors."""
 
-    message: Message
+    message: m.Message
     envelope: pb.Envelope
     body: tuple[memoryview, ...] = ()
 
 
-def encode(message: Message, known: Layout | None = None) -> Outgoing:
+def encode(message: m.Message, known: Layout | None = None) -> Outgoing:
     """The envelope and body of a message; `known` is the layout that the peer has been told.
 
     A number that the protocol has no room for, such as one below 0, raises `ValueError`.
     """
     match message:
-        case Assign(model=model) | Fresh(model=Model() as model):
+        case m.Assign(model=model) | m.Fresh(model=Model() as model):
             parts = _model_parts(model)
             layout = None if known is not None and model.layout == known else _layout(model.layout)
-            envelope = _assign(message, layout) if isinstance(message, Assign) else _fresh(message, layout)
-        case Result():
+            envelope = _assign(message, layout) if isinstance(message, m.Assign) else _fresh(message, layout)
+        case m.Result():
             parts = _result_parts(message)
             envelope = pb.Envelope(
                 result=pb.Result(
@@ -67,45 +49,45 @@ def encode(message: Message, known: Layout | None = None) -> Outgoing:
     return Outgoing(message, envelope, body)
 
 
-def _plain(message: Message) -> pb.Envelope:
+def _plain(message: m.Message) -> pb.Envelope:
     """The envelope of a message without tensors."""
     match message:
-        case Hello(samples, steps, labels, holds, run):
+        case m.Hello(samples, steps, labels, holds, run):
             told = None if labels is None else pb.Labels(counts=labels)
             hello = pb.Hello(samples=samples, steps_per_epoch=steps, labels=told, holds=holds, run=run)
             return pb.Envelope(hello=hello)
-        case Beat(task, steps):
+        case m.Beat(task, steps):
             return pb.Envelope(beat=pb.Beat(task=task, steps=steps))
-        case Asks(task, steps):
+        case m.Asks(task, steps):
             return pb.Envelope(asks=pb.Asks(task=task, steps=steps))
-        case Done(task, steps, measured):
+        case m.Done(task, steps, measured):
             return pb.Envelope(done=pb.Done(task=task, steps=steps, metrics=measured))
-        case Failed(task, reason):
+        case m.Failed(task, reason):
             return pb.Envelope(failed=pb.Failed(task=task, reason=shortened(reason)))
-        case Bye(reason):
+        case m.Bye(reason):
             return pb.Envelope(bye=pb.Bye(reason=shortened(reason)))
-        case Welcome(client, run, plan, lease):
+        case m.Welcome(client, run, plan, lease):
             said = json.dumps(plan, allow_nan=False)
             return pb.Envelope(welcome=pb.Welcome(client=client, run=run, plan=said, lease=lease))
-        case Refused(reason, final):
+        case m.Refused(reason, final):
             return pb.Envelope(refused=pb.Refused(reason=shortened(reason), final=final))
-        case Fresh():
+        case m.Fresh():
             return _fresh(message, None)
-        case CutShort(task):
+        case m.CutShort(task):
             return pb.Envelope(cut_short=pb.CutShort(task=task))
-        case MaySend(task, bits):
+        case m.MaySend(task, bits):
             return pb.Envelope(may_send=pb.MaySend(task=task, bits=bits))
-        case Forget(task, reason):
+        case m.Forget(task, reason):
             return pb.Envelope(forget=pb.Forget(task=task, reason=shortened(reason)))
-        case Receipt(task, accepted, reason):
+        case m.Receipt(task, accepted, reason):
             receipt = pb.Receipt(task=task, accepted=accepted, reason=shortened(reason))
             return pb.Envelope(receipt=receipt)
-        case Over(reason):
+        case m.Over(reason):
             return pb.Envelope(over=pb.Over(reason=shortened(reason)))
     raise TypeError(f"{type(message).__name__} is no message")
 
 
-def _assign(message: Assign, layout: pb.Layout | None) -> pb.Envelope:
+def _assign(message: m.Assign, layout: pb.Layout | None) -> pb.Envelope:
     return pb.Envelope(
         assign=pb.Assign(
             task=message.task,
@@ -120,7 +102,7 @@ def _assign(message: Assign, layout: pb.Layout | None) -> pb.Envelope:
     )
 
 
-def _fresh(message: Fresh, layout: pb.Layout | None) -> pb.Envelope:
+def _fresh(message: m.Fresh, layout: pb.Layout | None) -> pb.Envelope:
     fresh = pb.Fresh(task=message.task, version=message.version, clock=message.clock, layout=layout)
     return pb.Envelope(fresh=fresh)
 
@@ -138,7 +120,7 @@ def _model_parts(model: Model) -> Parts:
     return [*parts, (SHARED, octets(model.shared))] if model.layout.shared else parts
 
 
-def _result_parts(result: Result) -> Parts:
+def _result_parts(result: m.Result) -> Parts:
     delta = result.delta
     first = (PAYLOAD, memoryview(delta)) if isinstance(delta, bytes) else (DELTA, octets(delta))
     parts: Parts = [first, (INTEGERS, octets(result.integers))]

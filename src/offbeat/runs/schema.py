@@ -5,7 +5,13 @@ Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the r
 
 from typing import Any, NamedTuple
 
-FORMAT = 2  # 1 had a `joined` row for each client that is there from the start
+FORMAT = 3
+"""The format of what is written now; all from 1 on can be read.
+
+Format 1 had a `joined` row for each client that is there from the start; 1 and 2 kept the updates of a state
+directory otherwise, so that a run that is served goes on only where it is 3.
+"""
+SERVED = 3  # the first format of which a run that is served can go on
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 
