@@ -18,10 +18,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows that do the same work. `unit` is what the time is divided by: tasks, or local steps.
+    """Rows that do the same work. A row's time is divided by what it did in `unit`, "tasks" or local "steps".
 
-    The time shown is of `shown` units, in units of `scale` seconds. Ratios are over the bare row with as many
-    processes, or else the one with one.
+    The time shown is of `shown` units, in units of `scale` seconds. Ratios are of times per unit, over the
+    bare row with as many processes, or else the one with one.
     """
 
     key: str

@@ -15,7 +15,7 @@ from offbeat.core.errors import UsageError
 
 def chances(selector: Learned, epochs: int, state=None) -> np.ndarray:
     theta = (state or selector.initial()).theta
-    return log_chances(theta, epochs).detach().exp().numpy()
+    return torch.stack([*log_chances(theta, epochs)]).detach().exp().numpy()
 
 
 # ---- the fixed moments ----

@@ -56,6 +56,12 @@ def test_time_is_for_the_work_that_was_counted() -> None:
     assert "| 2.00 (2.00–2.00) |" in line
 
 
+def test_a_ratio_is_of_times_per_counted_step() -> None:
+    # 103 steps in 1.03 times the bare loop's time are as fast as its 100.
+    bare, ours = row("bare", "bare", [answer(4.0)]), row("ours", "ours", [answer(4.12, steps=103)])
+    assert "| 4.00 (4.00–4.00) | 1.00 (1.00–1.00) | 1.00 |" in figures.line(table(bare, ours), ours)
+
+
 def test_two_processes_are_compared_with_two() -> None:
     one, two = row("bare", "bare", [answer(4.0)]), row("bare 2", "bare", [answer(2.0)], processes=2)
     ours = row("ours", "ours", [answer(3.0)], processes=2)

@@ -189,7 +189,7 @@ class AdaptiveMixing(Aggregator):
 
         direction = fill(direct, update.base.values, update.delta, w)
         if self.adaptive:
-            self._remember(key, controls, direction[:d], memory)
+            self._remember(key, controls, _head(direction, d), memory)
         return scaled(direction, alpha, direction)
 
     def _controls(self, key: str, memory: Tensors) -> Controls:
@@ -210,6 +210,11 @@ class AdaptiveMixing(Aggregator):
         kept(memory, f"direction {key}", direction).copy_(direction)
 
 
+def _head(vector: Tensor, d: int) -> Tensor:
+    """The first d values, without the time that a view takes where these are all."""
+    return vector if vector.numel() == d else vector[:d]
+
+
 def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
     """g · D, with g = (w_o − w_i + β (w_g − w_o)) / (η_i ((1 − β) L' + L − L')).
 
@@ -217,10 +222,10 @@ def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
     gradients before it: what is left of the difference is a weighted sum of gradients.
     """
     steps, beta = float(update.task.steps), update.metrics.get("beta", 0.0)
-    along = -float(torch.dot(update.delta[:d], direction))
+    along = -float(torch.dot(_head(update.delta, d), direction))
     if beta and update.fresh is not None:
-        along += beta * float(torch.dot(update.fresh.values[:d], direction))
-        along -= beta * float(torch.dot(update.base.values[:d], direction))
+        along += beta * float(torch.dot(_head(update.fresh.values, d), direction))
+        along -= beta * float(torch.dot(_head(update.base.values, d), direction))
         steps -= beta * update.task.ask_after
     return along / (update.lr * steps) if update.lr else 0.0
 

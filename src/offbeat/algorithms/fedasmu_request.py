@@ -11,6 +11,7 @@ on the client's behalf, and neither a replay nor a resumed run needs a model to 
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from math import cos, log, pi
 from typing import Annotated, Any, Literal
 
@@ -20,6 +21,7 @@ from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Command, Send, Train
@@ -134,34 +136,41 @@ class Learned:
         if epochs < 3:
             return  # there was no choice
         parameters = list(state.theta.values())
-        gradients = torch.autograd.grad(log_chances(state.theta, epochs)[ask - 1], parameters)
+        chance = next(islice(log_chances(state.theta, epochs), ask - 1, None))
+        gradients = torch.autograd.grad(chance, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.add_(gradient, alpha=self.rate * (reward - state.baseline))
 
 
 def draw(theta: dict[str, Tensor], epochs: int, generator: np.random.Generator) -> int:
-    """l* − 1, drawn by the model."""
-    upto = log_chances(theta, epochs).detach().double().exp().cumsum(0)
-    return min(int((upto < generator.random()).sum()), epochs - 2)
+    """l* − 1, drawn by the model, which goes no further than l*."""
+    drawn, upto = generator.random(), 0.0
+    with torch.no_grad():
+        for before, chance in enumerate(log_chances(theta, epochs)):
+            upto += float(chance.double().exp())
+            if upto >= drawn:
+                return before
+    return epochs - 2
 
 
-def log_chances(theta: dict[str, Tensor], epochs: int) -> Tensor:
+def log_chances(theta: dict[str, Tensor], epochs: int) -> Iterator[Tensor]:
     """log P(l* = l) for l = 1 … L − 1: Σ log P(s_j = 0 | s_<j) for j < l, + log P(s_l = 1 | s_<l).
 
     Who has not asked before epoch L − 1 asks then. The linear layer's output is counted from the log odds
     1 : L − 1 − l at which all l are equally likely.
     """
     hidden = theta["recurrent"].shape[1]
+    weights, bias = theta["out"][:-1], theta["out"][-1]
     h, c = torch.zeros(1, hidden), torch.zeros(1, hidden)
-    silent, chances = torch.zeros(()), []
+    silent = torch.zeros(())
     for epoch in range(1, epochs - 1):
         x = torch.tensor([[cos(pi * wave * epoch / epochs) for wave in _WAVES]])
         h, c = torch.lstm_cell(x, (h, c), theta["input"], theta["recurrent"], theta["bias"])
-        odds = h[0] @ theta["out"][:-1] + theta["out"][-1] - log(epochs - 1 - epoch)
-        chances.append(silent + torch.nn.functional.logsigmoid(odds))
-        silent = silent + torch.nn.functional.logsigmoid(-odds)
-    return torch.stack([*chances, silent])
+        odds = h[0] @ weights + bias - log(epochs - 1 - epoch)
+        yield silent + logsigmoid(odds)
+        silent = silent + logsigmoid(-odds)
+    yield silent
 
 
 @checked(frozen=True, config=CLOSED)

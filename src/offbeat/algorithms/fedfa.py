@@ -107,8 +107,8 @@ class Window(Aggregator):
         task, ring, total = update.task, memory["ring"], memory["sum"]
         # As arrays: to read or write one number of a tensor takes several times longer.
         count, c = memory["arrivals"].numpy(), memory["c"].numpy()
-        count += 1
-        arrivals = int(count)
+        arrivals = int(count) + 1
+        count[()] = arrivals
         k = arrivals % self.size
         oldest, newest = float(c[k]), self.staleness(task.staleness)
         if self.weights == "share" or self.normalize:

@@ -45,7 +45,7 @@ class Fleet:
 
     def is_idle(self, client: ClientId) -> bool:
         """Is this client here and without a task?"""
-        return client in self and self._place[client] >= 0
+        return 0 <= client < len(self._place) and self._place[client] >= 0
 
     def idle(self) -> list[ClientId]:
         """The idle clients, by number."""

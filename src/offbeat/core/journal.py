@@ -114,7 +114,14 @@ def spread(row: Row, after: int = -1) -> Iterator[Row]:
 
 def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:
     """The row of an event; `task` is the server's record of the task it is about."""
-    match event:
+    match event:  # the most frequent kind first
+        case Arrived():
+            assert task is not None
+            data = {**event.metrics, "seconds": t - task.started}
+            return Row(
+                seq, t, "event", "arrived", event.client, event.task, task.base, version,
+                task.staleness, event.steps, data,
+            )  # fmt: skip
         case Ready():
             assert task is not None
             return Row(
@@ -125,13 +132,6 @@ def event_row(seq: int, t: float, event: Event, version: int, task: Task | None)
             capacities = [[client, capacity] for client, capacity in event.capacities]
             measured = {"capacities": capacities, "symbols": event.symbols}
             return Row(seq, t, "event", "measured", version=version, data=measured)
-        case Arrived():
-            assert task is not None
-            data = {**event.metrics, "seconds": t - task.started}
-            return Row(
-                seq, t, "event", "arrived", event.client, event.task, task.base, version,
-                task.staleness, event.steps, data,
-            )  # fmt: skip
         case WantsModel():
             assert task is not None
             return Row(
@@ -157,7 +157,7 @@ def event_row(seq: int, t: float, event: Event, version: int, task: Task | None)
 
 def command_row(seq: int, t: float, command: Command, version: int) -> Row:
     """The row of a stamped command, given at time `t` when `version` was current."""
-    match command:
+    match command:  # the most frequent kinds first
         case Train():
             data = dict(command.note)
             if command.ask_after:
@@ -170,6 +170,10 @@ def command_row(seq: int, t: float, command: Command, version: int) -> Row:
                 seq, t, "command", "train", command.client, command.task, command.base, command.base,
                 None, command.steps, data or None,
             )  # fmt: skip
+        case Aggregate():
+            tasks, clients = list(command.tasks), list(command.clients)
+            data = {"tasks": tasks, "clients": clients, "server_step": command.server_step, **command.note}
+            return Row(seq, t, "command", "aggregate", version=command.version, data=data)
         case Send():
             return Row(
                 seq, t, "command", "send", command.client, command.task, version=command.version,
@@ -188,10 +192,6 @@ def command_row(seq: int, t: float, command: Command, version: int) -> Row:
             )
         case Recall():
             return Row(seq, t, "command", "recall", command.client, command.task, version=version)
-        case Aggregate():
-            tasks, clients = list(command.tasks), list(command.clients)
-            data = {"tasks": tasks, "clients": clients, "server_step": command.server_step, **command.note}
-            return Row(seq, t, "command", "aggregate", version=command.version, data=data)
         case Drop():
             reason = {"reason": command.reason}
             return Row(seq, t, "command", "drop", command.client, command.task, version=version, data=reason)

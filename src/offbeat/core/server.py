@@ -141,9 +141,10 @@ class Server:
             case Arrived():
                 if event.steps < 1:
                     raise AlgorithmError(f"task {event.task} arrived with {event.steps} local steps done")
-                if self._in_training(event.client, event.task).ready:
+                task = self._in_training(event.client, event.task)
+                if task.ready:
                     raise AlgorithmError(f"task {event.task} arrived before it was let upload")
-                task = self._finish(event.client, event.task)
+                self._finish(task)
                 task.steps = event.steps
                 task.staleness = self.version - task.base
                 task.samples = self.fleet.samples(task.client)
@@ -162,7 +163,7 @@ class Server:
                     raise AlgorithmError("a channel was measured that nobody asked for")
                 self._measuring = False
             case Lost():
-                self._finish(event.client, event.task)
+                self._finish(self._in_training(event.client, event.task))
                 self.counts["lost"] += 1
             case Timer():
                 if self.timers.pop(event.timer, None) is None:
@@ -190,12 +191,10 @@ class Server:
         task.steps, task.ready = event.steps, True
         self.subject = task
 
-    def _finish(self, client: ClientId, task_id: TaskId) -> Task:
-        task = self._in_training(client, task_id)
-        del self.tasks[client]
-        self.fleet.set_idle(client)
+    def _finish(self, task: Task) -> None:
+        del self.tasks[task.client]
+        self.fleet.set_idle(task.client)
         self.subject = task
-        return task
 
     def _leave(self, event: Left) -> Left:
         task = self.tasks.pop(event.client, None)
