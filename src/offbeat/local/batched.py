@@ -69,7 +69,7 @@ class Together:
             x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
-            output.backward(gradient)  # type: ignore[no-untyped-call]
+            stacked.backward(output, gradient)
             with torch.no_grad():
                 kept[step].copy_(each)
                 sgd.step(stacked.active, stacked.gradients())
@@ -246,7 +246,7 @@ def _probe(learner: TorchLearner) -> None:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
             _, gradient = differentiated(learner.loss)(output.detach(), y, weights)
-            output.backward(gradient)  # type: ignore[no-untyped-call]
+            stacked.backward(output, gradient)
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
     together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}

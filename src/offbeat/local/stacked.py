@@ -76,6 +76,7 @@ class Stacked:
         self.slots = list(slots.values())
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, Callable[[Tensor], object]]] = []
+        self._behind: dict[object, Tensor] = {}  # a leaf by the node that is all of its graph
         self._found: dict[Slots, list[Gradient]] = {}
         self._module = self._twin(module, slots, {}).train()
 
@@ -95,12 +96,20 @@ class Stacked:
         """A copy of a client's flat parameters."""
         return torch.cat([slots.flat[client] for slots in self.slots])
 
+    def backward(self, output: Tensor, gradient: Tensor) -> None:
+        """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
+        leaf = self._behind.get(output.grad_fn)
+        if leaf is None:
+            output.backward(gradient)  # type: ignore[no-untyped-call]
+        else:
+            leaf.grad = gradient.reshape(leaf.shape)
+
     def gradients(self) -> dict[Slots, list[Gradient]]:
         """What backward has left for each slot, and forgets it."""
         for leaf, take in self._leaves:
             if leaf.grad is not None:
                 take(leaf.grad)
-        found, self._found, self._leaves = self._found, {}, []
+        found, self._found, self._leaves, self._behind = self._found, {}, [], {}
         return found
 
     def found(self, slots: Slots, gradient: Gradient) -> None:
@@ -116,6 +125,10 @@ class Stacked:
     def watch(self, leaf: Tensor, take: Callable[[Tensor], object]) -> None:
         """Give `take` the gradient that backward leaves in a leaf, if it does."""
         self._leaves.append((leaf, take))
+
+    def nothing_but(self, output: Tensor, leaf: Tensor) -> None:
+        """Know that `output` is a leaf in another shape."""
+        self._behind[output.grad_fn] = leaf
 
     def _twin(
         self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
@@ -186,13 +199,15 @@ class _Linear(nn.Module):
             self._stacked.watch(y, partial(self.differentiate, rows, back=False))
         # Unlike what `view` gives of such a tensor, this may be written to, as activations in place do.
         output: Tensor = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], y.shape[1]])
+        if not x.requires_grad:
+            self._stacked.nothing_but(output, y)
         return output
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
         active = self._stacked.active
         weight = self._weight.values[:active]
-        few = weight.shape[1] < x.shape[1]  # outputs; then (W xᵀ)ᵀ is the faster way
+        few = self._few(x)  # then (W xᵀ)ᵀ is the faster way
         y = torch.bmm(weight, x.transpose(1, 2)) if few else torch.bmm(x, weight.transpose(1, 2))
         if self._bias is not None:
             y += self._bias.values[:active].unsqueeze(2 if few else 1)
@@ -200,13 +215,20 @@ class _Linear(nn.Module):
             y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
         return y.flatten(0, 1)
 
+    def _few(self, x: Tensor) -> bool:
+        """Are there fewer outputs than samples in x [active, samples, inputs]?"""
+        return self._weight.values.shape[1] < x.shape[1]
+
     def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
-        d = d.contiguous().view(*x.shape[:2], -1)
+        few = self._few(x)  # then dᵀ x is faster with dᵀ laid out as such
+        d = d.reshape(*x.shape[:2], -1)
+        t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
+        d = t.transpose(1, 2)
         if self._weight.trains:
-            self._stacked.found(self._weight, Gradient(d.transpose(1, 2), x))
+            self._stacked.found(self._weight, Gradient(t, x))
         if self._bias is not None and self._bias.trains:
-            self._stacked.found(self._bias, Gradient(d.sum(1)))
+            self._stacked.found(self._bias, Gradient(t.sum(2)))
         weight = self._weight.values[: self._stacked.active]
         if not back:
             return None
