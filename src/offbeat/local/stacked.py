@@ -34,18 +34,23 @@ def aligned(number: int) -> int:
 
 @dataclass(eq=False)
 class Slots:
-    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen."""
+    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen.
+
+    `active` is the part of `values` that belongs to the clients at work.
+    """
 
     values: Tensor
     flat: Tensor
     trains: bool
+    active: Tensor
 
     @classmethod
     def like(cls, parameter: Tensor, clients: int) -> "Slots":
         """Room for so many clients."""
         size = parameter.numel()
         flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
-        return cls(flat.view(clients, *parameter.shape), flat, parameter.requires_grad)
+        values = flat.view(clients, *parameter.shape)
+        return cls(values, flat, parameter.requires_grad, values)
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,13 @@ class Stacked:
         output: Tensor = self._module(x)
         return output
 
+    def activate(self, clients: int) -> None:
+        """The first so many clients are at work from now on."""
+        if clients != self.active:
+            self.active = clients
+            for slots in self.slots:
+                slots.active = slots.values[:clients]
+
     def load(self, models: Sequence[Tensor]) -> None:
         """Give each client its own flat parameters."""
         device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
@@ -118,7 +130,7 @@ class Stacked:
 
     def opened(self, slots: Slots) -> Tensor:
         """The active clients' values, for a layer whose gradient autograd forms."""
-        leaf = slots.values[: self.active].detach().requires_grad_(slots.trains)
+        leaf = slots.active.detach().requires_grad_(slots.trains)
         self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
         return leaf
 
@@ -205,12 +217,12 @@ class _Linear(nn.Module):
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
-        active = self._stacked.active
-        weight = self._weight.values[:active]
-        few = self._few(x)  # then (W xᵀ)ᵀ is the faster way
-        y = torch.bmm(weight, x.transpose(1, 2)) if few else torch.bmm(x, weight.transpose(1, 2))
-        if self._bias is not None:
-            y += self._bias.values[:active].unsqueeze(2 if few else 1)
+        weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
+        left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
+        if self._bias is None:
+            y = torch.bmm(left, right)
+        else:
+            y = torch.baddbmm(self._bias.active.unsqueeze(2 if few else 1), left, right)
         if few:
             y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
         return y.flatten(0, 1)
@@ -229,9 +241,9 @@ class _Linear(nn.Module):
             self._stacked.found(self._weight, Gradient(t, x))
         if self._bias is not None and self._bias.trains:
             self._stacked.found(self._bias, Gradient(t.sum(2)))
-        weight = self._weight.values[: self._stacked.active]
         if not back:
             return None
+        weight = self._weight.active
         if x.shape[2] == 1:  # here bmm rounds otherwise for one client than for two
             return (d * weight.transpose(1, 2)).sum(2, keepdim=True)
         return torch.bmm(d, weight)
