@@ -140,7 +140,8 @@ class Stacked:
 
     def nothing_but(self, output: Tensor, leaf: Tensor) -> None:
         """Know that `output` is a leaf in another shape."""
-        self._behind[output.grad_fn] = leaf
+        if output.grad_fn is not None:  # it has none where the module wants no gradient
+            self._behind[output.grad_fn] = leaf
 
     def _twin(
         self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
