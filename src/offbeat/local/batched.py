@@ -65,14 +65,17 @@ class Together:
         losses = torch.zeros_like(plan.weights)
         rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
         scaled = plan.steps(plan.weights * rate.unsqueeze(1))
-        for step, stacked.active in enumerate(plan.active):
+        found = []
+        for step, active in enumerate(plan.active):
+            stacked.activate(active)
             x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
-            output.backward(gradient)  # type: ignore[no-untyped-call]
+            stacked.backward(output, gradient)
             with torch.no_grad():
-                kept[step].copy_(each)
-                sgd.step(stacked.active, stacked.gradients())
+                sgd.step(stacked.gradients())
+            found.append(each)
+        torch._foreach_copy_(kept, found)
         total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
         return [
             LocalResult(
@@ -139,20 +142,20 @@ class _Sgd:
         rooms = {s: Slots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
         self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
 
-    def step(self, active: int, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
-        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the first `active` clients."""
+    def step(self, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
+        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
         for slots in self._anchors or gradients:  # the proximal term gives each parameter a gradient
-            values, parts = slots.values[:active], gradients.get(slots, ())
+            values, parts = slots.active, gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)
             else:
-                velocity = self._velocity[slots][:active].mul_(self._momentum)
+                velocity = self._velocity[slots][: len(values)].mul_(self._momentum)
                 self._add(velocity, 1.0, slots, parts)
                 values -= velocity
 
     def _add(self, target: Tensor, sign: float, slots: Slots, parts: Sequence[Gradient]) -> None:
         """target := target + sign · rate (g + decay w + mu (w − w_o))."""
-        values = slots.values[: len(target)]
+        values = slots.active
         if self._shrinks:
             target.addcmul_(values, _beside(self._pull, values), value=sign)
         if self._anchored:
@@ -246,7 +249,7 @@ def _probe(learner: TorchLearner) -> None:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
             _, gradient = differentiated(learner.loss)(output.detach(), y, weights)
-            output.backward(gradient)  # type: ignore[no-untyped-call]
+            stacked.backward(output, gradient)
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
     together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}

@@ -34,18 +34,23 @@ def aligned(number: int) -> int:
 
 @dataclass(eq=False)
 class Slots:
-    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen."""
+    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen.
+
+    `active` is the part of `values` that belongs to the clients at work.
+    """
 
     values: Tensor
     flat: Tensor
     trains: bool
+    active: Tensor
 
     @classmethod
     def like(cls, parameter: Tensor, clients: int) -> "Slots":
         """Room for so many clients."""
         size = parameter.numel()
         flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
-        return cls(flat.view(clients, *parameter.shape), flat, parameter.requires_grad)
+        values = flat.view(clients, *parameter.shape)
+        return cls(values, flat, parameter.requires_grad, values)
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Stacked:
         self.slots = list(slots.values())
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, Callable[[Tensor], object]]] = []
+        self._behind: dict[object, Tensor] = {}  # a leaf by the node that is all of its graph
         self._found: dict[Slots, list[Gradient]] = {}
         self._module = self._twin(module, slots, {}).train()
 
@@ -83,6 +89,13 @@ class Stacked:
         """The outputs [active · samples, ...] of the first `active` clients' samples, client by client."""
         output: Tensor = self._module(x)
         return output
+
+    def activate(self, clients: int) -> None:
+        """The first so many clients are at work from now on."""
+        if clients != self.active:
+            self.active = clients
+            for slots in self.slots:
+                slots.active = slots.values[:clients]
 
     def load(self, models: Sequence[Tensor]) -> None:
         """Give each client its own flat parameters."""
@@ -95,12 +108,20 @@ class Stacked:
         """A copy of a client's flat parameters."""
         return torch.cat([slots.flat[client] for slots in self.slots])
 
+    def backward(self, output: Tensor, gradient: Tensor) -> None:
+        """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
+        leaf = self._behind.get(output.grad_fn)
+        if leaf is None:
+            output.backward(gradient)  # type: ignore[no-untyped-call]
+        else:
+            leaf.grad = gradient.reshape(leaf.shape)
+
     def gradients(self) -> dict[Slots, list[Gradient]]:
         """What backward has left for each slot, and forgets it."""
         for leaf, take in self._leaves:
             if leaf.grad is not None:
                 take(leaf.grad)
-        found, self._found, self._leaves = self._found, {}, []
+        found, self._found, self._leaves, self._behind = self._found, {}, [], {}
         return found
 
     def found(self, slots: Slots, gradient: Gradient) -> None:
@@ -109,13 +130,18 @@ class Stacked:
 
     def opened(self, slots: Slots) -> Tensor:
         """The active clients' values, for a layer whose gradient autograd forms."""
-        leaf = slots.values[: self.active].detach().requires_grad_(slots.trains)
+        leaf = slots.active.detach().requires_grad_(slots.trains)
         self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
         return leaf
 
     def watch(self, leaf: Tensor, take: Callable[[Tensor], object]) -> None:
         """Give `take` the gradient that backward leaves in a leaf, if it does."""
         self._leaves.append((leaf, take))
+
+    def nothing_but(self, output: Tensor, leaf: Tensor) -> None:
+        """Know that `output` is a leaf in another shape."""
+        if output.grad_fn is not None:  # it has none where the module wants no gradient
+            self._behind[output.grad_fn] = leaf
 
     def _twin(
         self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
@@ -186,30 +212,39 @@ class _Linear(nn.Module):
             self._stacked.watch(y, partial(self.differentiate, rows, back=False))
         # Unlike what `view` gives of such a tensor, this may be written to, as activations in place do.
         output: Tensor = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], y.shape[1]])
+        if not x.requires_grad:
+            self._stacked.nothing_but(output, y)
         return output
 
     def multiply(self, x: Tensor) -> Tensor:
         """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
-        active = self._stacked.active
-        weight = self._weight.values[:active]
-        few = weight.shape[1] < x.shape[1]  # outputs; then (W xᵀ)ᵀ is the faster way
-        y = torch.bmm(weight, x.transpose(1, 2)) if few else torch.bmm(x, weight.transpose(1, 2))
-        if self._bias is not None:
-            y += self._bias.values[:active].unsqueeze(2 if few else 1)
+        weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
+        left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
+        if self._bias is None:
+            y = torch.bmm(left, right)
+        else:
+            y = torch.baddbmm(self._bias.active.unsqueeze(2 if few else 1), left, right)
         if few:
             y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
         return y.flatten(0, 1)
 
+    def _few(self, x: Tensor) -> bool:
+        """Are there fewer outputs than samples in x [active, samples, inputs]?"""
+        return self._weight.values.shape[1] < x.shape[1]
+
     def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
         """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
-        d = d.contiguous().view(*x.shape[:2], -1)
+        few = self._few(x)  # then dᵀ x is faster with dᵀ laid out as such
+        d = d.reshape(*x.shape[:2], -1)
+        t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
+        d = t.transpose(1, 2)
         if self._weight.trains:
-            self._stacked.found(self._weight, Gradient(d.transpose(1, 2), x))
+            self._stacked.found(self._weight, Gradient(t, x))
         if self._bias is not None and self._bias.trains:
-            self._stacked.found(self._bias, Gradient(d.sum(1)))
-        weight = self._weight.values[: self._stacked.active]
+            self._stacked.found(self._bias, Gradient(t.sum(2)))
         if not back:
             return None
+        weight = self._weight.active
         if x.shape[2] == 1:  # here bmm rounds otherwise for one client than for two
             return (d * weight.transpose(1, 2)).sum(2, keepdim=True)
         return torch.bmm(d, weight)
