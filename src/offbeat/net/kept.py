@@ -9,10 +9,10 @@ import ctypes
 import os
 from functools import cache
 
-KEPT, LARGEST = 64 << 20, 32 << 20
+KEPT, LARGEST = 16 << 20, 32 << 20
 """Bytes at a heap's end that may be free before they are given back, and of the largest block from a heap.
 
-They are the greatest values that glibc comes to by itself, in a program that frees such large blocks.
+The first is room for some chunks; the second is what glibc comes to by itself in a program that frees such blocks.
 """
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
@@ -20,7 +20,7 @@ _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLE
 
 @cache
 def keep_freed() -> None:
-    """Let this process keep up to 64 MiB of freed memory, and take chunks from there.
+    """Let this process keep up to 16 MiB of freed memory at a heap's end, and take chunks from there.
 
     Nothing happens with another C library than glibc, or where the environment has settings for its malloc.
     """

@@ -27,7 +27,7 @@ from offbeat.net.service import Service
 from offbeat.net.state import CHECKPOINT_SECONDS, State
 from offbeat.net.terms import Terms
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.schema import DATABASE
+from offbeat.runs.schema import DATABASE, SERVED
 from offbeat.version import __version__
 
 Listen = Callable[[OnLink], Awaitable["Listening"]]
@@ -193,6 +193,7 @@ def open_run(
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
         _check_same(found, plan)
+        _check_format(found)
     run = str(found.meta["run"]) if found is not None else token_hex(8)
     coordinator = Coordinator(
         algorithm, initial, terms,
@@ -229,6 +230,18 @@ def _check_same(record: RunRecord, plan: Plan) -> None:
                 f"{record.path} was started with another plan: {key} was {then.get(key)!r}, now it is "
                 f"{now.get(key)!r}"
             )
+
+
+def _check_format(record: RunRecord) -> None:
+    """Can this version go on with a run?"""
+    begun = record.meta["format"]
+    if begun < SERVED:
+        raise RunError(
+            f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
+            f"({record.meta.get('offbeat')}, format {begun}; this version serves format {SERVED}): finish "
+            "the run with that version, or choose another directory, in which it begins anew. Nothing was "
+            "changed, and offbeat report, replay and journal read it"
+        )
 
 
 def _digest(model: Model) -> str:

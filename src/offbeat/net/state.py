@@ -26,7 +26,6 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import restore_model
-from offbeat.runs.schema import SERVED
 from offbeat.runs.store import RunStore, Statement
 
 CHECKPOINT_SECONDS = 30.0
@@ -80,10 +79,8 @@ class State:
     def reopen(cls, directory: Path, coordinator: Coordinator, pause: float = CHECKPOINT_SECONDS) -> Self:
         """Go on with a state directory: brings the coordinator, which must be new, to where it was.
 
-        Raises `RunError` where the journal cannot be repeated or a file is missing, and, before anything is
-        written, where an earlier version has begun it whose tables are others.
+        Raises `RunError` where the journal cannot be repeated or a file is missing.
         """
-        _check_format(read_run(directory))
         state = cls(RunStore.reopen(directory), pause)  # first: nobody else may write from here on
         try:
             recover(read_run(directory), coordinator)
@@ -158,18 +155,6 @@ class State:
         """Let the directory go."""
         self._log.close()
         self._store.close()
-
-
-def _check_format(record: RunRecord) -> None:
-    """Can this version go on with a run?"""
-    begun = record.meta["format"]
-    if begun < SERVED:
-        raise RunError(
-            f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
-            f"({record.meta.get('offbeat')}, format {begun}; this version serves format {SERVED}): finish "
-            "the run with that version, or choose another directory, in which it begins anew. Nothing was "
-            "changed, and offbeat report, replay and journal read it"
-        )
 
 
 def recover(record: RunRecord, coordinator: Coordinator) -> None:
