@@ -13,17 +13,17 @@ from offbeat.net.kept import keep_freed
 if sys.argv[1] == "kept":
     keep_freed()
 def chunks():
-    return [bytearray(b"x") * (1 << 20) for _ in range(16)]
+    return [bytearray(b"x") * (1 << 20) for _ in range(8)]
 chunks(), chunks()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-for _ in range(20):
+for _ in range(40):
     chunks()
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
 def faults(how: str, **environment: str) -> int:
-    """Pages that a process asked for, while it used 16 MiB of memory twenty times: 4096 each time at most."""
+    """Pages that a process asked for, while it used 8 MiB of memory forty times: 2048 each time at most."""
     command = [sys.executable, "-c", _FAULTS, how]
     environ = {
         name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))
@@ -34,9 +34,9 @@ def faults(how: str, **environment: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_freed_chunks_are_used_again() -> None:
-    assert faults("kept") < 4096 < 10 * 4096 < faults("as it is")
+    assert faults("kept") < 2048 < 20 * 2048 < faults("as it is")
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_what_the_environment_says_of_memory_holds() -> None:
-    assert faults("kept", MALLOC_MMAP_THRESHOLD_="65536") > 10 * 4096
+    assert faults("kept", MALLOC_MMAP_THRESHOLD_="65536") > 20 * 2048

@@ -12,7 +12,7 @@ from functools import cache
 KEPT, LARGEST = 16 << 20, 32 << 20
 """Bytes at a heap's end that may be free before they are given back, and of the largest block from a heap.
 
-The first is room for some chunks; the second is what glibc comes to by itself in a program that frees such blocks.
+The first is room for some chunks; to the second glibc comes by itself, in a program that frees such blocks.
 """
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
 _VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
