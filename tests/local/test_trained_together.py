@@ -1,6 +1,7 @@
 """Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -326,3 +327,32 @@ def test_one_by_one_on_a_gpu() -> None:
         assert got.delta.device.type == "cpu"
         torch.testing.assert_close(got.delta, expected.delta, rtol=1e-2, atol=1e-4)
     assert one.evaluate(base)["loss"] == pytest.approx(other.evaluate(base)["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("hidden", [[], [5]], ids=["one layer", "two layers"])
+def test_a_step_leaves_autograds_gradients_and_nothing_else(hidden: list[int]) -> None:
+    sizes = [6, *hidden, 3]
+    stacked = Stacked(nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes))), 2)
+    models = torch.randn(2, sum((a + 1) * b for a, b in pairwise(sizes)))
+    stacked.load(list(models))
+    x, d = torch.randn(32, 6), torch.randn(32, 3)
+    stacked.backward(stacked(x), d)
+    found = stacked.gradients()
+    for slots, values in zip(stacked.slots, _by_autograd(models, sizes, x, d), strict=True):
+        own = torch.zeros_like(slots.values)
+        for part in found[slots]:
+            part.add_to(own, 1.0)
+        torch.testing.assert_close(own, values)
+    assert not stacked._leaves  # or a step's activations would stay
+    assert not stacked._behind
+
+
+def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list[Tensor]:
+    """Each parameter's gradient, [clients, *shape], one client after the other."""
+    apart = []
+    for model, own_x, own_d in zip(models, x.chunk(2), d.chunk(2), strict=True):
+        module = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
+        nn.utils.vector_to_parameters(model, module.parameters())
+        module(own_x).backward(own_d)
+        apart.append([p.grad for p in module.parameters()])
+    return [torch.stack(parts) for parts in zip(*apart, strict=True)]

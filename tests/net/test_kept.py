@@ -40,3 +40,5 @@ def test_freed_chunks_are_used_again() -> None:
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 def test_what_the_environment_says_of_memory_holds() -> None:
     assert faults("kept", MALLOC_MMAP_THRESHOLD_="65536") > 20 * 2048
+    assert faults("kept", GLIBC_TUNABLES="glibc.malloc.mmap_threshold=65536") > 20 * 2048
+    assert faults("kept", GLIBC_TUNABLES="glibc.rtld.nns=4") < 2048

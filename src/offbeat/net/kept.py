@@ -15,7 +15,7 @@ KEPT, LARGEST = 16 << 20, 32 << 20
 The first is room for some chunks; to the second glibc comes by itself, in a program that frees such blocks.
 """
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of glibc's mallopt
-_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
+_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @cache
@@ -24,7 +24,8 @@ def keep_freed() -> None:
 
     Nothing happens with another C library than glibc, or where the environment has settings for its malloc.
     """
-    if any(name in os.environ for name in _VARIABLES):
+    tuned = "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    if tuned or any(name in os.environ for name in _VARIABLES):
         return
     try:
         mallopt = ctypes.CDLL(None).mallopt
