@@ -190,7 +190,7 @@ def framed(message: FromSite) -> list[bytes]:
     from offbeat.net.wire_encode import encode
 
     outgoing = encode(message)
-    return list(frames(outgoing.envelope, outgoing.body))
+    return list(frames([outgoing.envelope], outgoing.body))
 
 
 class Fuzzer:
@@ -207,7 +207,7 @@ class Fuzzer:
             *framed(Bye("so long")), *framed(update), *framed(Hello(0, 0, (1, 2), 3, "run")),
         ]  # fmt: skip
         claim = pb.Envelope(result=pb.Result(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)])
-        self.claim = pb.Frame(envelope=claim).SerializeToString()
+        self.claim = pb.Frame(envelopes=[claim]).SerializeToString()
         self.large = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()
         self.half = framed(Result(0, 1, torch.zeros(VALUES), NONE))[0][:200]
 

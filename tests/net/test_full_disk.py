@@ -84,7 +84,7 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
         outcome = play.event(event)
         try:
             with room(size if full else None):
-                state.commit(outcome, coordinator)
+                state.commit(outcome)
                 if i % 2:
                     state.checkpoint(coordinator)
         except RunError:
@@ -97,7 +97,7 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
             state = State.reopen(directory, coordinator)
             if coordinator.driver.rows == len(play.rows):  # the transaction was undone: the event comes again
                 outcome = play.event(event)
-                state.commit(outcome, coordinator)
+                state.commit(outcome)
         play.deliver(outcome)
         assert coordinator.driver.rows == len(play.rows)
     state.finish(coordinator, {})

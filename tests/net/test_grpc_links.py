@@ -28,7 +28,7 @@ NAMED = (("offbeat-site", "evil"),)
 
 def framed(message: FromSite) -> list[bytes]:
     outgoing = encode(message)
-    return list(frames(outgoing.envelope, outgoing.body))
+    return list(frames([outgoing.envelope], outgoing.body))
 
 
 HELLO = framed(Hello(1, 1))[0]
@@ -283,7 +283,7 @@ def attack(chance: random.Random) -> list[bytes]:
         [
             [chance.randbytes(chance.randrange(500))],
             [HELLO, chance.randbytes(chance.randrange(500))],
-            [HELLO, pb.Frame(envelope=claims).SerializeToString()],
+            [HELLO, pb.Frame(envelopes=[claims]).SerializeToString()],
             [HELLO, *[pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()] * 5],
             [HELLO, HELLO],
             [HELLO, body[0]],

@@ -75,7 +75,7 @@ def test_a_coordinator_does_what_the_simulator_does(
     for row in rows:
         if row.kind == "event":
             outcome = play.event(row)
-            state.commit(outcome, coordinator)
+            state.commit(outcome)
             play.deliver(outcome)
     assert play.rows == rows
     assert coordinator.stopped == run.stop_reason

@@ -181,7 +181,7 @@ def kill_and_bring_back(
         for i, row in enumerate(row for row in rows if row.kind == "event"):
             outcome = play.event(row)
             if deaths.get(i) != "before":
-                state.commit(outcome, coordinator)
+                state.commit(outcome)
                 play.deliver(outcome)
             if i in checkpoints and i not in deaths:
                 state.checkpoint(coordinator)
@@ -194,7 +194,7 @@ def kill_and_bring_back(
                 play.coordinator = coordinator = back
             if deaths.get(i) == "before":  # nobody has heard of it: it comes again
                 outcome = play.event(row)
-                state.commit(outcome, coordinator)
+                state.commit(outcome)
                 play.deliver(outcome)
         assert play.rows == rows
         assert torch.equal(coordinator.tensors.model.values, run.model.values)
@@ -213,7 +213,7 @@ def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs
     first = next(i for i, row in enumerate(events) if row.name == "arrived")
     for row in events[: first - 1]:
         outcome = play.event(row)
-        state.commit(outcome, coordinator)
+        state.commit(outcome)
         play.deliver(outcome)
     take, coordinator.take = coordinator.take, Outcome  # type: ignore[method-assign]
     together = [row for row in events[first:] if row.name == "arrived"][:2]
@@ -221,7 +221,7 @@ def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs
         play.event(row)
     outcome = take()
     assert len(outcome.updates) == 2
-    state.commit(outcome, coordinator)
+    state.commit(outcome)
     state.close()
     back = new("feddyn", learner, rows, other=True)
     State.reopen(tmp_path / "d", back).close()
@@ -241,7 +241,7 @@ def test_an_update_right_after_a_checkpoint_is_taken_in_again(
         if row.name == "arrived":
             state.checkpoint(coordinator)
         outcome = play.event(row)
-        state.commit(outcome, coordinator)
+        state.commit(outcome)
         play.deliver(outcome)
         if row.name == "arrived":
             break
@@ -259,7 +259,7 @@ def first_update(name: str, learner: ob.TorchLearner, runs: Runs, directory: Pat
     state = State.create(directory, META, coordinator)
     for row in (row for row in rows if row.kind == "event"):
         outcome = play.event(row)
-        state.commit(outcome, coordinator)
+        state.commit(outcome)
         play.deliver(outcome)
         if outcome.updates:
             break
@@ -312,7 +312,7 @@ def test_the_file_of_updates_does_not_grow_from_checkpoint_to_checkpoint(
     with room_for(0):
         for row in (row for row in rows if row.kind == "event"):
             outcome = play.event(row)
-            state.commit(outcome, coordinator)
+            state.commit(outcome)
             play.deliver(outcome)
             if outcome.updates:
                 sizes.append((tmp_path / "d" / UPDATES).stat().st_size)
@@ -355,9 +355,9 @@ def test_a_full_disk_stops_before_anything_is_said(
                 else:
                     broken.setattr("offbeat.runs.store.RunStore._put_meta", full)
                 with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):
-                    state.commit(outcome, coordinator)
+                    state.commit(outcome)
             break
-        state.commit(outcome, coordinator)
+        state.commit(outcome)
         play.deliver(outcome)
     state.abandon("failed")
     assert updates_in_database(tmp_path / "d") == 0

@@ -3,6 +3,7 @@
 import torch
 
 from offbeat.core.model import Layout, Model
+from offbeat.net import wire_pb2 as pb
 from offbeat.net.limits import MIB, Limits
 from offbeat.net.messages import (
     Assign,
@@ -14,7 +15,7 @@ from offbeat.net.messages import (
     Over,
     Receipt,
 )
-from offbeat.net.outbox import Outbox
+from offbeat.net.outbox import TOGETHER, Outbox
 from offbeat.net.receiver import Receiver
 
 VALUES = 3 * MIB // 4  # a body of three chunks
@@ -37,9 +38,7 @@ def order(first: Message, *later: Message) -> list[str]:
     for message in later:
         outbox.put(message)
     while True:
-        message, _ = receiver.feed(frame)
-        if message is not None:
-            got.append(name(message))
+        got += [name(message) for message, _ in receiver.feed(frame).messages]
         if outbox.empty:
             return got
         frame = outbox.frame()
@@ -64,6 +63,23 @@ def test_nothing_passes_what_speaks_of_no_task():
 def test_a_body_does_not_pass_and_is_not_passed_by_its_tasks_messages():
     came = order(assign(1), assign(2), Forget(2, "late"), CutShort(3))
     assert came == ["CutShort 3", "Assign 1", "Assign 2", "Forget 2"]
+
+
+def test_messages_without_a_body_go_together_with_what_comes_after_them():
+    outbox = Outbox()
+    for message in (Receipt(1, True), CutShort(2), assign(3), Forget(3, "late"), *[Beat(4)] * 20):
+        outbox.put(message)
+    kinds = []
+    while not outbox.empty:
+        frame = pb.Frame.FromString(outbox.frame())
+        kinds.append([envelope.WhichOneof("message") for envelope in frame.envelopes])
+    assert kinds[0] == ["receipt", "cut_short", "assign"]
+    assert kinds[1:21] == [["beat"]] * 20  # each at once, before the next chunk
+    assert kinds[21:] == [[], [], ["forget"]]
+    for steps in range(20):
+        outbox.put(Beat(4, steps))
+    assert len(pb.Frame.FromString(outbox.frame()).envelopes) == TOGETHER
+    assert len(pb.Frame.FromString(outbox.frame()).envelopes) == 20 - TOGETHER
 
 
 def test_the_queue_is_counted_without_the_body_under_way():

@@ -14,7 +14,7 @@ from offbeat.net.fields import Violation
 from offbeat.net.frames import frames
 from offbeat.net.limits import Limits
 from offbeat.net.messages import Beat, Done, Failed, FromSite, Hello, Result
-from offbeat.net.receiver import Receiver
+from offbeat.net.receiver import Read, Receiver
 from offbeat.net.wire_encode import encode
 
 LAYOUT = Layout((*Layout.flat(100_000).entries, Entry("n", (), "int64", "integer")))
@@ -31,7 +31,7 @@ def result(values: int = 100_000, integers: int = 1, shared: int | None = None) 
 
 def framed(message: FromSite, size: int = 64 << 10) -> list[bytes]:
     outgoing = encode(message)
-    return list(frames(outgoing.envelope, outgoing.body, size))
+    return list(frames([outgoing.envelope], outgoing.body, size))
 
 
 def greeted(limits: Limits = LIMITS) -> Receiver[FromSite]:
@@ -51,7 +51,7 @@ def refusal(receiver: Receiver[FromSite], *said: bytes) -> Violation:
 
 def claim(*parts: tuple[int, int]) -> bytes:
     told = [pb.Part(kind=pb.Part.Kind.ValueType(kind), bytes=size) for kind, size in parts]
-    return pb.Frame(envelope=pb.Envelope(result=pb.Result(), parts=told)).SerializeToString()
+    return pb.Frame(envelopes=[pb.Envelope(result=pb.Result(), parts=told)]).SerializeToString()
 
 
 def test_a_claim_of_10_gb_is_refused_before_any_memory_is_taken():
@@ -74,7 +74,7 @@ def test_a_wrong_layout_is_refused_at_its_announcement(message: Result):
 def test_a_payload_may_have_what_a_codec_could_make_of_the_model():
     fits = Result(7, 5, bytes(8 * 100_000 + 4096), torch.ones(1, dtype=torch.int64))
     receiver = greeted()
-    got = [receiver.feed(frame)[0] for frame in framed(fits)][-1]
+    ((got, _),) = [receiver.feed(frame) for frame in framed(fits)][-1].messages
     assert isinstance(got, Result)
     assert got.delta == fits.delta
     larger = Result(7, 5, bytes(8 * 100_000 + 4097), torch.ones(1, dtype=torch.int64))
@@ -107,8 +107,6 @@ def test_chunks_that_do_not_belong():
     assert "a chunk of 1 bytes" in str(refusal(greeted(), first, small))
     empty = pb.Frame(chunk=pb.Chunk()).SerializeToString()
     assert "a chunk of 0 bytes" in str(refusal(greeted(), first, empty))
-    beside = pb.Frame(envelope=encode(Beat()).envelope, chunk=pb.Chunk(data=b"x")).SerializeToString()
-    assert "no body" in str(refusal(greeted(), first, beside))
     overlong = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 20))).SerializeToString()
     assert "are left" in str(refusal(greeted(), first, overlong))
 
@@ -127,18 +125,45 @@ def test_hello_comes_first_and_once():
 
 
 def test_an_envelope_beyond_its_limit_is_refused():
-    long = pb.Frame(envelope=pb.Envelope(failed=pb.Failed(reason="x" * 3000))).SerializeToString()
-    assert "of 3009 bytes" in str(refusal(greeted(Limits(envelope=3000)), long))
+    long = pb.Frame(envelopes=[pb.Envelope(failed=pb.Failed(reason="x" * 3000))]).SerializeToString()
+    assert "of 3006 bytes" in str(refusal(greeted(Limits(envelope=3000)), long))
 
 
 def test_messages_pass_between_the_chunks_of_a_body():
     first, *rest = framed(result())
     receiver = greeted()
-    assert receiver.feed(first) == (None, 400_008)
-    assert receiver.feed(framed(Beat(3, 4))[0]) == (Beat(3, 4), 0)
-    last = [receiver.feed(frame) for frame in rest][-1]
-    assert isinstance(last[0], Result)
-    assert last[1] == 400_008
+    assert receiver.feed(first) == Read([], has_chunk=True, announced=400_008)
+    assert receiver.feed(framed(Beat(3, 4))[0]) == Read([(Beat(3, 4), 0)], has_chunk=False)
+    ((last, size),) = [receiver.feed(frame) for frame in rest][-1].messages
+    assert isinstance(last, Result)
+    assert size == 400_008
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool):
+    message = result()
+    envelopes = [encode(Beat(3, 4)).envelope, encode(message).envelope]
+    receiver = greeted()
+    read = [
+        receiver.feed(f)
+        for f in frames(envelopes[::-1] if turned else envelopes, encode(message).body, 65536)
+    ]
+    assert [r.announced for r in read] == [400_008, *[0] * 6]
+    assert all(r.has_chunk for r in read)
+    (beat, nothing), (came, size) = [m for r in read for m in r.messages]
+    assert (beat, nothing, size) == (Beat(3, 4), 0, 400_008)
+    assert isinstance(came, Result)
+    assert torch.equal(came.delta, message.delta)
+
+
+def test_a_frame_with_more_than_it_may_have_is_refused():
+    beats = [encode(Beat(3, n)).envelope for n in range(64)]
+    read = greeted().feed(b"".join(frames(beats, ())))
+    assert [message for message, _ in read.messages] == [Beat(3, n) for n in range(64)]
+    assert "more than 64 fields" in str(refusal(greeted(), b"".join(frames([*beats, beats[0]], ()))))
+    assert "more than 64 fields" in str(refusal(greeted(), b"\x18\x00" * 65))
+    first, second, *_ = framed(result())
+    assert "two chunks" in str(refusal(greeted(), first, second + second))
 
 
 # ---- anything at all ----

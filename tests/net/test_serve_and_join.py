@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 from random import Random
+from time import monotonic, sleep
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.core.errors import RunError
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import Terms, join, serve
-from offbeat.net.coordinator import Coordinator
 from offbeat.net.job import Job
 from offbeat.net.link import OnLink
 from offbeat.net.messages import FromServer, Receipt
@@ -45,8 +46,9 @@ def digits() -> Shares:
 
 async def federation(
     algorithm: ob.Algorithm, digits: Shares, network: Network, directory: Path,
-    terms: Terms = TERMS, states: Path | None = None, started: Any = None,
+    terms: Terms = TERMS, states: Path | None = None, started: Any = None, pace: float = 0.0,
 ) -> str | None:  # fmt: skip
+    """A run to its end. `pace`: each site takes so many seconds a step more than the one before."""
     data, test = digits
     server = asyncio.create_task(
         serve(
@@ -55,7 +57,9 @@ async def federation(
         )
     )  # fmt: skip
     sites = [
-        asyncio.create_task(join(network.connect(f"site-{i}"), d, state=states / str(i) if states else None))
+        asyncio.create_task(
+            join(network.connect(f"site-{i}"), d, state=states and states / str(i), pace=i * pace)
+        )
         for i, d in enumerate(data)
     ]
     reason = await server
@@ -219,10 +223,10 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     async def served() -> str | None:
         loop = asyncio.get_running_loop()
 
-        def slowly(state: State, outcome: Outcome, coordinator: Coordinator) -> None:
+        def slowly(state: State, *outcomes: Outcome) -> None:
             asyncio.run_coroutine_threadsafe(turns(), loop).result(30)
-            commit(state, outcome, coordinator)
-            committed.update(outcome.updates)
+            commit(state, *outcomes)
+            committed.update(*(outcome.updates for outcome in outcomes))
 
         async def listen(on_link: OnLink) -> Network:
             return await network.listen(lambda link: on_link(Seen(link)))
@@ -245,6 +249,50 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     assert asyncio.run(served()) == "reached 10 client tasks"
     assert [task for task, durable in acknowledged if not durable] == []
     assert len(acknowledged) >= 9  # of the last one the site may hear only that the run is over
+
+
+def test_while_a_batch_is_written_the_next_is_heard(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, services, heard = State.commit, list[Service](), list[bool]()
+
+    def slowly(state: State, *outcomes: Outcome) -> None:
+        """Some updates are written when another one, of a site that was at work, has been aggregated."""
+        rows = [row for outcome in outcomes for row in outcome.rows]
+        if 0 < sum(row.name == "arrived" for row in rows) < SITES and len(heard) < 3:
+            driver, until = services[0]._coordinator.driver, monotonic() + 30
+            while driver.rows == rows[-1].seq + 1 and monotonic() < until:
+                sleep(0.001)
+            heard.append(driver.rows > rows[-1].seq + 1)
+        commit(state, *outcomes)
+
+    monkeypatch.setattr(State, "commit", slowly)
+    monkeypatch.setattr(State, "due", lambda *_: False)  # a checkpoint waits for both
+    algorithm = ob.fedasync(steps=3)
+    run = federation(algorithm, digits, Network(), tmp_path / "run", started=services.append, pace=0.005)
+    asyncio.run(run)
+    check_run(tmp_path / "run", algorithm)
+    assert heard == [True] * 3
+
+
+def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(state: State, *outcomes: Outcome) -> None:
+        if any(outcome.updates for outcome in outcomes):
+            raise RunError("the disk is full")
+        commit(state, *outcomes)
+
+    commit = State.commit
+    monkeypatch.setattr(State, "commit", full)
+    data, test = digits
+    terms = Terms(clients=1, tasks=10, lease=1e6)
+    run = federation(ob.fedasync(steps=3), (data[:1], test), Network(), tmp_path / "run", terms)
+    with pytest.raises(RunError, match="the disk is full"):
+        asyncio.run(asyncio.wait_for(run, 60))
+    record = ob.read_run(tmp_path / "run")
+    assert record.status == "failed"
+    assert "arrived" not in {row.name for row in record.rows()}
 
 
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:

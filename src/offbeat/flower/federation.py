@@ -217,7 +217,7 @@ class Federation:
         coordinator.tick(self._time())
         outcome = coordinator.take()
         if outcome.durable:
-            self._state.commit(outcome, coordinator)
+            self._state.commit(outcome)
         self._queue(outcome)
         self._measuring.due(outcome)
         now = self._time()
@@ -243,7 +243,7 @@ class Federation:
         coordinator = self._coordinator
         reason = coordinator.stopped or ""
         self._measuring.last()
-        self._state.commit(coordinator.take(), coordinator)
+        self._state.commit(coordinator.take())
         self._state.finish(coordinator, summarise(coordinator))
         return reason
 

@@ -197,20 +197,21 @@ class Conversation(Generic[Out, In]):
         return frame
 
     async def _take(self, frame: bytes) -> None:
-        message, size = self._receiver.feed(frame)
-        if size or message is None:
+        read = self._receiver.feed(frame)
+        if read.has_chunk or read.announced:
             self._without_chunk = 0.0
-        await self._throttle(len(frame), message is not None)
-        if size and not self._reserved:
-            await self._pool.take(size)
-            self._reserved = size
-        if message is None:
+        await self._throttle(len(frame), len(read.messages))
+        if read.announced:
+            await self._pool.take(read.announced)
+            self._reserved = read.announced
+        if not read.messages:
             return
         if not self._still_valid():
             raise Violation(f"the credential of {self._site} is no longer valid", "credential")
-        if size:
-            self._reserved = 0
-        self._inbox.append((message, size))
+        for message, size in read.messages:
+            if size:
+                self._reserved = 0
+            self._inbox.append((message, size))
         self._in.set()
         await _until(self._in, lambda: self._ending is not None or self._has_room())
 
@@ -218,9 +219,9 @@ class Conversation(Generic[Out, In]):
         bodies = sum(size > 0 for _, size in self._inbox)
         return len(self._inbox) < self._limits.queue and bodies < 2
 
-    async def _throttle(self, size: int, whole: bool) -> None:
-        """Wait if the peer is too fast; a message counts when it is whole."""
-        wait = self._messages.take(1.0) if whole else 0.0
+    async def _throttle(self, size: int, whole: int) -> None:
+        """Wait if the peer is too fast; messages count when they are whole."""
+        wait = self._messages.take(float(whole)) if whole else 0.0
         if self._bytes is not None:
             wait = max(wait, self._bytes.take(float(size)))
         if wait:

@@ -202,6 +202,8 @@ class Coordinator:
     def take(self) -> Outcome:
         """What has come of all inputs since the last call."""
         outcome, self.driver.outcome = self.driver.outcome, Outcome()
+        outcome.now, outcome.rejected = self.now, dict(self.rejected)
+        outcome.clients = max(self.terms.clients, len(self.books.sites))
         return outcome
 
     # ---- bringing the past back ----

@@ -1,7 +1,8 @@
-"""Frames: an envelope, a chunk of a body with the running checksum of that body, or both.
+"""Frames: envelopes, a chunk of a body with the running checksum of that body, or both.
 
 Frames are put together and taken apart here by hand, in the bytes that protobuf defines for them, because
-protobuf would copy a chunk's data twice more. What another encoder wrote in another order, protobuf reads.
+protobuf would copy a chunk's data twice more. The fields of a frame may come in any order, and unknown ones
+are skipped.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,14 +17,18 @@ from offbeat.net.limits import CHUNK
 _ENVELOPE, _CHUNK = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
 _SUM, _DATA = 0x09, 0x12  # Chunk.sum, Chunk.data
 
-Frame = tuple[pb.Envelope | None, int, memoryview | None]
-"""An envelope, if there is one; a chunk's checksum and data, if there is one."""
+FIELDS = 64
+"""What a frame has at most: envelopes, its chunk, and what a later version may add."""
+
+Frame = tuple[list[pb.Envelope], int, memoryview | None]
+"""Envelopes; a chunk's checksum and data, if there is one."""
 
 
-def frames(envelope: pb.Envelope, body: Sequence[memoryview], size: int = CHUNK) -> Iterator[bytes]:
-    """The frames of a message: its envelope, with its body in chunks of `size` bytes but for the last."""
-    said = envelope.SerializeToString()
-    head = b"".join((bytes((_ENVELOPE,)), _varint(len(said)), said))
+def frames(
+    envelopes: Sequence[pb.Envelope], body: Sequence[memoryview], size: int = CHUNK
+) -> Iterator[bytes]:
+    """The frames of messages of which only the last has a body, in chunks of `size` bytes but for its end."""
+    head = b"".join(_enclosed(envelope) for envelope in envelopes)
     checksum = xxh3_64()
     for pieces in _cut(body, size):
         for piece in pieces:
@@ -32,6 +37,11 @@ def frames(envelope: pb.Envelope, body: Sequence[memoryview], size: int = CHUNK)
         head = b""
     if head:
         yield head
+
+
+def _enclosed(envelope: pb.Envelope) -> bytes:
+    said = envelope.SerializeToString()
+    return b"".join((bytes((_ENVELOPE,)), _varint(len(said)), said))
 
 
 def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
@@ -55,45 +65,61 @@ def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
         yield pieces
 
 
-def parse(frame: bytes) -> Frame:
-    """What a frame holds. Raises `Violation`."""
+def parse(frame: bytes, most: int) -> Frame:
+    """What a frame holds, whose envelopes have at most so many bytes each. Raises `Violation`."""
+    envelopes: list[pb.Envelope] = []
+    checksum, data, at, fields = 0, None, 0, 0
     try:
-        return _plain(frame) or _any(frame)
+        while at < len(frame):
+            fields += 1
+            if fields > FIELDS:
+                raise Violation(f"a frame with more than {FIELDS} fields", "frame")
+            tag, at, end = _field(frame, at)
+            if tag == _ENVELOPE:
+                if end - at > most:
+                    said = f"a message of {end - at} bytes without its tensors: {most} are allowed"
+                    raise Violation(said, "size")
+                envelopes.append(pb.Envelope.FromString(frame[at:end]))
+            elif tag == _CHUNK:
+                if data is not None:
+                    raise Violation("a frame with two chunks", "frame")
+                checksum, data = _read_chunk(frame, at, end)
+            at = end
     except DecodeError:
-        raise Violation("a frame that is not protobuf", "frame") from None
-
-
-def _any(frame: bytes) -> Frame:
-    """A frame in whatever order it was written."""
-    parsed = pb.Frame.FromString(frame)
-    envelope = parsed.envelope if parsed.HasField("envelope") else None
-    if parsed.HasField("chunk"):
-        return envelope, parsed.chunk.sum, memoryview(parsed.chunk.data)
-    if envelope is None:
+        raise _not_protobuf() from None
+    if data is None and not envelopes:
         raise Violation("a frame with neither an envelope nor a chunk", "frame")
-    return envelope, 0, None
+    return envelopes, checksum, data
 
 
-def _plain(frame: bytes) -> Frame | None:
-    """A frame that is written as `frames` does, its chunk without a copy; none if it is anything else."""
-    at, envelope = 0, None
-    if frame and frame[0] == _ENVELOPE:
-        size, start = _read_varint(frame, 1)
-        at = start + size
-        if at > len(frame):
-            return None
-        envelope = pb.Envelope.FromString(frame[start:at])
-        if at == len(frame):
-            return envelope, 0, None
-    if at + 11 > len(frame) or frame[at] != _CHUNK:
-        return None
-    size, at = _read_varint(frame, at + 1)
-    if at + size != len(frame) or size < 11 or frame[at] != _SUM or frame[at + 9] != _DATA:
-        return None
-    length, start = _read_varint(frame, at + 10)
-    if start + length != len(frame):
-        return None
-    return envelope, int.from_bytes(frame[at + 1 : at + 9], "little"), memoryview(frame)[start:]
+def _field(frame: bytes, at: int) -> tuple[int, int, int]:
+    """The tag of the field at a place, where its content begins, and where that ends."""
+    tag, at = _read_varint(frame, at)
+    match tag & 7:
+        case 0:
+            _, end = _read_varint(frame, at)
+        case 1:
+            end = at + 8
+        case 2:
+            size, at = _read_varint(frame, at)
+            end = at + size
+        case 5:
+            end = at + 4
+        case _:
+            raise _not_protobuf()
+    if end > len(frame):
+        raise _not_protobuf()
+    return tag, at, end
+
+
+def _read_chunk(frame: bytes, at: int, end: int) -> tuple[int, memoryview]:
+    """A chunk's checksum and data: without a copy of the data if it is written as `frames` does."""
+    if end - at > 10 and frame[at] == _SUM and frame[at + 9] == _DATA:
+        size, start = _read_varint(frame, at + 10)
+        if start + size == end:
+            return int.from_bytes(frame[at + 1 : at + 9], "little"), memoryview(frame)[start:end]
+    chunk = pb.Chunk.FromString(frame[at:end])
+    return chunk.sum, memoryview(chunk.data)
 
 
 def _varint(number: int) -> bytes:
@@ -106,14 +132,14 @@ def _varint(number: int) -> bytes:
 
 
 def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
-    """A number of at most five bytes, and where it ends; a number that no length can be if there is none."""
+    """A number of at most five bytes, and where it ends."""
     number = 0
-    for shift in range(0, 35, 7):
-        if at >= len(frame):
-            break
-        octet = frame[at]
-        at += 1
+    for shift, octet in zip(range(0, 35, 7), frame[at : at + 5], strict=False):
         number |= (octet & 0x7F) << shift
         if octet < 0x80:
-            return number, at
-    return len(frame) + 1, at
+            return number, at + shift // 7 + 1
+    raise _not_protobuf()
+
+
+def _not_protobuf() -> Violation:
+    return Violation("a frame that is not protobuf", "frame")

@@ -201,7 +201,7 @@ async def _tell(pipe: _ServerPipe, ending: Ending, seconds: float) -> None:
     last = encode(Refused(ending.reason, _status(ending) in FINAL)).envelope
     with suppress(TimeoutError, LinkClosedError):
         async with asyncio.timeout(seconds):
-            await pipe.write(next(frames(last, ())))
+            await pipe.write(next(frames([last], ())))
 
 
 def _status(ending: Ending) -> grpc.StatusCode:

@@ -1,6 +1,7 @@
 """Messages in, frames out: which frame is sent next, without sockets or clocks.
 
-Messages go out in the order they were put in, with one exception: while a body of tensors is on its way, a
+Messages go out in the order they were put in, those without a body together with what comes after them.
+There is one exception to the order: while a body of tensors is on its way, a
 message without a body is sent between two chunks, unless it speaks of the same task as the body or as a
 message that waits before it. So a recall does not wait for another task's model, and what is said of one
 task keeps its order. `Beat` passes everything: it only says that the sender is alive.
@@ -10,10 +11,13 @@ from collections import deque
 from collections.abc import Iterator
 
 from offbeat.core.model import Layout
+from offbeat.net import wire_pb2 as pb
 from offbeat.net.frames import frames
 from offbeat.net.messages import Assign, Beat, Fresh, Message, Result
 from offbeat.net.wire_encode import encode
 
+TOGETHER = 16
+"""Messages of a frame, at most: however long their reasons, a frame stays far below what a peer takes."""
 _EVERYTHING = object()
 
 
@@ -43,22 +47,28 @@ class Outbox:
     def frame(self) -> bytes:
         """The next frame; `empty` must be false. Raises `ValueError` for a message that cannot be sent."""
         if self._next is None:
-            self._start(self._waiting.popleft())
+            self._start()
         else:
             passing = self._take_passing()
             if passing is not None:
-                return next(frames(encode(passing).envelope, ()))
+                return next(frames([encode(passing).envelope], ()))
         frame, self._next = self._next, next(self._body, None)
         assert frame is not None
         return frame
 
-    def _start(self, message: Message) -> None:
-        outgoing = encode(message, self._told)
-        if isinstance(message, Assign | Fresh) and message.model is not None:
-            self._told = message.model.layout
-        self._body = frames(outgoing.envelope, outgoing.body)
+    def _start(self) -> None:
+        """Begin with the first messages, up to one that has a body."""
+        envelopes: list[pb.Envelope] = []
+        body: tuple[memoryview, ...] = ()
+        while self._waiting and not body and len(envelopes) < TOGETHER:
+            message = self._waiting.popleft()
+            outgoing = encode(message, self._told)
+            if isinstance(message, Assign | Fresh) and message.model is not None:
+                self._told = message.model.layout
+            envelopes.append(outgoing.envelope)
+            body, self._speaks_of = outgoing.body, _subject(message)
+        self._body = frames(envelopes, body)
         self._next = next(self._body)
-        self._speaks_of = _subject(message)
 
     def _take_passing(self) -> Message | None:
         """The first message that may be sent before the body under way is complete."""

@@ -1,5 +1,6 @@
 """What a coordinator wants done: first made durable, then said."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from offbeat.core.events import ClientId, TaskId, Version
@@ -37,7 +38,8 @@ class Outcome:
     """What a batch of inputs has led to.
 
     `updates`, `rows`, `sites` and `metrics` are to be made durable, all or nothing, before the `messages`
-    (each for a site, in order) are sent and the links in `closed` (a site, a reason) are ended.
+    (each for a site, in order) are sent and the links in `closed` (a site, a reason) are ended. `now`, in
+    seconds, `clients` and what was `rejected` are the run's as of then.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -47,6 +49,9 @@ class Outcome:
     messages: list[tuple[str, FromServer]] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
+    now: float = 0.0
+    clients: int = 0
+    rejected: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def durable(self) -> bool:

@@ -1,7 +1,8 @@
 """Frames in, messages out: a side's reading of the stream, without sockets or clocks.
 
 After an envelope that announces a body, its chunks follow. Between them may be envelopes of messages
-without a body; each is a message at once. What breaks the rules is a `Violation`, and ends the conversation.
+without a body; each is a message at once. How all this is distributed over frames makes no difference. What
+breaks the rules is a `Violation`, and ends the conversation.
 """
 
 from dataclasses import dataclass
@@ -34,6 +35,18 @@ class _Body:
     checksum: xxh3_64
 
 
+@dataclass(slots=True)
+class Read(Generic[M]):
+    """What a frame has brought: `messages` that are whole, each with the bytes of its body.
+
+    `announced` are the bytes of a body that it has announced; `has_chunk` says whether it had a part of one.
+    """
+
+    messages: list[tuple[M, int]]
+    has_chunk: bool
+    announced: int = 0
+
+
 class Receiver(Generic[M]):
     """Reads what a `peer` says. A site must say `Hello` first, and once."""
 
@@ -51,36 +64,28 @@ class Receiver(Generic[M]):
         """Whether chunks of a body are still to come."""
         return self._body is not None
 
-    def feed(self, frame: bytes) -> tuple[M | None, int]:
-        """The message that this frame completes, if it does, with the bytes its body took.
-
-        Without a message the number is what a body that this frame has announced will take. Raises
-        `Violation`.
-        """
-        envelope, checksum, data = parse(frame)
-        size = len(frame) - (0 if data is None else len(data))
-        if size > self._limits.envelope:
-            said = f"a message of {size} bytes without its tensors: {self._limits.envelope} are allowed"
-            raise Violation(said, "size")
-        message, announced_bytes = (None, 0) if envelope is None else self._envelope(envelope)
-        if data is None:
-            return message, announced_bytes
-        if envelope is not None and not announced_bytes:
-            raise Violation("a chunk with a message that has no body", "frame")
-        message, taken = self._chunk(checksum, data)
-        return message, taken or announced_bytes
+    def feed(self, frame: bytes) -> Read[M]:
+        """What a frame brings. Raises `Violation`."""
+        envelopes, checksum, data = parse(frame, self._limits.envelope)
+        read: Read[M] = Read([], has_chunk=data is not None)
+        for envelope in envelopes:
+            self._envelope(envelope, read)
+        if data is not None:
+            self._chunk(checksum, data, read)
+        return read
 
     def drop(self) -> None:
         """Forget the body under way."""
         self._body = None
 
-    def _envelope(self, envelope: pb.Envelope) -> tuple[M | None, int]:
+    def _envelope(self, envelope: pb.Envelope, read: Read[M]) -> None:
         kind = kind_of(envelope, self._allowed)
         self._greeting(kind)
         told = told_layout(envelope, kind, self._limits)
         sizes = announced(envelope, kind, told or self._layout, self._limits)
         if not sizes:
-            return self._message(envelope, kind, {}), 0
+            read.messages.append((self._message(envelope, kind, {}), 0))
+            return
         if self._body is not None:
             raise Violation(f"{kind} announces a body within the body of {self._body.kind}", "frame")
         if kind != "result":
@@ -90,10 +95,11 @@ class Receiver(Generic[M]):
         bodies = allocate(sizes)
         total = sum(sizes.values())
         if not total:
-            return self._message(envelope, kind, bodies), 0
+            read.messages.append((self._message(envelope, kind, bodies), 0))
+            return
         views = [_writable(vector) for vector in bodies.values() if len(vector)]
         self._body = _Body(envelope, kind, bodies, views, total, xxh3_64())
-        return None, total
+        read.announced = total
 
     def _greeting(self, kind: str) -> None:
         if kind == "hello" and self._hello_came:
@@ -106,7 +112,7 @@ class Receiver(Generic[M]):
         message: Message = decode(envelope, kind, self._layout, bodies)
         return cast(M, message)
 
-    def _chunk(self, checksum: int, data: memoryview) -> tuple[M | None, int]:
+    def _chunk(self, checksum: int, data: memoryview, read: Read[M]) -> None:
         body = self._body
         if body is None:
             raise Violation("a chunk that no message has announced", "frame")
@@ -123,10 +129,10 @@ class Receiver(Generic[M]):
             raise Violation("a chunk whose checksum is wrong", "checksum")
         _fill(body.unfilled, data)
         body.left -= size
-        if body.left:
-            return None, 0
-        self._body = None
-        return self._message(body.envelope, body.kind, body.bodies), _total(body.envelope)
+        if not body.left:
+            self._body = None
+            message = self._message(body.envelope, body.kind, body.bodies)
+            read.messages.append((message, _total(body.envelope)))
 
 
 def _total(envelope: pb.Envelope) -> int:

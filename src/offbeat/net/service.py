@@ -1,14 +1,16 @@
 """A running server: links on one side, the coordinator and its state directory on the other.
 
 The event loop talks to sites and never waits for anything else: it answers signs of life at once. What sites
-say is handed in batches to one thread, which owns the coordinator: it feeds it, lets its time pass and makes
-what comes of it durable, one transaction a batch. Then the loop sends the messages.
+say is handed in batches to one thread, which owns the coordinator: it feeds it and lets its time pass. One
+more thread makes what comes of it durable, all that has come meanwhile in one transaction: the one computes
+while the other waits for the disk. What is durable the loop says to the sites, in order.
 """
 
 import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from threading import Lock
 from typing import TypeVar
 
@@ -54,6 +56,9 @@ class Service:
         self._wish: str | None = None  # to end the run, for this reason
         self._leaving = False
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
+        self._writer = ThreadPoolExecutor(1, "offbeat-writer")
+        self._unsettled: list[tuple[Outcome, Batch]] = []  # what came of which batch
+        self._settling: asyncio.Task[None] | None = None
         self._busy = Lock()  # held while the coordinator changes
         self._asked, self._changed = False, False
         self._shown = snapshot(coordinator, self._label)
@@ -69,13 +74,14 @@ class Service:
             while self._coordinator.stopped is None and not self._leaving:
                 await self._wait()
                 await self._round()
+            await self._settled()
             if self._coordinator.stopped is None:
-                await self._in_thread(lambda: self._state.checkpoint(self._coordinator))
-                self._thread.submit(self._state.abandon, "interrupted")
+                await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
+                self._writer.submit(self._state.abandon, "interrupted")
                 return None
             return await self._finish()
         except BaseException:  # in the thread that may still be writing, once it is done
-            self._thread.submit(self._state.abandon, "failed")
+            self._writer.submit(self._state.abandon, "failed")
             raise
         finally:
             await self._close()
@@ -86,7 +92,7 @@ class Service:
 
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
-        self._thread.submit(self._state.abandon, "interrupted")
+        self._writer.submit(self._state.abandon, "interrupted")
         await self._close()
 
     def stop(self, reason: str = "stopped") -> None:
@@ -145,21 +151,42 @@ class Service:
         self._stirred.set()
 
     async def _round(self) -> None:
-        """One batch: to the coordinator, to disk, to the sites."""
+        """One batch to the coordinator; what comes of it is settled meanwhile, and later."""
         measured, batch = self._evaluator.take(), self._links.take()
-        outcome = await self._in_thread(lambda: self._process(batch, measured))
-        self._deliver(outcome)
-        for said in batch.said:
-            said.heard()
+        outcome = await _in(self._thread, lambda: self._process(batch, measured))
+        self._unsettled.append((outcome, batch))
+        if self._settling is None or self._settling.done():
+            await self._settled()
+            self._settling = asyncio.create_task(self._settle())
         if self._state.due(self._coordinator.tensors.model.layout.nbytes):
-            await self._in_thread(lambda: self._state.checkpoint(self._coordinator))
+            await self._settled()
+            await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
+
+    async def _settle(self) -> None:
+        """Make durable what has come of the batches, then say what is to be said."""
+        while self._unsettled:
+            unsettled, self._unsettled = self._unsettled, []
+            durable = [outcome for outcome, _ in unsettled if outcome.durable]
+            try:
+                if durable:
+                    await _in(self._writer, partial(self._state.commit, *durable))
+            except BaseException:
+                self._stirred.set()  # or nobody would ask how it went
+                raise
+            for outcome, batch in unsettled:
+                self._deliver(outcome)
+                for said in batch.said:
+                    said.heard()
+
+    async def _settled(self) -> None:
+        """Wait until all is settled that has come. Raises what that has raised."""
+        if self._settling is not None:
+            await self._settling
 
     def _process(self, batch: Batch, measured: Measured) -> Outcome:
-        """In the coordinator's thread: feed it, and make durable what comes of it."""
+        """In the coordinator's thread: feed it."""
         with self._busy:
             outcome = self._feed(batch, measured)
-            if outcome.durable:
-                self._state.commit(outcome, self._coordinator)
             self._changed = True
             self._look()
         return outcome
@@ -188,9 +215,6 @@ class Service:
         if outcome.evaluations:
             self._evaluator.due(outcome.evaluations[-1])
 
-    async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
     # ---- the end ----
 
     async def _finish(self) -> str:
@@ -200,7 +224,7 @@ class Service:
         self._links.over(reason)
         evaluates = terms.evaluate_versions or terms.evaluate_seconds
         measured = await self._evaluator.last(coordinator.evaluation() if evaluates else None)
-        await self._in_thread(lambda: self._write_end(measured))
+        await _in(self._writer, lambda: self._write_end(measured))
         await self._linger()
         return reason
 
@@ -222,7 +246,7 @@ class Service:
         with self._busy:
             for evaluation, metrics in measured:
                 coordinator.evaluated(evaluation, metrics)
-            self._state.commit(coordinator.take(), coordinator)
+            self._state.commit(coordinator.take())
             self._state.finish(coordinator, summarise(coordinator))
             self._changed = True
 
@@ -233,4 +257,12 @@ class Service:
             self._alarm.cancel()
             await asyncio.gather(self._alarm, return_exceptions=True)
         await self._evaluator.close()
+        if self._settling is not None:
+            self._settling.cancel()
+            await asyncio.gather(self._settling, return_exceptions=True)
         self._thread.shutdown(wait=True)
+        self._writer.shutdown(wait=True)
+
+
+async def _in(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
+    return await asyncio.get_running_loop().run_in_executor(thread, work)

@@ -91,16 +91,21 @@ class State:
             raise
         return state
 
-    def commit(self, outcome: Outcome, coordinator: Coordinator) -> None:
-        """Make an outcome durable. Raises `RunError` where that fails: then nothing of it is."""
-        for row in outcome.rows:
-            self._store.row(row)
-        for metric in outcome.metrics:
-            self._store.metric(metric)
+    def commit(self, *outcomes: Outcome) -> None:
+        """Make outcomes durable, one after the other. Raises `RunError` where that fails: then none is."""
+        for outcome in outcomes:
+            for row in outcome.rows:
+                self._store.row(row)
+            for metric in outcome.metrics:
+                self._store.metric(metric)
+        updates = {task: update for outcome in outcomes for task, update in outcome.updates.items()}
+        sites = [site for outcome in outcomes for site in outcome.sites.values()]
         try:
-            logged = self._write_updates(outcome.updates)
-            log: Statement = ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)
-            self._store.flush(_meta(coordinator), [*_register(outcome.sites.values()), log])
+            log: Statement = (
+                "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)",
+                self._write_updates(updates),
+            )
+            self._store.flush(_meta(outcomes[-1]), [*_register(sites), log])
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
@@ -235,9 +240,8 @@ def _register(sites: Iterable[SiteRow]) -> list[Statement]:
     ]
 
 
-def _meta(coordinator: Coordinator) -> dict[str, Any]:
-    clients = max(coordinator.terms.clients, len(coordinator.books.sites))
-    return {"duration": coordinator.now, "clients": clients, "rejected": dict(coordinator.rejected)}
+def _meta(outcome: Outcome) -> dict[str, Any]:
+    return {"duration": outcome.now, "clients": outcome.clients, "rejected": dict(outcome.rejected)}
 
 
 def _update_tensors(task: TaskId, result: LocalResult) -> Tensors:

@@ -8,12 +8,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Frame(_message.Message):
-    __slots__ = ("envelope", "chunk")
-    ENVELOPE_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("envelopes", "chunk")
+    ENVELOPES_FIELD_NUMBER: _ClassVar[int]
     CHUNK_FIELD_NUMBER: _ClassVar[int]
-    envelope: Envelope
+    envelopes: _containers.RepeatedCompositeFieldContainer[Envelope]
     chunk: Chunk
-    def __init__(self, envelope: _Optional[_Union[Envelope, _Mapping]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
+    def __init__(self, envelopes: _Optional[_Iterable[_Union[Envelope, _Mapping]]] = ..., chunk: _Optional[_Union[Chunk, _Mapping]] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("sum", "data")
