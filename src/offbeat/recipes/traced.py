@@ -35,7 +35,8 @@ def read_in(document: dict[str, Any]) -> None:
         document["clients"] = clients
     if str(document["clients"]) != str(clients):
         raise UsageError(
-            f"{path} has {clients} clients, which is not clients = {document['clients']}: leave clients out, or make it so many"
+            f"{path} has {clients} clients, which is not clients = {document['clients']}: leave clients out, or "
+            "make it so many"
         )
     _add(document["world"], section, "world", path)
 

@@ -13,47 +13,46 @@ and `dropout` are 0. Blank lines and lines that begin with # are skipped.
 
 import csv
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from io import StringIO
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, NamedTuple
 
-from pydantic import Field, TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked
+from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED, did_you_mean, explain
+from offbeat.core.validation import did_you_mean, explain
 from offbeat.world.availability import Availability, Chance, Interval
 from offbeat.world.laws import NonNegative, Positive, Share
 from offbeat.world.network import Network
 from offbeat.world.world import World
 
 _FOREVER = float("inf")
-_SECTIONS = {
-    "seconds_per_step": None, "jitter": None, "up": "network", "down": "network", "latency": "network",
-    "dropout": "availability",
-}  # fmt: skip  # columns of which a client has one number, and the section of the world it belongs to
-_COLUMNS = ("client", *_SECTIONS, "from", "until")
-_BLANK = {"jitter": 0.0, "latency": 0.0, "dropout": 0.0}  # what a world has where no row says anything
 
 
-@checked(frozen=True, config=CLOSED)
-class _Row:
-    """The cells of a row that are not blank."""
+class _Column(NamedTuple):
+    """Numbers of clients: the section of a world they belong to, what is allowed, what a blank one means."""
 
-    client: str
-    seconds_per_step: Positive | None = None
-    jitter: Share | None = None
-    up: Positive | None = None
-    down: Positive | None = None
-    latency: NonNegative | None = None
-    dropout: Chance | None = None
-    since: Annotated[NonNegative, Field(alias="from")] = 0.0
-    until: Positive | None = None
+    section: str | None
+    allowed: Any
+    blank: float | None = None
 
 
-_ROW: TypeAdapter[_Row] = TypeAdapter(_Row)
+_NUMBERS = {
+    "seconds_per_step": _Column(None, Positive),  # no cell may be blank for a whole client
+    "jitter": _Column(None, Share, 0.0),
+    "up": _Column("network", Positive),
+    "down": _Column("network", Positive),
+    "latency": _Column("network", NonNegative, 0.0),
+    "dropout": _Column("availability", Chance, 0.0),
+}
+_TIMES = {"from": NonNegative, "until": Positive}
+_COLUMNS = ("client", *_NUMBERS, *_TIMES)
+_CHECKS: dict[str, Callable[[str], float]] = {
+    name: TypeAdapter(allowed).validator.validate_python
+    for name, allowed in [*((name, column.allowed) for name, column in _NUMBERS.items()), *_TIMES.items()]
+}
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
 
 
@@ -78,7 +77,7 @@ def trace_section(path: str | Path) -> dict[str, Any]:
         order = clients.order()
         section: dict[str, Any] = {"clients": len(order)}
         for column in clients.values:
-            part = _SECTIONS[column]
+            part = _NUMBERS[column].section
             place = section if part is None else section.setdefault(part, {})
             place[column] = clients.numbers(column, order)
         if {"from", "until"} & set(columns):
@@ -96,16 +95,13 @@ def _read(lines: Iterable[str]) -> tuple[list[str], "_Clients"]:
     rows = filter(any, ([cell.strip() for cell in row] for row in reader))
     try:
         columns = _header(next(rows, []))
-        clients = _Clients({column: [] for column in columns if column in _SECTIONS})
+        clients = _Clients({column: [] for column in columns if column in _NUMBERS})
         for cells in rows:
             if len(cells) != len(columns):
                 raise UsageError(
                     f"{len(cells)} cells for {len(columns)} columns: give one each, blank or not"
                 )
-            given = {column: cell for column, cell in zip(columns, cells, strict=True) if cell}
-            clients.add(_ROW.validate_python(given), reader.line_num)
-    except ValidationError as error:
-        raise UsageError(f"line {reader.line_num}: {explain(error)}") from None
+            clients.add(dict(zip(columns, cells, strict=True)), reader.line_num)
     except (UsageError, csv.Error) as error:
         raise UsageError(f"line {max(1, reader.line_num)}: {error}") from None
     return columns, clients
@@ -135,24 +131,27 @@ class _Clients:
     lines: list[int] = field(default_factory=list)
     presence: list[list[tuple[float, float]]] = field(default_factory=list)
 
-    def add(self, row: _Row, line: int) -> None:
-        """Take in a row. Raises `UsageError` where it does not go with the rows before it."""
-        name = (row.client.lstrip("0") or "0") if row.client.isdecimal() else row.client
+    def add(self, cells: dict[str, str], line: int) -> None:
+        """Take in a row. Raises `UsageError` where it is wrong, or does not go with the rows before it."""
+        name = cells["client"]
+        if name.isdecimal():
+            name = name.lstrip("0") or "0"
         client = self.known.get(name)
         if client is None:
             client = self._meet(name, line)
         for column, values in self.values.items():
-            value: float | None = getattr(row, column)
-            if value is None:
+            if not (cell := cells[column]):
                 continue
-            before = values[client]
+            value, before = _number(column, cell), values[client]
             if before is not None and before != value:
                 raise UsageError(
-                    f"{column} = {value} is not allowed: another row of client {name!r} says {before}, and a "
+                    f"{column} = {cell} is not allowed: another row of client {name!r} says {before}, and a "
                     f"client has one {column}"
                 )
             values[client] = value
-        self._there(client, name, row.since, _FOREVER if row.until is None else row.until)
+        begin, end = cells.get("from"), cells.get("until")
+        begins = _number("from", begin) if begin else 0.0
+        self._there(client, name, begins, _number("until", end) if end else _FOREVER)
 
     def order(self) -> Sequence[int]:
         """The clients' places: by their numbers, or as they come where they have names."""
@@ -177,7 +176,7 @@ class _Clients:
                 f"line {self.lines[order[values.index(None)]]}: seconds_per_step is blank in all rows of "
                 "this client: give it, or leave out the column"
             )
-        blank = _BLANK.get(column)
+        blank = _NUMBERS[column].blank
         if all(value is None for value in values):
             return blank
         return [blank if value is None else value for value in values]
@@ -188,6 +187,8 @@ class _Clients:
         return None if all(own == [(0.0, None)] for own in joined) else joined
 
     def _meet(self, name: str, line: int) -> int:
+        if not name:
+            raise UsageError("client is blank: every row says whose it is")
         if not name.isdecimal() and _is_number(name):
             raise UsageError(f"client = {name!r} is not allowed: should be a whole number from 0, or a name")
         first = next(iter(self.known), name)
@@ -207,6 +208,9 @@ class _Clients:
         if begin >= end:
             raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
         own = self.presence[client]
+        if not own or own[-1][1] <= begin:  # as recordings mostly are
+            own.append((begin, end))
+            return
         place = bisect(own, (begin, end))
         for other in own[max(0, place - 1) : place + 1]:
             if begin < other[1] and other[0] < end:
@@ -215,6 +219,13 @@ class _Clients:
                     "intervals (from, until) must not overlap"
                 )
         own.insert(place, (begin, end))
+
+
+def _number(column: str, cell: str) -> float:
+    try:
+        return _CHECKS[column](cell)
+    except ValidationError as error:
+        raise UsageError(f"{column}{explain(error).removeprefix('value')}") from None
 
 
 def _is_number(text: str) -> bool:
@@ -247,10 +258,10 @@ def trace_text(world: World) -> str:
     clients = world.population(None)
     columns = {}
     for section, name, value in _given(world):
-        if name not in _SECTIONS or not isinstance(value, list | float) or _nested(value):
+        if name not in _NUMBERS or not isinstance(value, list | float) or _nested(value):
             raise UsageError(
                 f"world{section}.{name} cannot be written as a trace, which has numbers of clients: "
-                f"{', '.join(_SECTIONS)}, and intervals"
+                f"{', '.join(_NUMBERS)}, and intervals"
             )
         columns[name] = value if isinstance(value, list) else [value] * clients
     there = world.availability.intervals
