@@ -35,8 +35,8 @@ def read_in(document: dict[str, Any]) -> None:
         document["clients"] = clients
     if str(document["clients"]) != str(clients):
         raise UsageError(
-            f"{path} has {clients} clients, which is not clients = {document['clients']}: leave clients out, or "
-            "make it so many"
+            f"clients = {document['clients']} is not allowed: {path} has {clients}; make it that, or leave it "
+            "out"
         )
     _add(document["world"], section, "world", path)
 

@@ -110,7 +110,9 @@ def _read(lines: Iterable[str]) -> tuple[list[str], "_Clients"]:
 def _header(cells: list[str]) -> list[str]:
     for place, column in enumerate(cells):
         if column not in _COLUMNS:
-            raise UsageError(f"column {column!r} is unknown{did_you_mean(column, _COLUMNS)}")
+            hint = did_you_mean(column, _COLUMNS)
+            hint = "; columns are separated by commas" if {";", "\t"} & set(column) else hint
+            raise UsageError(f"column {column!r} is unknown{hint}")
         if column in cells[:place]:
             raise UsageError(f"column {column} is there twice: give it once")
     if "client" not in cells:
@@ -260,8 +262,8 @@ def trace_text(world: World) -> str:
     for section, name, value in _given(world):
         if name not in _NUMBERS or not isinstance(value, list | float) or _nested(value):
             raise UsageError(
-                f"world{section}.{name} cannot be written as a trace, which has numbers of clients: "
-                f"{', '.join(_NUMBERS)}, and intervals"
+                f"world{section}.{name} cannot be written as a trace, which has one number of a client "
+                f"for each of {', '.join(_NUMBERS)}, and intervals"
             )
         columns[name] = value if isinstance(value, list) else [value] * clients
     there = world.availability.intervals
@@ -278,15 +280,14 @@ def trace_text(world: World) -> str:
 
 def _given(world: World) -> Iterator[tuple[str, str, Any]]:
     """What a world has that is not the default, but its intervals: section, name and value."""
+    apart = ("clients", "network", "availability", "intervals")
     for section, part, plain in (
         ("", world, World()), (".network", world.network, Network()),
         (".availability", world.availability, Availability()),
     ):  # fmt: skip
         for name in (f.name for f in fields(part)):
             value = getattr(part, name)
-            if name not in ("clients", "network", "availability", "intervals") and value != getattr(
-                plain, name
-            ):
+            if name not in apart and value != getattr(plain, name):
                 yield section, name, value
 
 
