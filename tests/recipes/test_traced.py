@@ -11,6 +11,7 @@ import offbeat as ob
 from offbeat import cli
 from offbeat.core.errors import UsageError
 from offbeat.recipes.build import resume_run, run_recipe
+from offbeat.recipes.compare import plan
 from offbeat.recipes.load import document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
 
@@ -131,6 +132,16 @@ def test_a_run_is_resumed_when_its_trace_is_gone(place: Path, monkeypatch: pytes
     assert recorded is not None
     assert recorded["world"]["network"]["up"] == [1e5, None]
     assert recorded["clients"] == 2
+
+
+def test_a_comparison_does_not_go_on_with_another_trace(place: Path) -> None:
+    recipe = load(place, "until.tasks=3")
+    for job in plan(recipe, ["fedbuff"], 1, Path("out")):
+        run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory)
+    assert plan(load(place, "until.tasks=3"), ["fedbuff"], 1, Path("out"))
+    (place / "traces" / "phones.csv").write_text(TRACE.replace("1e5", "2e5"))
+    with pytest.raises(UsageError, match="holds another experiment's run"):
+        plan(load(place, "until.tasks=3"), ["fedbuff"], 1, Path("out"))
 
 
 def test_what_is_wrong_ends_the_command_with_2(

@@ -33,10 +33,10 @@ def read_in(document: dict[str, Any]) -> None:
     clients = section.pop("clients")
     if document.get("clients") is None:
         document["clients"] = clients
-    if str(document["clients"]) != str(clients):
+    own = document["clients"]
+    if str(own) != str(clients):
         raise UsageError(
-            f"clients = {document['clients']} is not allowed: {path} has {clients}; make it that, or leave it "
-            "out"
+            f"clients = {own} is not allowed: {path} has {clients}; make it that, or leave it out"
         )
     _add(document["world"], section, "world", path)
 
