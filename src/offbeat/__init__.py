@@ -59,6 +59,7 @@ from offbeat.world import laws
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
 from offbeat.world.network import Network
+from offbeat.world.trace import read_trace
 from offbeat.world.world import World
 
 __all__ = [
@@ -117,6 +118,7 @@ __all__ = [
     "polynomial",
     "port",
     "read_run",
+    "read_trace",
     "resume",
     "scaffold",
     "simulate",

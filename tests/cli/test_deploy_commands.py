@@ -22,6 +22,7 @@ from offbeat import cli
 from offbeat.net.dashboard import Listen, Watched, dashboard
 from offbeat.net.recorded import snapshot_of
 from offbeat.recipes.build import run_recipe
+from offbeat.recipes.like import fit_run
 from offbeat.recipes.load import check
 from offbeat.runs.record import read_run
 from tests.net.page_token import page_token
@@ -232,6 +233,19 @@ def test_only_the_world(offbeat: Any, done: Path, tmp_path: Path) -> None:
         isinstance(s, list)
         for s in yaml.safe_load((tmp_path / "w.yaml").read_text())["world"]["seconds_per_step"]
     )
+
+
+def test_the_world_as_a_trace(offbeat: Any, done: Path, tmp_path: Path) -> None:
+    code, said, _ = offbeat("simulate-like", done, "--only-fit", "--world-out", tmp_path / "w.csv")
+    assert code == 0
+    assert "name it as a recipe's world.trace" in said
+    assert ob.read_trace(tmp_path / "w.csv") == fit_run(read_run(done)).world
+    code, _, err = offbeat(
+        "simulate-like", done, "--only-fit", "--world-out", tmp_path / "t.csv", "--speeds", "tasks"
+    )
+    assert code == 2
+    assert "world.seconds_per_step cannot be written as a trace" in err
+    assert not (tmp_path / "t.csv").exists()
 
 
 def test_a_run_from_python_can_be_fitted(offbeat: Any, tmp_path: Path) -> None:

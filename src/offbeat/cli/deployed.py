@@ -18,6 +18,8 @@ from offbeat.recipes.build import run_recipe
 from offbeat.recipes.like import Like, fit_run, simulate_like, world_text
 from offbeat.runs.record import read_run
 from offbeat.world.fit import Fit, Speeds
+from offbeat.world.trace import trace_text
+from offbeat.world.world import World
 
 TOKEN_VARIABLE = "OFFBEAT_TOKEN"
 
@@ -56,7 +58,9 @@ def simulate_like_command(
     speeds: Annotated[
         str, typer.Option("--speeds", help="jitter: a mean and a deviation per client; tasks: one by one")
     ] = "jitter",
-    world_out: Annotated[Path | None, typer.Option("--world-out", help="file for the fitted world")] = None,
+    world_out: Annotated[
+        Path | None, typer.Option("--world-out", help="file for the fitted world; a trace if *.csv")
+    ] = None,
     place: Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")] = None,
     only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
 ) -> None:
@@ -74,7 +78,7 @@ def simulate_like_command(
         fit = like.fit
     _show_fit(fit)
     if world_out is not None:
-        _write(world_out, world_text(fit.world if like is None else like.recipe.world))
+        _write(world_out, fit.world if like is None else like.recipe.world)
     if like is None:
         return
     recipe = like.recipe
@@ -150,9 +154,12 @@ def _speeds(text: str) -> Speeds:
     raise UsageError(f"--speeds {text} is unknown{did_you_mean(text, get_args(Speeds))}")
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, world: World) -> None:
+    as_trace = path.suffix == ".csv"
     try:
+        text = trace_text(world) if as_trace else world_text(world)
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--world-out {path} cannot be written: {error}") from None
-    out.print(f"world written to {path}; put it into a recipe to use it again", markup=False)
+    use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
+    out.print(f"world written to {path}; {use} to use it again", markup=False)

@@ -21,6 +21,8 @@ def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
             members = {n for k in _members(kind) for n in _field_names(k) if _tag(k) in (part, None)}
             names = members or names
             kind = next((k for k in _members(kind) if _tag(k) == part), kind)
+    if location[:-1] == ("world",):
+        names.add("trace")  # which is read before a recipe is checked
     return sorted(names)
 
 

@@ -13,6 +13,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, explain, pick
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.traced import read_in, settle
 
 
 def built_in() -> dict[str, Path]:
@@ -27,10 +28,12 @@ def load_recipe(
     """The recipe at a path, or the built-in one of that name, with its changes applied.
 
     `scales` name some of the recipe's own sets of changes, applied in their order; `sets` are
-    `section.key=value` with a YAML value, applied after them. Whatever is wrong raises `UsageError` with one
+    `section.key=value` with a YAML value, applied after them. `world.trace` is a path from the recipe's own
+    directory; in `sets`, from the current one. Whatever is wrong raises `UsageError` with one
     line.
     """
-    document = read_document(name)
+    path = _place(name)
+    document = _document(path, name)
     known = _mapping(document, "scales")
     for scale in scales:
         if scale not in known:
@@ -39,17 +42,22 @@ def load_recipe(
             change(document, str(key), value)
     if seed is not None:
         document["seed"] = seed
+    settle(document, path.parent)
     return amend(document, sets, name)
 
 
 def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
-    """Apply changes, `section.key=value` each, to a document and check it; `source` is named in errors."""
+    """Apply changes, `section.key=value` each, to a document and check it; `source` is named in errors.
+
+    A trace is read, so that the recipe holds the world itself.
+    """
     for text in sorted(sets, key=lambda text: not text.startswith(("algorithm=", "algorithm.name="))):
         key, equals, value = text.partition("=")  # what chooses the algorithm comes before its options
         if not equals:
             raise UsageError(f"--set {text} is not allowed: write section.key=value")
         change(document, key, _yaml(value, f"--set {text}"))
     _choose(document)
+    read_in(document)
     return check(document, source)
 
 
@@ -61,13 +69,18 @@ def check(document: Any, source: str) -> Recipe:
         raise UsageError(f"{source}: {explain(error, keys_allowed(pick(error)['loc']))}") from None
 
 
-def read_document(name: str) -> dict[str, Any]:
-    """The raw mapping of a recipe file or a built-in recipe."""
+def _place(name: str) -> Path:
+    """Where a recipe file or a built-in recipe is."""
     path, known = Path(name), built_in()
-    if name in known and not path.is_file():
-        path = known[name]
-    elif not path.is_file():
+    if path.is_file():
+        return path
+    if name not in known:
         raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
+    return known[name]
+
+
+def _document(path: Path, name: str) -> dict[str, Any]:
+    """The raw mapping of a recipe."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -241,7 +241,7 @@ def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> Wor
     jitters = [_short(fit.jitter) if fit.jitter > 1e-6 else 0.0 for fit in fits]
     dropouts = [_short(fit.dropout) for fit in fits]
     latencies = [_short(fit.latency) for fit in fits]
-    bandwidth = None
+    bandwidth: list[float | None] | None = None
     if model_bits is not None and any(fit.transfer for fit in fits):
         bandwidth = [_short(model_bits / fit.transfer) if fit.transfer else _FREE for fit in fits]
     whole = all(fit.intervals == ((0.0, None),) for fit in fits)

@@ -10,13 +10,13 @@ from offbeat.world.laws import Law, NonNegative, Positive
 class Network:
     """Transfer time = latency + bits / bandwidth, each way, per client.
 
-    `latency` is in seconds, `up` and `down` in bits per second (none: free); `delay` is a law of
-    extra seconds before each upload (FedFa's long-tailed delays).
+    `latency` is in seconds, `up` and `down` in bits per second (none, also in a list: free); `delay` is a
+    law of extra seconds before each upload (FedFa's long-tailed delays).
     """
 
     latency: NonNegative | list[NonNegative] | Law = 0.0
-    up: Positive | list[Positive] | Law | None = None
-    down: Positive | list[Positive] | Law | None = None
+    up: Positive | list[Positive | None] | Law | None = None
+    down: Positive | list[Positive | None] | Law | None = None
     delay: Law | None = None
 
     @property

@@ -130,8 +130,9 @@ class Population:
             return _Client(0, speed, 0.0, 0.0, 0.0)
         links = self._draws.at(Purpose.NETWORK, client)
 
-        def link(bandwidth: PerClient | None) -> float:
-            return 0.0 if bandwidth is None else of_client(bandwidth, client, links)
+        def link(bandwidth: PerClient | list[float | None] | None) -> float:
+            own = bandwidth[client] if isinstance(bandwidth, list) else bandwidth
+            return 0.0 if own is None else of_client(own, client, links)
 
         latency = of_client(network.latency, client, links)
         return _Client(0, speed, latency, link(network.up), link(network.down))

@@ -1,0 +1,295 @@
+"""A world from a trace: what was recorded of clients' devices, in a CSV file; and a world written as one.
+
+    client,seconds_per_step,up,down,from,until
+    phone,0.5,1e6,8e6,0,3600
+    phone,,,,7200,
+    laptop,0.1,,,,
+
+A row is a client and an interval in which it is there. Columns are named as the fields of a `World`, in the
+same units, and all but `client` may be left out. A blank cell says what the client's other rows say. Where
+none says anything, a client is there from the start, or to the end; its link is free; its `latency`, `jitter`
+and `dropout` are 0. Blank lines and lines that begin with # are skipped.
+"""
+
+import csv
+from bisect import bisect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, fields
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pydantic import TypeAdapter, ValidationError
+
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean, explain
+from offbeat.world.availability import Availability, Chance, Interval
+from offbeat.world.laws import NonNegative, Positive, Share
+from offbeat.world.network import Network
+from offbeat.world.world import World
+
+_FOREVER = float("inf")
+
+
+class _Column(NamedTuple):
+    """Numbers of clients: the section of a world they belong to, what is allowed, what a blank one means."""
+
+    section: str | None
+    allowed: Any
+    blank: float | None = None
+
+
+_NUMBERS = {
+    "seconds_per_step": _Column(None, Positive),  # no cell may be blank for a whole client
+    "jitter": _Column(None, Share, 0.0),
+    "up": _Column("network", Positive),
+    "down": _Column("network", Positive),
+    "latency": _Column("network", NonNegative, 0.0),
+    "dropout": _Column("availability", Chance, 0.0),
+}
+_TIMES = {"from": NonNegative, "until": Positive}
+_COLUMNS = ("client", *_NUMBERS, *_TIMES)
+_CHECKS: dict[str, Callable[[str], float]] = {
+    name: TypeAdapter(allowed).validator.validate_python
+    for name, allowed in [*((name, column.allowed) for name, column in _NUMBERS.items()), *_TIMES.items()]
+}
+_WORLD: TypeAdapter[World] = TypeAdapter(World)
+
+
+# ---- reading ----
+
+
+def read_trace(path: str | Path) -> World:
+    """The world of a trace.
+
+    Clients called by whole numbers have these numbers, from 0 without a gap; clients with names are numbered
+    in the order in which they first come. Raises `UsageError` with file, line and column for what is not
+    allowed.
+    """
+    return _WORLD.validate_python(trace_section(path))
+
+
+def trace_section(path: str | Path) -> dict[str, Any]:
+    """A trace as a recipe's `world` has it: what the columns give that are there, and how many `clients`."""
+    try:
+        with Path(path).open(encoding="utf-8-sig", newline="") as file:
+            columns, clients = _read(file)
+        order = clients.order()
+        section: dict[str, Any] = {"clients": len(order)}
+        for column in clients.values:
+            part = _NUMBERS[column].section
+            place = section if part is None else section.setdefault(part, {})
+            place[column] = clients.numbers(column, order)
+        if {"from", "until"} & set(columns):
+            section.setdefault("availability", {})["intervals"] = clients.intervals(order)
+    except UsageError as error:
+        raise UsageError(f"{path}: {error}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"trace {path} cannot be read: {error}") from None
+    return section
+
+
+def _read(lines: Iterable[str]) -> tuple[list[str], "_Clients"]:
+    """The columns, and what the rows say."""
+    reader = csv.reader(("\n" if line.lstrip().startswith("#") else line for line in lines), strict=True)
+    rows = filter(any, ([cell.strip() for cell in row] for row in reader))
+    try:
+        columns = _header(next(rows, []))
+        clients = _Clients({column: [] for column in columns if column in _NUMBERS})
+        for cells in rows:
+            if len(cells) != len(columns):
+                raise UsageError(
+                    f"{len(cells)} cells for {len(columns)} columns: give one each, blank or not"
+                )
+            clients.add(dict(zip(columns, cells, strict=True)), reader.line_num)
+    except (UsageError, csv.Error) as error:
+        raise UsageError(f"line {max(1, reader.line_num)}: {error}") from None
+    return columns, clients
+
+
+def _header(cells: list[str]) -> list[str]:
+    for place, column in enumerate(cells):
+        if column not in _COLUMNS:
+            hint = did_you_mean(column, _COLUMNS)
+            hint = "; columns are separated by commas" if {";", "\t"} & set(column) else hint
+            raise UsageError(f"column {column!r} is unknown{hint}")
+        if column in cells[:place]:
+            raise UsageError(f"column {column} is there twice: give it once")
+    if "client" not in cells:
+        raise UsageError("column client is missing: the first row names the columns, such as client,up,down")
+    return cells
+
+
+@dataclass(slots=True)
+class _Clients:
+    """What a trace says of its clients, who are numbered as they come.
+
+    `values` has for each column a number of each client, `lines` where it first came, `presence` when it is
+    there, in order.
+    """
+
+    values: dict[str, list[float | None]]
+    known: dict[str, int] = field(default_factory=dict)
+    lines: list[int] = field(default_factory=list)
+    presence: list[list[tuple[float, float]]] = field(default_factory=list)
+
+    def add(self, cells: dict[str, str], line: int) -> None:
+        """Take in a row. Raises `UsageError` where it is wrong, or does not go with the rows before it."""
+        name = cells["client"]
+        if name.isdecimal():
+            name = name.lstrip("0") or "0"
+        client = self.known.get(name)
+        if client is None:
+            client = self._meet(name, line)
+        for column, values in self.values.items():
+            if not (cell := cells[column]):
+                continue
+            value, before = _number(column, cell), values[client]
+            if before is not None and before != value:
+                raise UsageError(
+                    f"{column} = {cell} is not allowed: another row of client {name!r} says {before}, and a "
+                    f"client has one {column}"
+                )
+            values[client] = value
+        begin, end = cells.get("from"), cells.get("until")
+        begins = _number("from", begin) if begin else 0.0
+        self._there(client, name, begins, _number("until", end) if end else _FOREVER)
+
+    def order(self) -> Sequence[int]:
+        """The clients' places: by their numbers, or as they come where they have names."""
+        count = len(self.known)
+        if not count:
+            raise UsageError("there is no client: give a row for each")
+        if not next(iter(self.known)).isdecimal():
+            return range(count)
+        missing = next((number for number in range(count) if str(number) not in self.known), None)
+        if missing is not None:
+            raise UsageError(
+                f"client {missing} is missing: {count} clients with numbers are 0 to {count - 1}; numbers "
+                "that are only names need a letter, such as device-48213"
+            )
+        return [self.known[str(number)] for number in range(count)]
+
+    def numbers(self, column: str, order: Sequence[int]) -> list[float | None] | float | None:
+        """A column as a world has it; as if it were left out where all of it is blank."""
+        values = [self.values[column][client] for client in order]
+        if column == "seconds_per_step" and None in values:
+            raise UsageError(
+                f"line {self.lines[order[values.index(None)]]}: seconds_per_step is blank in all rows of "
+                "this client: give it, or leave out the column"
+            )
+        blank = _NUMBERS[column].blank
+        if all(value is None for value in values):
+            return blank
+        return [blank if value is None else value for value in values]
+
+    def intervals(self, order: Sequence[int]) -> list[list[Interval]] | None:
+        """When each client is there; none if always. Intervals that touch are one."""
+        joined = [_joined(self.presence[client]) for client in order]
+        return None if all(own == [(0.0, None)] for own in joined) else joined
+
+    def _meet(self, name: str, line: int) -> int:
+        if not name:
+            raise UsageError("client is blank: every row says whose it is")
+        if not name.isdecimal() and _is_number(name):
+            raise UsageError(f"client = {name!r} is not allowed: should be a whole number from 0, or a name")
+        first = next(iter(self.known), name)
+        if name.isdecimal() != first.isdecimal():
+            raise UsageError(
+                f"client = {name!r} is not allowed beside client {first!r} of line {self.lines[0]}: give all "
+                "clients a number, or all a name"
+            )
+        self.lines.append(line)
+        self.presence.append([])
+        for values in self.values.values():
+            values.append(None)
+        self.known[name] = len(self.known)
+        return self.known[name]
+
+    def _there(self, client: int, name: str, begin: float, end: float) -> None:
+        if begin >= end:
+            raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
+        own = self.presence[client]
+        if not own or own[-1][1] <= begin:  # as recordings mostly are
+            own.append((begin, end))
+            return
+        place = bisect(own, (begin, end))
+        for other in own[max(0, place - 1) : place + 1]:
+            if begin < other[1] and other[0] < end:
+                raise UsageError(
+                    f"client {name!r} is there {_span(begin, end)}, and {_span(*other)} in another row: its "
+                    "intervals (from, until) must not overlap"
+                )
+        own.insert(place, (begin, end))
+
+
+def _number(column: str, cell: str) -> float:
+    try:
+        return _CHECKS[column](cell)
+    except ValidationError as error:
+        raise UsageError(f"{column}{explain(error).removeprefix('value')}") from None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _span(begin: float, end: float) -> str:
+    return f"from {begin} until {'the end' if end == _FOREVER else end}"
+
+
+def _joined(spans: list[tuple[float, float]]) -> list[Interval]:
+    """Intervals in order, those that touch as one; None is the end."""
+    joined: list[Interval] = []
+    for begin, end in spans:
+        if joined and joined[-1][1] == begin:
+            begin = joined.pop()[0]
+        joined.append((begin, None if end == _FOREVER else end))
+    return joined
+
+
+# ---- writing ----
+
+
+def trace_text(world: World) -> str:
+    """A world as the text of a trace. Raises `UsageError` for what a trace cannot say."""
+    clients = world.population(None)
+    columns = {}
+    for section, name, value in _given(world):
+        if name not in _NUMBERS or not isinstance(value, list | float) or _nested(value):
+            raise UsageError(
+                f"world{section}.{name} cannot be written as a trace, which has one number of a client "
+                f"for each of {', '.join(_NUMBERS)}, and intervals"
+            )
+        columns[name] = value if isinstance(value, list) else [value] * clients
+    there = world.availability.intervals
+    text = StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["client", *columns, *(() if there is None else ("from", "until"))])
+    for client in range(clients):
+        numbers = [client, *(values[client] for values in columns.values())]
+        if there is not None and not there[client]:
+            raise UsageError(f"client {client} is never there: a trace has a row for each time it is there")
+        writer.writerows([*numbers, *interval] for interval in ([()] if there is None else there[client]))
+    return text.getvalue()
+
+
+def _given(world: World) -> Iterator[tuple[str, str, Any]]:
+    """What a world has that is not the default, but its intervals: section, name and value."""
+    apart = ("clients", "network", "availability", "intervals")
+    for section, part, plain in (
+        ("", world, World()), (".network", world.network, Network()),
+        (".availability", world.availability, Availability()),
+    ):  # fmt: skip
+        for name in (f.name for f in fields(part)):
+            value = getattr(part, name)
+            if name not in apart and value != getattr(plain, name):
+                yield section, name, value
+
+
+def _nested(value: list[Any] | float) -> bool:
+    return isinstance(value, list) and any(isinstance(one, list) for one in value)
