@@ -51,7 +51,7 @@ from offbeat.sim.work import Work
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
-_OF_A_TASK = (WantsModel, Ready, Arrived, Lost)
+_OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
 _ENDS = (Arrived, Lost, Left)
 _TRAINED = (Ready, Arrived)
 
@@ -112,8 +112,8 @@ class Simulation:
             for client in range(self._learner.clients):
                 self._presence[client] = self._population.presence(client)
                 self._queue_presence(client)
-            while self._queue and self._queue.time == 0.0:
-                self._happen(*self._queue.pop())
+            while self._queue.time == 0.0 and (due := self._queue.pop()) is not None:
+                self._happen(*due)
         if not self.every.never and self.every.seconds is None:
             self._evaluate(0.0)
         self._happen(0.0, Begin())
@@ -155,8 +155,8 @@ class Simulation:
 
     def _next(self) -> tuple[float, Event | None]:
         """The next event that is still true."""
-        while self._queue:
-            time, event = self._queue.pop()
+        while (due := self._queue.pop()) is not None:
+            time, event = due
             if isinstance(event, _OF_A_TASK):
                 course = self.courses.get(event.task)
                 if course is not None and course.due is not None and course.due[1] is event:
@@ -177,21 +177,21 @@ class Simulation:
         subject = server.subject
         self._write(event_row(self.rows, time, event, version, subject))
         if subject is not None and isinstance(event, _ENDS):
-            if isinstance(event, Arrived):
+            if type(event) is Arrived:
                 self.staleness_sum += subject.staleness
                 self.bits_up += int(event.metrics.get("bits", self._model_bits))
                 self.work.hold(subject)
             del self.courses[subject.id]
-        if isinstance(event, Left):
+        if type(event) is Left:
             self._queue_presence(event.client)
         for command in commands:
             carry_out = _CARRY_OUT.get(type(command))
-            if isinstance(command, Aggregate):
+            if type(command) is Aggregate:
                 version = command.version
             self._write(command_row(self.rows, time, command, version))
             if carry_out is not None:
                 carry_out(self, command)
-        if isinstance(event, WantsModel):
+        if type(event) is WantsModel:
             self._answer(event, commands)
 
     def _ready(self, event: Ready) -> Ready:
@@ -246,8 +246,7 @@ class Simulation:
 
     def _train(self, command: Train) -> None:
         outcome = self._population.task(command.client, self._model_bits)
-        epoch = self.server.fleet.steps_per_epoch(command.client)
-        course = Course(command, self.now, epoch, outcome, command.steps)
+        course = Course(command, self.now, outcome, command.steps)
         self.courses[command.task] = course
         self.work.dispatch(command)
         self._go_on(course)
@@ -257,7 +256,7 @@ class Simulation:
 
     def _recall(self, command: Recall) -> None:
         course = self.courses[command.task]
-        if course.recall(self.now):
+        if course.recall(self.now, self.server.fleet.steps_per_epoch(command.client)):
             self._go_on(course)
 
     def _measure(self, command: Measure) -> None:
