@@ -50,7 +50,7 @@ class Course(Struct, gc=False):
         self.pause = self.outcome.latency + (self.outcome.down if fresh else self.outcome.latency)
 
     def recall(self, now: float, epoch: int) -> bool:
-        """Told to at `now`, the client reports at the next end of an epoch (steps); is that earlier than before?"""
+        """Told to at `now`, it reports at the next end of an epoch of so many steps; is that earlier?"""
         heard = now + self.outcome.latency
         begun = self.started + self.outcome.down + (self.pause or 0.0)
         epochs = ceil((heard - begun) / (self.outcome.per_step * epoch) - 1e-9)

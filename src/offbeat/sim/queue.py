@@ -21,19 +21,20 @@ class EventQueue:
         self._heap: list[tuple[float, int, int, Event]] = []
         self._sequence = 0
 
+    def __len__(self) -> int:
+        return len(self._heap)
+
     @property
     def time(self) -> float:
-        """When the next event happens; never, if there is none."""
-        return self._heap[0][0] if self._heap else float("inf")
+        """When the next event happens."""
+        return self._heap[0][0]
 
     def push(self, time: float, event: Event) -> None:
         """Schedule an event for `time` (seconds)."""
         heappush(self._heap, (time, _PRIORITY[type(event)], self._sequence, event))
         self._sequence += 1
 
-    def pop(self) -> tuple[float, Event] | None:
-        """The next event and its time, if there is one."""
-        if not self._heap:
-            return None
+    def pop(self) -> tuple[float, Event]:
+        """The next event and its time."""
         time, _, _, event = heappop(self._heap)
         return time, event

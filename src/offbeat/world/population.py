@@ -143,7 +143,7 @@ class Population:
             return self._law.draw(self._draws.at(Purpose.SPEED, client))
         speed = self._world.seconds_per_step
         own = speed[client] if isinstance(speed, list) else speed
-        return 0.0 if callable(own) or isinstance(own, list) else float(own)
+        return float(own) if isinstance(own, float | int) else 0.0
 
     def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
         """A task's speed where the world lists or computes it."""
