@@ -32,8 +32,8 @@ def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
 def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
     """Σ c_i v_i in `out`, which must not be one of them, or in a fresh tensor."""
     total = scaled(vectors[0], coefficients[0], out)
-    for vector, coefficient in zip(vectors[1:], coefficients[1:], strict=True):
-        total.add_(vector, alpha=coefficient)
+    for i in range(1, len(vectors)):
+        total.add_(vectors[i], alpha=coefficients[i])
     return total
 
 
@@ -58,16 +58,15 @@ def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor
 def toward_models(updates: Sequence[Update], coefficients: Sequence[float], model: Model) -> Tensor:
     """Σ c_i (w_i − w): the step toward the clients' models, w_i = base + Δ_i."""
     count = len(updates)
-    moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
-    # of the others base − w is zero
+    moved = [i for i, u in enumerate(updates) if u.base is not model]  # of the others base − w is zero
 
     def add(out: Tensor | None, w: Tensor, *parts: Tensor) -> Tensor:
         step = add_up(parts[:count], coefficients, out)
-        for start, (_, coefficient) in zip(parts[count:], moved, strict=True):
-            step.add_(start - w, alpha=coefficient)
+        for i, start in zip(moved, parts[count:], strict=True):
+            step.add_(start - w, alpha=coefficients[i])
         return step
 
-    return fill(add, model.values, *[u.delta for u in updates], *[start for start, _ in moved])
+    return fill(add, model.values, *[u.delta for u in updates], *[updates[i].base.values for i in moved])
 
 
 @dataclass(frozen=True, config=CLOSED)

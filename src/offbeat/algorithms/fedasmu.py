@@ -26,7 +26,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import kept, scaled
+from offbeat.algorithms.aggregators import scaled
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import Asking, Fixed, Learned, Never, Selector
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
@@ -207,7 +207,11 @@ class AdaptiveMixing(Aggregator):
     def _remember(self, key: str, c: Controls, direction: Tensor, memory: Tensors) -> None:
         values = np.array((c.lam, c.sigma, c.iota, c.xi, c.s, c.t))
         memory[f"controls {key}"] = torch.from_numpy(values)
-        kept(memory, f"direction {key}", direction).copy_(direction)
+        before = memory.get(f"direction {key}")
+        if before is None:
+            memory[f"direction {key}"] = direction.clone()
+        else:
+            before.copy_(direction)
 
 
 def _head(vector: Tensor, d: int) -> Tensor:

@@ -31,7 +31,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose
 
 
-class Task(msgspec.Struct):
+class Task(msgspec.Struct, gc=False):
     """What the server knows of one assignment of local training to one client.
 
     `share` (p_i), `staleness` (versions published since `base`), `arrival` (how many updates came

@@ -118,7 +118,7 @@ class Server:
         commands: list[Command] = []
         if self.begun:
             for command in self.schedule.on(event, self.state, self):
-                commands.append(self._enact(command))
+                commands.append(_ENACT[type(command)](self, command))
                 if self.stopped is not None:
                     break
         return commands
@@ -221,10 +221,6 @@ class Server:
 
     # ---- the books: commands ----
 
-    def _enact(self, command: Command) -> Command:
-        """Check a command, enter it into the books, and stamp it."""
-        return _ENACT[type(command)](self, command)
-
     def _train(self, command: Train) -> Train:
         client = command.client
         if not self.fleet.is_idle(client):
@@ -295,7 +291,7 @@ class Server:
     def _aggregate(self, command: Aggregate) -> Aggregate:
         if not command.tasks:
             raise AlgorithmError("an aggregation needs at least one update")
-        clients = tuple(self._end(task, "aggregated").client for task in command.tasks)
+        clients = tuple([self._end(task, "aggregated").client for task in command.tasks])
         self.version += 1
         return Aggregate(command.tasks, command.note, command.server_step, self.version, clients)
 
@@ -343,3 +339,4 @@ _ENACT: dict[type, Callable[..., Command]] = {
     CancelTimer: Server._cancel_timer,
     Stop: Server._stop,
 }
+"""By its kind, how a command is checked, entered into the books, and stamped."""

@@ -7,6 +7,7 @@ streams of different keys never overlap.
 """
 
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
@@ -41,14 +42,17 @@ def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.ra
 class Draws:
     """Streams of a seed for a few draws each: one generator, put at the start of one stream after another.
 
-    Opening a stream costs as much as many draws from it; this costs as much as one or two.
+    Opening a stream costs as much as many draws from it; this costs as much as one.
     """
 
     def __init__(self, seed: int) -> None:
         self._philox = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
         self._generator = np.random.Generator(self._philox)
-        self._start = self._philox.state
-        self._key, self._counter = self._start["state"]["key"], self._start["state"]["counter"]
+        state = self._philox.state
+        # As lists: numpy reads them number by number, for which an array takes twice as long.
+        self._key, self._counter = state["state"]["key"].tolist(), state["state"]["counter"].tolist()
+        start = {"key": self._key, "counter": self._counter}
+        self._start: Any = {**state, "state": start, "buffer": state["buffer"].tolist()}
 
     def at(self, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
         """What `stream` of the same key gives, until `at` is called again."""

@@ -10,7 +10,7 @@ from offbeat.core.learner import Fresh, LocalTask
 from offbeat.world.population import Outcome
 
 
-class Course(Struct):
+class Course(Struct, gc=False):
     """One task under way.
 
     It downloads the model, does its steps, pausing for the fresh model after `ask_after` of them, and
@@ -21,7 +21,6 @@ class Course(Struct):
 
     command: Train
     started: float
-    epoch: int
     outcome: Outcome
     steps: int
     pause: float | None = None
@@ -50,13 +49,13 @@ class Course(Struct):
         self.fresh = fresh
         self.pause = self.outcome.latency + (self.outcome.down if fresh else self.outcome.latency)
 
-    def recall(self, now: float) -> bool:
-        """Told to at `now`, the client reports at the next end of an epoch; is that earlier than before?"""
+    def recall(self, now: float, epoch: int) -> bool:
+        """Told to at `now`, it reports at the next end of an epoch of so many steps; is that earlier?"""
         heard = now + self.outcome.latency
         begun = self.started + self.outcome.down + (self.pause or 0.0)
-        epochs = ceil((heard - begun) / (self.outcome.per_step * self.epoch) - 1e-9)
-        first = 1 if self.pause is None else self.command.ask_after // self.epoch + 1
-        steps = max(first, epochs) * self.epoch
+        epochs = ceil((heard - begun) / (self.outcome.per_step * epoch) - 1e-9)
+        first = 1 if self.pause is None else self.command.ask_after // epoch + 1
+        steps = max(first, epochs) * epoch
         if steps >= self.steps:
             return False
         self.steps = steps

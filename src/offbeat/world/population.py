@@ -17,7 +17,7 @@ from offbeat.world.world import World
 _FOREVER = float("inf")
 
 
-class _Client(Struct):
+class _Client(Struct, gc=False):
     """What is known of a client that has been given work: links in bits per second, 0 if free."""
 
     tasks: int
@@ -125,9 +125,10 @@ class Population:
         return self._world.availability.always
 
     def _meet(self, client: int) -> _Client:
-        network, speed = self._world.network, self._draw_speed(client)
-        if network.free:
+        speed = self._draw_speed(client)
+        if self._free:
             return _Client(0, speed, 0.0, 0.0, 0.0)
+        network = self._world.network
         links = self._draws.at(Purpose.NETWORK, client)
 
         def link(bandwidth: PerClient | list[float | None] | None) -> float:
@@ -139,13 +140,11 @@ class Population:
 
     def _draw_speed(self, client: int) -> float:
         """A client's own seconds per step; 0 where tasks are listed or computed one by one."""
+        if self._law is not None:
+            return self._law.draw(self._draws.at(Purpose.SPEED, client))
         speed = self._world.seconds_per_step
-        if callable(speed):
-            return 0.0
-        if isinstance(speed, list):
-            own = speed[client]
-            return 0.0 if isinstance(own, list) else float(own)
-        return of_client(speed, client, self._draws.at(Purpose.SPEED, client))
+        own = speed[client] if isinstance(speed, list) else speed
+        return float(own) if isinstance(own, float | int) else 0.0
 
     def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
         """A task's speed where the world lists or computes it."""
