@@ -137,6 +137,8 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
             "ALTER TABLE updates DROP COLUMN bytes",
             "UPDATE meta SET value = '2' WHERE key = 'format'",
             "UPDATE meta SET value = '\"0.0.9\"' WHERE key = 'offbeat'",
+            "UPDATE meta SET value = json_remove(value, '$.codec') WHERE key = 'plan'",  # said otherwise then
+            "UPDATE meta SET value = json_set(value, '$.of_old', 1) WHERE key = 'plan'",
         ):
             database.execute(query)
         database.commit()
