@@ -230,7 +230,22 @@ def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
     assert token.strip() not in (tmp_path / "run" / "tokens.json").read_text(encoding="utf-8")
     code, said, _ = offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke")
     assert (code, said.strip()) == (0, "a has no token any more")
-    refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke"), "has no token")
+    refused(
+        offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke"),
+        r"has no token in .*tokens\.json; there are tokens of: nobody$",
+    )
+    refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke", "--keep"), "give one of them")
+    refused(offbeat("enrol", "a", "--state", tmp_path / "mistyped", "--revoke"), "has no token")
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_tokens_that_cannot_be_written_are_refused(offbeat: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tokens.json").mkdir()
+    refused(offbeat("enrol", "a", "--state", tmp_path / "run"), "tokens = .*: the file cannot be read", 1)
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no directory here that even root cannot write to")
+    refused(offbeat("enrol", "a", "--tokens", "/proc/x"), "tokens = /proc/x: the file cannot be written")
 
 
 def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> None:
