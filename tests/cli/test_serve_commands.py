@@ -206,6 +206,21 @@ def test_join_refuses_in_one_line(options: list[object], says: str, offbeat: Any
     refused(offbeat("join", "127.0.0.1:1", "--name", "a", *options), says)
 
 
+def test_join_refuses_a_device_before_it_looks_for_a_server(offbeat: Any) -> None:
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--device", "tpu")
+    refused(answer, "device = 'tpu' is not allowed: choose cpu, cuda")
+
+
+def test_join_that_is_interrupted_says_how_it_goes_on(offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(running: Any) -> None:
+        running.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offbeat.cli.join.asyncio.run", interrupted)
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4")
+    refused(answer, "^offbeat: interrupted; the same command takes part again$", 130)
+
+
 def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
     refused(offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
 
