@@ -326,6 +326,24 @@ def wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
+    number: signal.Signals, long_recipe: str
+) -> None:
+    command = ("compare", long_recipe, "-a", "fedbuff", "--seeds", 2, "--jobs", 1, "--out", "runs")
+    run = begin(*command, "--set", "until.tasks=1000000")
+    directory = Path("runs", "fedbuff", "seed-0")
+    wait_for(directory / "run.db")
+    time.sleep(0.5)
+    run.send_signal(number)
+    said = run.communicate(timeout=60)
+    assert run.returncode == 130, said
+    assert said[1].count("\n") == 1, said
+    assert said[1].startswith("offbeat: interrupted")
+    assert ob.read_run(directory).status == "interrupted"
+    assert not Path("runs", "fedbuff", "seed-1").exists()  # it was handed out already, but does not begin
+
+
 def test_kill_ctrl_c_and_resume(long_recipe: str) -> None:
     """Killed at once, killed later, then Ctrl-C, then brought to its end by another number of processes."""
     directory, draw = Path("run"), random.Random(1)
@@ -421,6 +439,8 @@ def rows_in(directory: Path, table: str) -> int:
         ("compare digits --target 0 --out new", "target is 0"),
         ("compare digits -a fedavg,nosuch", "--algorithms nosuch is unknown"),
         ("compare digits -a fedavg,fedavg", "name each algorithm once"),
+        ("compare digits -a fedavg,", "--algorithms fedavg, is not allowed: name each algorithm once"),
+        ("compare digits --algorithms=", "--algorithms  is not allowed: name each algorithm once"),
         ("compare digits -a fedavg --baseline nosuch --out new", "--baseline nosuch is not among"),
         ("compare digits --jobs 0", "--jobs 0 is not allowed: give a number from 1, or auto"),
         ("compare digits --out file", "file"),

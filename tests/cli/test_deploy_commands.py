@@ -100,6 +100,15 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
 
 
+@pytest.mark.parametrize("option", [("--token-file", "x"), ("--ca", "x"), ("--unencrypted",)])
+def test_status_of_a_directory_takes_no_options_of_a_page(
+    option: tuple[str, ...], offbeat: Any, done: Path
+) -> None:
+    code, out, err = offbeat("status", done, *option)
+    assert (code, out) == (2, "")
+    assert f"are for a live page: {done} is not a URL" in err
+
+
 def test_status_of_a_page_is_the_same(offbeat: Any, done: Path) -> None:
     table = offbeat("status", done)[1].splitlines()[1:]
     with page(done) as url:

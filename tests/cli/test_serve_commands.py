@@ -137,6 +137,8 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
             "ALTER TABLE updates DROP COLUMN bytes",
             "UPDATE meta SET value = '2' WHERE key = 'format'",
             "UPDATE meta SET value = '\"0.0.9\"' WHERE key = 'offbeat'",
+            "UPDATE meta SET value = json_remove(value, '$.codec') WHERE key = 'plan'",  # said otherwise then
+            "UPDATE meta SET value = json_set(value, '$.of_old', 1) WHERE key = 'plan'",
         ):
             database.execute(query)
         database.commit()
@@ -204,6 +206,21 @@ def test_join_refuses_in_one_line(options: list[object], says: str, offbeat: Any
     refused(offbeat("join", "127.0.0.1:1", "--name", "a", *options), says)
 
 
+def test_join_refuses_a_device_before_it_looks_for_a_server(offbeat: Any) -> None:
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--device", "tpu")
+    refused(answer, "device = 'tpu' is not allowed: choose cpu, cuda")
+
+
+def test_join_that_is_interrupted_says_how_it_goes_on(offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(running: Any) -> None:
+        running.close()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("offbeat.cli.join.asyncio.run", interrupted)
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4")
+    refused(answer, "^offbeat: interrupted; the same command takes part again$", 130)
+
+
 def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
     refused(offbeat("join", "nowhere", "--name", "a", "--data", "digits:1/4"), "it must be HOST:PORT")
 
@@ -228,7 +245,22 @@ def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
     assert token.strip() not in (tmp_path / "run" / "tokens.json").read_text(encoding="utf-8")
     code, said, _ = offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke")
     assert (code, said.strip()) == (0, "a has no token any more")
-    refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke"), "has no token")
+    refused(
+        offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke"),
+        r"has no token in .*tokens\.json; there are tokens of: nobody$",
+    )
+    refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke", "--keep"), "give one of them")
+    refused(offbeat("enrol", "a", "--state", tmp_path / "mistyped", "--revoke"), "has no token")
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_tokens_that_cannot_be_written_are_refused(offbeat: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "tokens.json").mkdir()
+    refused(offbeat("enrol", "a", "--state", tmp_path / "run"), "tokens = .*: the file cannot be read", 1)
+    if not Path("/proc/self").is_dir():
+        pytest.skip("there is no directory here that even root cannot write to")
+    refused(offbeat("enrol", "a", "--tokens", "/proc/x"), "tokens = /proc/x: the file cannot be written")
 
 
 def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> None:

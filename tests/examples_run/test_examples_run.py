@@ -110,6 +110,18 @@ def test_every_task_ends_once_and_the_run_never_dries_up(seconds: float, clients
 # --8<-- [end:properties]
 
 
+def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
+    """A formatter that takes the marks for Python writes them so that nothing is put in their place."""
+    page = (ROOT / "docs" / "add-an-algorithm.md").read_text(encoding="utf-8")
+    marks = re.findall(r"^--8.*$", page, re.MULTILINE)
+    assert len(marks) == 3
+    for mark in marks:
+        found = re.fullmatch(r'--8<-- "([^":]+)(?::(\w+))?"', mark)
+        assert found, mark
+        text = (ROOT / found[1]).read_text(encoding="utf-8")
+        assert found[2] is None or f"# --8<-- [start:{found[2]}]\n" in text
+
+
 PAGES = ("index", "python", "compose", "wireless", "codecs")
 
 

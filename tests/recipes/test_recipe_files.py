@@ -318,7 +318,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     ("change", "said"),
     [
         ("clients", "--set clients is not allowed: write section.key=value"),
-        ("=5", "unknown key"),
+        ("=5", "--set =5 is not allowed: write section.key=value"),
         ("a..b=1", "unknown key a"),
         ("clients=[1", "--set clients=[1 is not valid YAML"),
         ("clients.x=5", "clients is not a section but 10"),

@@ -188,7 +188,7 @@ def test_not_beside_workers(learner: ob.TorchLearner) -> None:
 def test_processes_train_on_cpus(
     options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.local.learner._check_device", lambda _: None)
+    monkeypatch.setattr("offbeat.local.learner.check_device", lambda _: None)
     there = ob.TorchLearner(lambda: torch.nn.Linear(64, 10), digits().data, ob.Training(device="cuda:0"))
     with pytest.raises(ob.UsageError, match=f"{complaint} is not allowed with device = 'cuda:0'"):
         run("fedavg", there, **options)

@@ -38,6 +38,12 @@ def test_without_ray_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ob.UsageError, match=r"needs Ray: pip install 'offbeat\[ray\]'"):
         ob.simulate(ob.fedavg(steps=1), learner=ob.NoTraining(2), executor=ob.OnRay(), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+    out = tmp_path / "runs"
+    command = ["compare", "digits", "-a", "fedavg,fedbuff", "--out", str(out), "--executor", "ray"]
+    answer = CliRunner().invoke(app, command)
+    assert isinstance(answer.exception, ob.UsageError)  # before any run begins, and so said once
+    assert str(answer.exception).count("needs Ray") == 1
+    assert not list(out.iterdir())
 
 
 def test_processes_and_a_cluster_at_once() -> None:

@@ -23,6 +23,11 @@ app = typer.Typer(
 )
 
 _INTERRUPTED = 130
+_RESUME = "; go on with: offbeat resume DIR, or the same compare command with its --out"
+_GOES_ON = {
+    **dict.fromkeys(("run", "resume", "compare", "simulate-like"), _RESUME),
+    "join": "; the same command takes part again",
+}
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
 
 
@@ -73,8 +78,7 @@ def main() -> None:
     except OffbeatError as error:
         _fail(str(error), 1)
     except KeyboardInterrupt:
-        hint = "interrupted; go on with: offbeat resume DIR, or the same compare command with its --out"
-        _fail(hint, _INTERRUPTED)
+        _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -29,11 +29,14 @@ def enrol(
 
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
-    path = tokens if tokens is not None else _tokens_of(state)
+    if revoke and keep:
+        raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
+    path = tokens or Path(state or "") / TOKENS
     if revoke:
         files.revoke(path, site)
         out.print(f"{site} has no token any more", markup=False)
     else:
+        make_directory(path.parent)
         print(files.enrol(path, site, keep=keep))  # noqa: T201
 
 
@@ -43,9 +46,3 @@ def dashboard_token(state: StateDirectory) -> None:
 
     make_directory(state)
     print(make_token(state / PAGE_TOKEN))  # noqa: T201
-
-
-def _tokens_of(state: Path | None) -> Path:
-    assert state is not None
-    make_directory(state)
-    return state / TOKENS

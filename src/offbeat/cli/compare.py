@@ -68,14 +68,16 @@ def _make_directory(directory: Path) -> None:
 
 def _labels(recipe: Recipe, labels: str | None) -> list[str]:
     known = {*recipe.algorithms, *ALGORITHMS}
-    names = [n.strip() for n in labels.split(",")] if labels else list(recipe.algorithms)
-    for name in names:
-        if name not in known:
-            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, known)}")
-    if not names or len(set(names)) < len(names):
+    names = list(recipe.algorithms) if labels is None else [n.strip() for n in labels.split(",")]
+    if not names:
+        raise UsageError("the recipe lists no algorithms: give --algorithms, or put them into the recipe")
+    if not all(names) or len(set(names)) < len(names):
         raise UsageError(
             f"--algorithms {labels} is not allowed: name each algorithm once, separated by commas"
         )
+    for name in names:
+        if name not in known:
+            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, known)}")
     return names
 
 

@@ -39,6 +39,11 @@ def status(
         snapshot = ask_snapshot(target, token=_token(token_file), ca=ca, unencrypted=unencrypted)
         state = "running" if snapshot.stopped is None else f"ended: {snapshot.stopped}"
     else:
+        if token_file is not None or ca is not None or unencrypted:
+            raise UsageError(
+                f"--token-file, --ca and --unencrypted are for a live page: {target} is not a URL, which "
+                "begins with http:// or https://"
+            )
         record = read_run(target)
         snapshot = snapshot_of(record)
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"

@@ -11,6 +11,7 @@ from offbeat.cli.network import connect_to
 from offbeat.cli.options import Log, LogLevel, file_option
 from offbeat.console import out
 from offbeat.core.errors import UsageError
+from offbeat.local.learner import check_device
 from offbeat.net.credentials import SiteCredentials
 from offbeat.net.limits import Limits
 from offbeat.net.logs import setup_logs
@@ -71,6 +72,7 @@ def join(
     if not patience > 0:  # nan too
         raise UsageError(f"--patience {patience} is not allowed: give seconds above 0, or inf")
     credentials = SiteCredentials(name, _secret(token_file), ca, cert, key, insecure_plaintext)
+    check_device(device)
     own = site_data(data)
     limits = Limits()
 

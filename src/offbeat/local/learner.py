@@ -49,7 +49,7 @@ class TorchLearner:
         self.loss = loss
         self._ready: Ready | None = None
         self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
-        _check_device(training.device)
+        check_device(training.device)
 
     def __getstate__(self) -> dict[str, Any]:
         """A copy in another process makes its own things ready."""
@@ -263,7 +263,8 @@ def seed_layers(seed: int, device: str) -> None:
         torch.get_device_module(kind).manual_seed(seed)
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
+    """Raises `UsageError` for what is no device of PyTorch's, or is not on this machine."""
     kind = device.split(":")[0]
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:

@@ -193,7 +193,6 @@ def open_run(
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
         _check_same(found, plan)
-        _check_format(found)
     run = str(found.meta["run"]) if found is not None else token_hex(8)
     coordinator = Coordinator(
         algorithm, initial, terms,
@@ -220,9 +219,11 @@ def open_run(
 
 
 def _check_same(record: RunRecord, plan: Plan) -> None:
-    """Is this the run that the directory holds?"""
+    """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
     if "plan" not in record.meta:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
+    if record.status != "finished":
+        _check_format(record)  # first: an earlier version may have put the same plan into other words
     now, then = json.loads(json.dumps(plan.document())), record.meta["plan"]
     for key in {**then, **now}:
         if now.get(key) != then.get(key):

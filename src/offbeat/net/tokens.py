@@ -70,9 +70,8 @@ def revoke(path: Path, site: str) -> None:
     """Make every token of a site worthless. Raises `UsageError` if it has none."""
     sites = _kept(path)
     if site not in sites:
-        raise UsageError(
-            f"site {site!r} has no token in {path}; there are tokens of: {', '.join(sorted(sites))}"
-        )
+        others = ", ".join(sorted(sites)) or "nobody"
+        raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
     del sites[site]
     _write(path, sites)
 
@@ -98,17 +97,20 @@ def _kept(path: Path) -> dict[str, tuple[Hashed, ...]]:
 
 
 def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
-    """Replace the file as a whole, readable by its owner only."""
+    """Replace the file as a whole, readable by its owner only. Raises `UsageError` where that fails."""
     text = json.dumps(
         {"sites": {s: [asdict(one) for one in kept] for s, kept in sorted(sites.items())}}, indent=1
     )
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError as error:
+        raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
 
 
 def _hash(salt: str, secret: str) -> str:

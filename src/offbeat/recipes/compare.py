@@ -22,8 +22,9 @@ from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.batched import Batched
+from offbeat.sim.interrupt import terminated_as_interrupted
 from offbeat.sim.progress import Progress
-from offbeat.sim.ray_cluster import OnRay
+from offbeat.sim.ray_cluster import OnRay, import_ray
 
 
 @dataclass(frozen=True)
@@ -83,13 +84,17 @@ def plan(
 def compare(jobs: Sequence[Job], processes: int, watch: Callable[[Report], None]) -> list[RunRecord]:
     """Run the jobs, so many at a time; `watch` hears of each. Raises `RunError` if one failed.
 
-    The other jobs are finished first, and what they computed is kept.
+    The other jobs are finished first, and what they computed is kept. SIGTERM ends it as Ctrl-C does: the
+    runs at work are left at a checkpoint.
     """
+    if any(isinstance(job.executor, OnRay) for job in jobs):
+        import_ray()  # if it is not there, once for all and at once
     failed: list[str] = []
-    for report in _reports(jobs, min(processes, len(jobs))):
-        watch(report)
-        if report.error is not None:
-            failed.append(f"{report.job}: {report.error}")
+    with terminated_as_interrupted():
+        for report in _reports(jobs, min(processes, len(jobs))):
+            watch(report)
+            if report.error is not None:
+                failed.append(f"{report.job}: {report.error}")
     if failed:
         raise RunError("; ".join(failed))
     return [read_run(job.directory) for job in jobs]
@@ -113,13 +118,15 @@ def _reports(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
                 over += report.over
                 yield report
         except BaseException:
+            workers = list((pool._processes or {}).values())  # a pool that is shut down forgets them
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in list((pool._processes or {}).values()):
+            for process in workers:
                 process.terminate()  # its run is left at a checkpoint
             raise
 
 
 _news: Any = None
+_interrupted = False
 
 
 def _prepare(news: Any) -> None:
@@ -139,6 +146,9 @@ def _end_with_parent() -> None:
 
 def _run(job: Job) -> None:
     """In a process of the pool: run, resume or keep what is there."""
+    global _interrupted
+    if _interrupted:  # it was handed out before the parent called everything off
+        return
 
     def watch(progress: Progress) -> None:
         _news.put(Report(job.name, progress))
@@ -154,7 +164,7 @@ def _run(job: Job) -> None:
     except OffbeatError as error:
         _news.put(Report(job.name, over=True, error=str(error)))
     except KeyboardInterrupt:
-        pass
+        _interrupted = True
     except Exception as error:
         _news.put(Report(job.name, over=True, error=f"{type(error).__name__}: {error}"))
     else:

@@ -53,7 +53,7 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
     """
     for text in sorted(sets, key=lambda text: not text.startswith(("algorithm=", "algorithm.name="))):
         key, equals, value = text.partition("=")  # what chooses the algorithm comes before its options
-        if not equals:
+        if not (key and equals):
             raise UsageError(f"--set {text} is not allowed: write section.key=value")
         change(document, key, _yaml(value, f"--set {text}"))
     _choose(document)

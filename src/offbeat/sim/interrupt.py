@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at a moment that suits: after the step at hand, not in the middle of it."""
+"""Ctrl-C and SIGTERM: at a moment that suits, after the step at hand, or both in the same way."""
 
 import signal
 import threading
@@ -30,3 +30,16 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """While inside, SIGTERM raises `KeyboardInterrupt` as SIGINT does; in other threads nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
