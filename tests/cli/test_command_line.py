@@ -442,6 +442,7 @@ def rows_in(directory: Path, table: str) -> int:
         ("compare digits -a fedavg,", "--algorithms fedavg, is not allowed: name each algorithm once"),
         ("compare digits --algorithms=", "--algorithms  is not allowed: name each algorithm once"),
         ("compare digits -a fedavg --baseline nosuch --out new", "--baseline nosuch is not among"),
+        ("compare digits --set baseline=fedav", "baseline 'fedav' is none of the algorithms; did you mean"),
         ("compare digits --jobs 0", "--jobs 0 is not allowed: give a number from 1, or auto"),
         ("compare digits --out file", "file"),
         ("compare digits --out /proc/x", "/proc/x"),

@@ -64,9 +64,13 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
 def check(document: Any, source: str) -> Recipe:
     """Validate a document; `source` is named in the error."""
     try:
-        return Recipe.model_validate(document)
+        recipe = Recipe.model_validate(document)
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, keys_allowed(pick(error)['loc']))}") from None
+    base, known = recipe.baseline, {*recipe.algorithms, *ALGORITHMS}
+    if base is not None and base not in known:
+        raise UsageError(f"{source}: baseline {base!r} is none of the algorithms{did_you_mean(base, known)}")
+    return recipe
 
 
 def _place(name: str) -> Path:
