@@ -23,7 +23,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import count
+from itertools import count, pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -49,8 +49,8 @@ FOREVER = 10**9
 END = b"the bytes end here "
 KEPT = 10  # files of updates, as between two checkpoints of a run
 SIZES = (
-    ("1 MB", 250_000, 1, 100), ("1 MB", 250_000, 4, 50),
-    ("100 MB", 25_000_000, 1, 10), ("100 MB", 25_000_000, 4, 5),
+    ("1 MB", 250_000, 1, 400), ("1 MB", 250_000, 4, 200),
+    ("100 MB", 25_000_000, 1, 10), ("100 MB", 25_000_000, 4, 6),
 )  # fmt: skip
 """A model, its values, so many sites, so many updates of each."""
 Exchanges = Callable[[str, int, int, str], Awaitable[list[float]]]
@@ -240,16 +240,15 @@ async def given(link: SiteLink) -> Assign:
 
 
 async def exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
-    """Seconds from an update to the next task, so many times after one in ten more."""
-    delta, seconds = torch.full((values,), 1e-6), []
+    """When so many updates, after one in ten more, have been answered by the next task: one time more."""
+    delta, times = torch.full((values,), 1e-6), []
     async with site(address, name) as link:
         task = await given(link)
         for _ in range(count + count // 10 + 1):
-            begun = time.perf_counter()
             await link.send(Result(task.task, 1, delta, NONE))
             task = await given(link)
-            seconds.append(time.perf_counter() - begun)
-    return seconds[count // 10 + 1 :]
+            times.append(time.perf_counter())
+    return times[count // 10 :]
 
 
 async def raw_exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
@@ -261,18 +260,17 @@ async def raw_exchanges(address: str, values: int, count: int, name: str = "a") 
     own = ("grpc.primary_user_agent", name)  # a connection of its own, as a site has
     channel = aio.insecure_channel(address, options=[*options(limits(None)), own])
     call: Any = channel.stream_stream("/raw/Raw")()
-    octets, seconds = vector(values), []
+    octets, times = vector(values), []
     for _ in range(count + count // 10 + 1):
-        begun = time.perf_counter()
         for at in range(0, len(octets), CHUNK):
             await call.write(bytes(octets[at : at + CHUNK]))
         await call.write(END + str(len(octets)).encode())
         while await call.read() != END:
             pass
-        seconds.append(time.perf_counter() - begun)
+        times.append(time.perf_counter())
     call.cancel()
     await channel.close()
-    return seconds[count // 10 + 1 :]
+    return times[count // 10 :]
 
 
 class Sites:
@@ -306,10 +304,15 @@ async def obey(orders: "Connection[Any, Any]", exchange: Exchanges, keeps: bool)
 
 async def round_trips(servers: Servers, directory: Path, count: int) -> None:
     print("| a task's round trip | median | 95 % |\n|---|---|---|")
-    row("empty model", await exchanges(servers.address("tiny"), 2, count))
-    row("nothing written", await exchanges(servers.address("tiny, volatile"), 2, count))
-    row("raw gRPC", await raw_exchanges(servers.address("raw, volatile"), 2, count))
+    row("empty model", passed(await exchanges(servers.address("tiny"), 2, count)))
+    row("nothing written", passed(await exchanges(servers.address("tiny, volatile"), 2, count)))
+    row("raw gRPC", passed(await raw_exchanges(servers.address("raw, volatile"), 2, count)))
     row("one small write and its fsync", fsyncs(directory / "probe", count))
+
+
+def passed(times: Sequence[float]) -> list[float]:
+    """Seconds from each time to the next."""
+    return [later - earlier for earlier, later in pairwise(times)]
 
 
 def row(name: str, seconds: Sequence[float]) -> None:
@@ -361,9 +364,12 @@ def over(rates: Sequence[Sequence[float]], other: int) -> str:
 
 
 async def rate(exchange: Exchanges, address: str, values: int, sites: int, count: int) -> float:
-    """Updates a second of so many sites at once, each making so many exchanges."""
-    seconds = await asyncio.gather(*(exchange(address, values, count, f"site-{i}") for i in range(sites)))
-    return sum(len(each) / sum(each) for each in seconds)
+    """Updates a second of so many sites at once, while all of them are at their so many exchanges."""
+    found = await asyncio.gather(*(exchange(address, values, count, f"site-{i}") for i in range(sites)))
+    begin, end = max(times[0] for times in found), min(times[-1] for times in found)
+    if not begin < end:
+        raise RuntimeError(f"of {sites} sites one ended before another began: give them more than {count}")
+    return sum(begin < moment <= end for times in found for moment in times) / (end - begin)
 
 
 async def many(servers: Servers, connections: int, seconds: float, every: float) -> None:
