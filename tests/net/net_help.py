@@ -49,15 +49,15 @@ def torch_left_alone() -> Iterator[None]:
 
 @dataclass
 class Heard:
-    """What a server heard of each site, and how its links ended."""
+    """What a server heard of each site, whose links there were, and how they ended."""
 
     said: dict[str, list[FromSite]] = field(default_factory=dict)
     ended: list[tuple[str, str]] = field(default_factory=list)
-    links: list[ServerLink] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
 
     async def on_link(self, link: ServerLink) -> None:
         """Record, answer heartbeats, give receipts."""
-        self.links.append(link)
+        self.links.append(link.site)
         try:
             while True:
                 message = await link.receive()
