@@ -116,17 +116,25 @@ def test_a_directory_of_a_simulated_run_is_refused(recipe: Path, offbeat: Any, t
     refused(answer, "holds a simulated run: choose another state directory")
 
 
-def test_a_port_in_use_is_refused(recipe: Path, offbeat: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("option", ["--listen", "--dashboard"])
+def test_a_port_in_use_is_refused_before_anything_is_made(
+    option: str, recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        code, _, err = offbeat("serve", recipe, "--state", tmp_path / "run", "--listen", address)
-    says = rf"listen = {address}: it cannot be listened at \(Address already in use\); give .* that is free"
-    refused((code, "", err), says)
+        at = {"--listen": "127.0.0.1:0", option: address}
+        answer = offbeat(
+            "serve", recipe, "--state", tmp_path / "run", *(x for pair in at.items() for x in pair)
+        )
+    says = rf"address {address}: it cannot be listened at \(Address already in use\); give .* that is free"
+    refused(answer, says)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
-    recipe: Path, offbeat: Any, tmp_path: Path
+    recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("offbeat.cli.serve.check_free", lambda *_: None)
     state = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the run does not begin
         address = f"127.0.0.1:{taken.getsockname()[1]}"

@@ -16,6 +16,16 @@ if TYPE_CHECKING:
     from offbeat.net.grpc_server import Listener
 
 
+def check_free(*addresses: str) -> None:
+    """Whether one could listen at these addresses now: asked before anything is made. Raises `UsageError`."""
+    try:
+        from offbeat.net.grpc_server import check_free
+    except ImportError as error:
+        raise _no_extra(error) from None
+    for address in addresses:
+        check_free(address)
+
+
 def listen_at(
     address: str, credentials: ServerCredentials, limits: Limits, on_link: OnLink
 ) -> Awaitable["Listener"]:

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from offbeat.cli.network import dashboard_of, listen_at
+from offbeat.cli.network import check_free, dashboard_of, listen_at
 from offbeat.cli.options import Log, LogLevel, StateDirectory, file_option
 from offbeat.cli.place import SERVER, held
 from offbeat.console import out
@@ -104,6 +104,7 @@ def serve(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
             "choose another directory"
         )
+    check_free(listen, *([dashboard] if dashboard is not None else []))
     algorithm = make_algorithm(loaded.algorithm)
     source = load(
         loaded.data.dataset,

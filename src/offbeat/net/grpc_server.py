@@ -88,7 +88,7 @@ class Listener:
 
     async def open(self, address: str, credentials: ServerCredentials) -> None:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
-        _check_free(address)
+        check_free(address)
         server = aio.server(options=_server_options(self._limits))
         method: Any = grpc.stream_stream_rpc_method_handler(self._converse)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
@@ -214,8 +214,8 @@ def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
     context.set_details(said(reason))
 
 
-def _check_free(address: str) -> None:
-    """Whether one could listen there: asked before gRPC, which would complain in lines of its own."""
+def check_free(address: str) -> None:
+    """Whether one could listen there. Raises `UsageError`; gRPC would complain in lines of its own."""
     host, port = split(address)
     why = "the name has no address"
     try:
@@ -236,7 +236,7 @@ def _check_free(address: str) -> None:
 
 def _cannot_listen(address: str, why: str) -> UsageError:
     return UsageError(
-        f"listen = {address}: it cannot be listened at ({why}); give an address of this machine and a port "
+        f"address {address}: it cannot be listened at ({why}); give an address of this machine and a port "
         "that is free, or end what listens there"
     )
 
