@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Draws, Purpose, check_seed, stream
+from offbeat.core.streams import Draws, Purpose, below, check_seed, stream
 
 M = 2**64 - 1
 ids = st.integers(0, 2**40)
@@ -98,3 +98,17 @@ def test_draws_at_a_key_are_those_of_its_stream(seed, several):
         assert fast.normal() == slow.normal()
         assert fast.integers(10**6, size=9).tolist() == slow.integers(10**6, size=9).tolist()
         assert fast.integers(7, dtype=np.uint32) == slow.integers(7, dtype=np.uint32)
+
+
+# the last three reject almost none, a quarter and almost half of all words
+bounds = st.one_of(st.integers(2, 2**32 - 1), st.sampled_from([2, 3, 10**6, 2**31 - 1, 3 * 2**30, 2**31 + 1]))
+
+
+@given(st.integers(0, 2**63 - 1), st.lists(st.tuples(bounds, st.booleans()), min_size=1, max_size=30))
+def test_below_draws_what_numpy_draws_and_leaves_as_much(seed, draws):
+    fast, slow = stream(seed, Purpose.SCHEDULE), stream(seed, Purpose.SCHEDULE)
+    for bound, whole_word in draws:
+        assert below(bound, fast) == slow.integers(bound)
+        if whole_word:  # between the two halves of another
+            assert fast.random() == slow.random()
+    assert fast.choice(100, 5, replace=False).tolist() == slow.choice(100, 5, replace=False).tolist()

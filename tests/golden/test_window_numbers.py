@@ -181,7 +181,7 @@ def test_the_update_is_copied_and_left_alone():
         u = update(w, 3.0, 4.0)
         Window(1, kind).step([u], w, memory)
         assert (u.delta.tolist(), u.base.values.tolist()) == ([3.0, 4.0], [1.0, 2.0])
-        assert memory["ring"].data_ptr() not in (u.delta.data_ptr(), w.values.data_ptr())
+        assert memory["x0"].data_ptr() not in (u.delta.data_ptr(), w.values.data_ptr())
         memory.clear()
 
 
@@ -243,4 +243,4 @@ def test_the_memory_is_tensors_whose_number_does_not_grow():
         Window(3).step([update(w, 1.0, 2.0)], w, memory)
         shapes.append({name: tuple(tensor.shape) for name, tensor in memory.items()})
     assert all(s == shapes[0] for s in shapes)
-    assert shapes[0]["ring"] == (3, 2)
+    assert [shapes[0][f"x{k}"] for k in range(3)] == [(2,)] * 3

@@ -57,16 +57,31 @@ def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor
 
 def toward_models(updates: Sequence[Update], coefficients: Sequence[float], model: Model) -> Tensor:
     """Σ c_i (w_i − w): the step toward the clients' models, w_i = base + Δ_i."""
-    count = len(updates)
-    moved = [i for i, u in enumerate(updates) if u.base is not model]  # of the others base − w is zero
+    deltas, count, w = [u.delta for u in updates], len(updates), model.values
+    # of the others base − w is zero
+    moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
+    if w.numel() <= PIECE:  # one piece, which `fill` would take more time over than the sums need
+        return _toward(deltas, coefficients, moved, w)
 
     def add(out: Tensor | None, w: Tensor, *parts: Tensor) -> Tensor:
-        step = add_up(parts[:count], coefficients, out)
-        for i, start in zip(moved, parts[count:], strict=True):
-            step.add_(start - w, alpha=coefficients[i])
-        return step
+        bases = [(base, c) for base, (_, c) in zip(parts[count:], moved, strict=True)]
+        return _toward(parts[:count], coefficients, bases, w, out)
 
-    return fill(add, model.values, *[u.delta for u in updates], *[updates[i].base.values for i in moved])
+    return fill(add, w, *deltas, *[base for base, _ in moved])
+
+
+def _toward(
+    deltas: Sequence[Tensor],
+    coefficients: Sequence[float],
+    moved: Sequence[tuple[Tensor, float]],
+    w: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    """Σ c_i Δ_i + Σ c_i (base_i − w), the second sum over `moved`, pairs of a base and its coefficient."""
+    step = add_up(deltas, coefficients, out)
+    for base, coefficient in moved:
+        step.add_(base - w, alpha=coefficient)
+    return step
 
 
 @dataclass(frozen=True, config=CLOSED)

@@ -93,10 +93,11 @@ class Window(Aggregator):
     def _empty(self, like: Tensor) -> Tensors:
         """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k.
 
+        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row.
         q and a are kept up where they are not all 1.
         """
         return {
-            "ring": like.new_zeros(self.size, len(like)),
+            **{f"x{k}": torch.zeros_like(like) for k in range(self.size)},
             "sum": torch.zeros_like(like),
             **{name: torch.zeros(self.size, dtype=torch.float64) for name in "cqa"},
             "arrivals": torch.zeros((), dtype=torch.int64),
@@ -104,7 +105,7 @@ class Window(Aggregator):
 
     def _slide(self, update: Update, memory: Tensors) -> int:
         """The update takes the place of the oldest one; returns how many have arrived."""
-        task, ring, total = update.task, memory["ring"], memory["sum"]
+        task, total = update.task, memory["sum"]
         # As arrays: to read or write one number of a tensor takes several times longer.
         count, c = memory["arrivals"].numpy(), memory["c"].numpy()
         arrivals = int(count) + 1
@@ -126,9 +127,9 @@ class Window(Aggregator):
                 x.copy_(delta)
             s.add_(x, alpha=newest)
 
-        sweep(replace, total, ring[k], update.base.values, update.delta)
+        sweep(replace, total, memory[f"x{k}"], update.base.values, update.delta)
         if arrivals % RESUM == 0:
-            total.copy_(combine(list(ring), c.tolist()))
+            total.copy_(combine([memory[f"x{k}"] for k in range(self.size)], c.tolist()))
         return arrivals
 
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import ClientId
+from offbeat.core.streams import below
 
 Labels = Sequence[tuple[int, ...] | None]
 """By client: its numbers of samples of each class, if it told them."""
@@ -73,7 +74,7 @@ class Fleet:
         if count >= total:
             return sorted(idle)
         if count == 1:
-            return [idle[int(generator.integers(total))]]
+            return [idle[below(total, generator)]]
         return sorted(idle[i] for i in generator.choice(total, count, replace=False))
 
     def fill(

@@ -61,6 +61,20 @@ class Draws:
         return self._generator
 
 
+def below(bound: int, generator: np.random.Generator) -> int:
+    """What `generator.integers(bound)` gives, for 2 ≤ `bound` < 2³²; numpy takes five times as long to begin.
+
+    Lemire, Fast Random Integer Generation in an Interval, 2019: of a product of 32 random bits and the bound
+    the upper half is the number, and the lower half says whether it would come up too often.
+    """
+    random = generator.bit_generator.ctypes
+    least = 2**32 % bound
+    product = random.next_uint32(random.state) * bound
+    while product % 2**32 < least:
+        product = random.next_uint32(random.state) * bound
+    return int(product >> 32)
+
+
 def check_seed(seed: int) -> int:
     """Return `seed` if it is usable: 0 ≤ seed < 2⁶³."""
     if not 0 <= seed < 2**63:

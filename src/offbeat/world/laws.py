@@ -57,7 +57,7 @@ class Exponential:
 
     def draw(self, generator: np.random.Generator) -> float:
         """One draw."""
-        return max(self.minimum * self.mean, float(generator.exponential(self.mean)), 1e-12 * self.mean)
+        return max(self.minimum * self.mean, self.mean * generator.standard_exponential(), 1e-12 * self.mean)
 
 
 @dataclass(frozen=True, config=CLOSED)

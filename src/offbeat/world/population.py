@@ -165,7 +165,7 @@ class Population:
         if law is not None and (world.per_task or (world.change and generator.random() < world.change)):
             seconds = known.speed = law.draw(generator)
         if jitter := _own(world.jitter, client):
-            seconds = max(0.05 * seconds, float(generator.normal(seconds, jitter * seconds)))
+            seconds = max(0.05 * seconds, seconds + jitter * seconds * generator.standard_normal())
         return seconds
 
     def _over_the_network(
