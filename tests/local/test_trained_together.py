@@ -1,6 +1,6 @@
 """Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -23,6 +23,15 @@ from offbeat.local.stacked import Stacked
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 
 STEPS = [4, 9, 9, 1, 13, 2]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As everywhere in Offbeat: several would divide some work by how much there is."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def learner(
@@ -60,6 +69,24 @@ def normed() -> nn.Module:
 def rectified() -> nn.Module:
     """Activations in place, also behind the layer that takes the data."""
     return nn.Sequential(nn.Linear(6, 20), nn.ReLU(True), nn.Linear(20, 20), nn.ReLU(True), nn.Linear(20, 3))
+
+
+def narrow() -> nn.Module:
+    """Activations in place behind layers with fewer outputs than a client has samples, and with one.
+
+    They round a number in a vector register otherwise than one that is left over.
+    """
+    layers = [nn.Linear(6, 1), nn.ELU(inplace=True), nn.Linear(1, 5), nn.ELU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(5, 1), nn.ELU(inplace=True), nn.Linear(1, 3))
+
+
+def few() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(0.5, True), nn.Linear(5, 3))
+
+
+def even() -> nn.Module:
+    """Sixteen samples fill the registers at every layer."""
+    return nn.Sequential(nn.Linear(6, 20), nn.ELU(True), nn.Linear(20, 2), nn.Softplus(), nn.Linear(2, 4))
 
 
 def convolutional() -> nn.Module:
@@ -115,6 +142,9 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "odd": (odd, (6,)),
     "normed": (normed, (6,)),
     "rectified": (rectified, (6,)),
+    "narrow": (narrow, (6,)),
+    "few": (few, (6,)),
+    "even": (even, (6,)),
     "detached": (Detached, (6,)),
     "convolutional": (convolutional, (1, 4, 4)),
     "twice": (Twice, (6,)),

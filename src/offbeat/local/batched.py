@@ -23,11 +23,11 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
-from offbeat.core.streams import Purpose, stream
+from offbeat.core.streams import Draws, Purpose
 from offbeat.local.batches import batch_table
 from offbeat.local.learner import Loss, TorchLearner
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.local.stacked import ALIGNED, Gradient, Slots, Stacked, aligned
+from offbeat.local.stacked import ALIGNED, FEW, Gradient, Slots, Stacked, samples_of
 
 Job = tuple[LocalTask, Model]
 
@@ -45,8 +45,10 @@ class Together:
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
         self._loss = differentiated(learner.loss)
         self._stacked = Stacked(self._ready.bench.module, clients)
-        x = self._ready.x
-        self._samples = x.new_empty(clients * aligned(learner.training.batch_size), *x.shape[1:])
+        x, module = self._ready.x, self._ready.bench.module
+        some = self._ready.bench.laid_out(x[torch.arange(FEW) % len(x)])
+        self._size = samples_of(module, some, learner.training.batch_size)
+        self._samples = x.new_empty(clients * self._size, *x.shape[1:])
 
     def train(self, jobs: Sequence[Job]) -> list[LocalResult]:
         """The tasks' results in their order; none of them merges a model in mid-task."""
@@ -65,15 +67,15 @@ class Together:
         losses = torch.zeros_like(plan.weights)
         rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
         scaled = plan.steps(plan.weights * rate.unsqueeze(1))
+        room = {active: self._samples[: active * self._size] for active in set(plan.active)}
         found = []
         for step, active in enumerate(plan.active):
             stacked.activate(active)
-            x = torch.index_select(ready.x, 0, rows[step], out=self._samples[: len(rows[step])])
+            x = torch.index_select(ready.x, 0, rows[step], out=room[active])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
             stacked.backward(output, gradient)
-            with torch.no_grad():
-                sgd.step(stacked.gradients())
+            sgd.step(stacked.gradients())
             found.append(each)
         torch._foreach_copy_(kept, found)
         total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
@@ -87,16 +89,16 @@ class Together:
     def _plan(self, tasks: Sequence[LocalTask]) -> "_Plan":
         """Which samples each step of each task sees; tasks come with the longest first."""
         size, steps = self._training.batch_size, tasks[0].steps
-        rows = np.zeros((steps, len(tasks), aligned(size)), dtype=np.int64)
-        weights = np.zeros(rows.shape, dtype=np.float32)
+        positions = np.full((steps, len(tasks), self._size), -1, dtype=np.int64)
+        rows = np.empty_like(positions)
+        draws = {seed: Draws(seed) for seed in {task.seed for task in tasks}}
         for i, task in enumerate(tasks):
             own = self._data.client_indices(task.client).numpy()
-            generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
-            table = batch_table(generator, len(own), size, task.steps)
-            there = table >= 0
-            rows[: task.steps, i] = own[0]  # where there is no sample, any of the client's own
-            rows[: task.steps, i, :size] = own[table]
-            weights[: task.steps, i, :size] = there / there.sum(1, keepdims=True)
+            generator = draws[task.seed].at(Purpose.TRAIN, task.client, task.task)
+            positions[: task.steps, i, :size] = batch_table(generator, len(own), size, task.steps)
+            rows[:, i] = own[positions[:, i]]  # where there is no sample, the client's last
+        there = positions >= 0
+        weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
         device = self._training.device
         return _Plan(_sent(rows, device), _sent(weights, device), active)

@@ -8,9 +8,11 @@ one client after the other on a CPU, where that is faster, and all at once by `t
 The gradient of a linear layer's weights is the product of two small matrices. It is never formed: the product
 is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
 
-On a CPU, a client's numbers do not depend on who is beside it. A matrix multiplication rounds differently at
-another address, so every slot begins at a multiple of 64 bytes. For the same reason a client has a multiple
-of 16 samples: to those of its batch come some of weight zero.
+On a CPU, with one thread, a client's numbers do not depend on who is beside it. A matrix multiplication
+rounds differently at another address, so every slot begins at a multiple of 128 bytes, and a client has a
+multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32 numbers at a
+time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not always fill
+them, a client has a multiple of 32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -23,13 +25,35 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
 
-ALIGNED = 16  # float32 numbers in 64 bytes
+FEW, ALIGNED = 16, 32  # samples that may do; float32 numbers in 128 bytes
 
 
-def aligned(number: int) -> int:
-    """The next multiple of 16."""
-    return -(-number // ALIGNED) * ALIGNED
+def aligned(number: int, to: int = ALIGNED) -> int:
+    """The next multiple of 32, or of another number."""
+    return -(-number // to) * to
+
+
+class _Leftover(TorchFunctionMode):
+    """Looks whether any tensor that comes up has more numbers than fill pairs of registers: `seen`."""
+
+    seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Do it, and look at what comes of it."""
+        out = func(*args, **(kwargs or {}))
+        self.seen |= isinstance(out, Tensor) and out.numel() % ALIGNED != 0
+        return out
+
+
+def samples_of(module: nn.Module, x: Tensor, batch: int) -> int:
+    """How many samples a client is to have for a batch of so many; `x` are `FEW` of the module's."""
+    with _Leftover() as leftover, torch.no_grad():
+        module(x)
+    return aligned(batch, ALIGNED if leftover.seen else FEW)
 
 
 @dataclass(eq=False)
@@ -68,6 +92,10 @@ class Gradient:
             target.baddbmm_(self.left, self.right, alpha=sign)
 
 
+Take = Callable[[Tensor], object]
+"""What is done with the gradient that backward leaves in a leaf."""
+
+
 class Stacked:
     """A module's twin for up to `clients` clients, of which the first `active` are at work.
 
@@ -79,9 +107,10 @@ class Stacked:
         module = deepcopy(module)
         slots: dict[Tensor, Slots] = {p: Slots.like(p, clients) for p in module.parameters()}
         self.slots = list(slots.values())
+        self._own = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))  # by client
         self._device = next(module.parameters()).device
-        self._leaves: list[tuple[Tensor, Callable[[Tensor], object]]] = []
-        self._behind: dict[object, Tensor] = {}  # a leaf by the node that is all of its graph
+        self._leaves: list[tuple[Tensor, Take]] = []
+        self._behind: dict[object, Take] = {}  # by the node that is all of a leaf's graph
         self._found: dict[Slots, list[Gradient]] = {}
         self._module = self._twin(module, slots, {}).train()
 
@@ -101,20 +130,20 @@ class Stacked:
         """Give each client its own flat parameters."""
         device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
         there = {model: torch.split(model.to(device), sizes) for model in models}
-        own = [slots.flat[i] for i in range(len(models)) for slots in self.slots]
+        own = [flat for client in self._own[: len(models)] for flat in client]
         torch._foreach_copy_(own, [part for model in models for part in there[model]])
 
     def flat(self, client: int) -> Tensor:
         """A copy of a client's flat parameters."""
-        return torch.cat([slots.flat[client] for slots in self.slots])
+        return torch.cat(self._own[client])
 
     def backward(self, output: Tensor, gradient: Tensor) -> None:
         """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
-        leaf = self._behind.get(output.grad_fn)
-        if leaf is None:
+        take = self._behind.get(output.grad_fn)
+        if take is None:
             output.backward(gradient)  # type: ignore[no-untyped-call]
         else:
-            leaf.grad = gradient.reshape(leaf.shape)
+            take(gradient)
 
     def gradients(self) -> dict[Slots, list[Gradient]]:
         """What backward has left for each slot, and forgets it."""
@@ -134,14 +163,14 @@ class Stacked:
         self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
         return leaf
 
-    def watch(self, leaf: Tensor, take: Callable[[Tensor], object]) -> None:
+    def watch(self, leaf: Tensor, take: Take) -> None:
         """Give `take` the gradient that backward leaves in a leaf, if it does."""
         self._leaves.append((leaf, take))
 
-    def nothing_but(self, output: Tensor, leaf: Tensor) -> None:
-        """Know that `output` is a leaf in another shape."""
+    def nothing_but(self, output: Tensor, take: Take) -> None:
+        """Know that `output` is a leaf in another shape: its gradient goes to `take`."""
         if output.grad_fn is not None:  # it has none where the module wants no gradient
-            self._behind[output.grad_fn] = leaf
+            self._behind[output.grad_fn] = take
 
     def _twin(
         self, module: nn.Module, slots: Mapping[Tensor, Slots], made: dict[nn.Module, nn.Module]
@@ -207,26 +236,23 @@ class _Linear(nn.Module):
         rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
         if x.requires_grad:
             y: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
-        else:  # data: autograd begins behind the layer, which spares what a function of ours costs there
-            y = self.multiply(rows).requires_grad_()
-            self._stacked.watch(y, partial(self.differentiate, rows, back=False))
-        # Unlike what `view` gives of such a tensor, this may be written to, as activations in place do.
-        output: Tensor = torch.ops.aten._unsafe_view(y, [*x.shape[:-1], y.shape[1]])
-        if not x.requires_grad:
-            self._stacked.nothing_but(output, y)
+            return _flat(y, x)
+        # Data: autograd begins behind the layer, which spares what a function of ours costs there.
+        y = self.multiply(rows).requires_grad_()
+        output, take = _flat(y, x), partial(self.differentiate, rows, back=False)
+        self._stacked.watch(y, take)
+        self._stacked.nothing_but(output, take)
         return output
 
     def multiply(self, x: Tensor) -> Tensor:
-        """y = x Wᵀ + b: [active, rows, inputs] to [active · rows, outputs]."""
+        """y = x Wᵀ + b: [active, rows, inputs] to [active, rows, outputs], in either order in memory."""
         weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
         left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
         if self._bias is None:
             y = torch.bmm(left, right)
         else:
             y = torch.baddbmm(self._bias.active.unsqueeze(2 if few else 1), left, right)
-        if few:
-            y = y.transpose(1, 2).contiguous()  # also for one client, which flatten would not copy
-        return y.flatten(0, 1)
+        return y.transpose(1, 2) if few else y
 
     def _few(self, x: Tensor) -> bool:
         """Are there fewer outputs than samples in x [active, samples, inputs]?"""
@@ -256,7 +282,7 @@ class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: _Linear) -> Tensor:
         """As `_Linear.multiply`."""
-        ctx.x, ctx.layer = x, layer
+        ctx.x, ctx.layer = x.detach(), layer
         return layer.multiply(x)
 
     @staticmethod
@@ -264,3 +290,13 @@ class _Multiply(torch.autograd.Function):
     def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
         """As `_Linear.differentiate`."""
         return ctx.layer.differentiate(ctx.x, d, back=True), None
+
+
+def _flat(y: Tensor, x: Tensor) -> Tensor:
+    """A layer's y [active, rows, outputs] in the shape of its x, contiguous, for one client as for many."""
+    shape = [*x.shape[:-1], y.shape[2]]
+    if not y.is_contiguous():
+        return y.contiguous().view(shape)
+    # Unlike what `view` gives of a leaf, this may be written to, as activations in place do.
+    output: Tensor = torch.ops.aten._unsafe_view.default(y, shape)
+    return output
