@@ -1,7 +1,6 @@
 """What a driver needs from whoever trains: the contract between core and the PyTorch learner."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import torch
@@ -46,7 +45,6 @@ class Inputs(Struct, frozen=True, gc=False):
 class LocalResult(Struct, frozen=True, gc=False):
     """What a training gives: Δ = w_i − w_o over the flat values, integer buffers, and metrics.
 
-    Read its vectors, never write to them: a learner may give the same ones again.
     `lr` is the learning rate it was done with, `shared` the change for the vector that travels with the
     model. `state` is the client's new state, which stays with the client.
     """
@@ -144,13 +142,9 @@ class NoTraining:
             if watch is None or watch.stops(step):
                 break
             watch.fresh(step)
-        return LocalResult(self._zero, base.integers)
+        delta = torch.zeros_like(base.values) if self.parameters else base.values  # one without elements
+        return LocalResult(delta, base.integers)
 
     def evaluate(self, model: Model) -> Metrics:
         """Nothing to measure."""
         return {}
-
-    @cached_property
-    def _zero(self) -> Tensor:
-        """The one update that all tasks share."""
-        return torch.zeros(self.parameters)
