@@ -25,15 +25,6 @@ class Stamped(ob.TorchLearner):
         return replace(result, metrics={**result.metrics, "began": began, "process": os.getpid()})
 
 
-class Idle(ob.NoTraining):
-    """Clients without work, of whom each gives an update of its own, as after a training."""
-
-    def train(self, *arguments: Any) -> Any:
-        """Zeros: not those of all tasks."""
-        result = super().train(*arguments)
-        return replace(result, delta=result.delta.clone())
-
-
 def algorithm(job: Job) -> ob.Algorithm:
     """The job's algorithm; where an algorithm chooses the steps itself, about as many on average."""
     steps, many = job.steps, job.per_round
@@ -57,7 +48,7 @@ def algorithm(job: Job) -> ob.Algorithm:
 def learner(job: Job, data: Data | None) -> Any:
     """The clients: their images, or no work at all."""
     if data is None:
-        return Idle(job.clients, parameters(build(job.model, job.seed)))
+        return ob.NoTraining(job.clients, parameters(build(job.model, job.seed)))
     train = ob.Dataset(data.x, data.y, 10)
     test = ob.Dataset(data.test_x, data.test_y, 10)
     federated = ob.federate(train, test, list(data.parts.numpy()))
