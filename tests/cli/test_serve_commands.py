@@ -126,7 +126,7 @@ def test_a_port_in_use_is_refused_before_anything_is_made(
         answer = offbeat(
             "serve", recipe, "--state", tmp_path / "run", *(x for pair in at.items() for x in pair)
         )
-    says = rf"address {address}: it cannot be listened at \(Address already in use\); give .* that is free"
+    says = rf"{option}: address {address}: it cannot be listened at \(Address already in use\); give .* free"
     refused(answer, says)
     assert not (tmp_path / "run").exists()
 

@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from offbeat.net.grpc_server import Listener
 
 
-def check_free(*addresses: str) -> None:
-    """Whether one could listen at these addresses now: asked before anything is made. Raises `UsageError`."""
+def check_free(option: str, address: str) -> None:
+    """Whether one could listen there now: asked before anything is made. Raises `UsageError`."""
     try:
-        from offbeat.net.grpc_server import check_free
+        from offbeat.net import grpc_server
     except ImportError as error:
         raise _no_extra(error) from None
-    for address in addresses:
-        check_free(address)
+    try:
+        grpc_server.check_free(address)
+    except UsageError as error:
+        raise UsageError(f"{option}: {error}") from None
 
 
 def listen_at(

@@ -104,7 +104,9 @@ def serve(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
             "choose another directory"
         )
-    check_free(listen, *([dashboard] if dashboard is not None else []))
+    check_free("--listen", listen)
+    if dashboard is not None:
+        check_free("--dashboard", dashboard)
     algorithm = make_algorithm(loaded.algorithm)
     source = load(
         loaded.data.dataset,
