@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,3 +17,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked `cuda` runs where there is a GPU."""
     if item.get_closest_marker("cuda") and not torch.cuda.is_available():
         pytest.skip("needs a CUDA GPU")
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """PyTorch computes with one thread, as every driver has it, and finds its chance as it was."""
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+    torch.set_rng_state(state)

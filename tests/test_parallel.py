@@ -1,6 +1,5 @@
 """Arithmetic on several cores: the same pieces, so the same bits."""
 
-from collections.abc import Iterator
 from threading import Lock, get_ident
 
 import pytest
@@ -15,14 +14,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
 
 SIZE = 2 * parallel.LONG + 12_345  # the last piece is odd
-
-
-@pytest.fixture(autouse=True)
-def single_threaded() -> Iterator[None]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.mark.parametrize("cores", [1, 2, 3, 8, 1000])

@@ -1,6 +1,6 @@
 """Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -19,19 +19,11 @@ from offbeat.data import Dataset, federate
 from offbeat.local.batched import Together, cross_entropy
 from offbeat.local.batches import batch_table, batches
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.local.stacked import Stacked
+from offbeat.local.stacked import Stacked, samples_of
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 
 STEPS = [4, 9, 9, 1, 13, 2]
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """As everywhere in Offbeat: several would divide some work by how much there is."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def learner(
@@ -386,3 +378,9 @@ def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list
         module(own_x).backward(own_d)
         apart.append([p.grad for p in module.parameters()])
     return [torch.stack(parts) for parts in zip(*apart, strict=True)]
+
+
+@pytest.mark.parametrize(("module", "samples"), [(even, 16), (few, 32), (narrow, 32)])
+def test_samples_are_no_more_than_fill_the_registers(module: Callable[[], nn.Module], samples: int) -> None:
+    assert samples_of(module(), torch.zeros(16, 6), 9) == samples
+    assert samples_of(module(), torch.zeros(16, 6), 33) == (48 if samples == 16 else 64)

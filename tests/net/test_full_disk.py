@@ -19,15 +19,7 @@ from tests.net.played import Play, coordinator_of, rows_of
 
 META = {"label": "x", "algorithm": {"name": "x"}, "seed": 1, "clients": 4}
 TASKS = 12
-
-
-@pytest.fixture(autouse=True)
-def single_threaded() -> Iterator[None]:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """The same algorithm, events and seed through the simulator and a coordinator: the same rows and bits."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.played import Play, coordinator_of, rows_of
 
 TASKS = 40
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def module() -> nn.Module:
@@ -26,15 +26,6 @@ def learner() -> ob.TorchLearner:
     source = ob.load("digits", samples=200, test_samples=20)
     data = ob.federate(source, None, np.array_split(np.arange(200), 5))
     return ob.TorchLearner(module, data, ob.Training(lr=0.1, batch_size=20))
-
-
-@pytest.fixture(autouse=True)
-def single_threaded() -> Any:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 WORLDS = {

@@ -28,6 +28,7 @@ from tests.net.played import Play, coordinator_of, rows_of
 NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat")
 TASKS = 30
 META = {"label": "x", "algorithm": {"name": "x"}, "seed": SEED, "clients": 5}
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(name: str) -> ob.Algorithm:
@@ -67,15 +68,6 @@ def runs(learner: ob.TorchLearner) -> Runs:
     }
     torch.set_num_threads(threads)
     return Runs(made)
-
-
-@pytest.fixture(autouse=True)
-def single_threaded() -> Any:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
 
 
 def new(name: str, learner: ob.TorchLearner, rows: list[Row], other: bool = False) -> Coordinator:

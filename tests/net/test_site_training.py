@@ -26,15 +26,7 @@ CLIENT, SEED = 3, 5
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 
 NETWORKED = [name for name in ob.ALGORITHMS if name != "wireless"]  # which needs a radio
-
-
-@pytest.fixture(autouse=True)
-def single_threaded() -> Any:
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ from offbeat.core.streams import Draws, Purpose
 from offbeat.local.batches import batch_table
 from offbeat.local.learner import Loss, TorchLearner
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.local.stacked import ALIGNED, FEW, Gradient, Slots, Stacked, samples_of
+from offbeat.local.stacked import ALIGNED, Gradient, Slots, Stacked, samples_of
 
 Job = tuple[LocalTask, Model]
 
@@ -46,7 +46,7 @@ class Together:
         self._loss = differentiated(learner.loss)
         self._stacked = Stacked(self._ready.bench.module, clients)
         x, module = self._ready.x, self._ready.bench.module
-        some = self._ready.bench.laid_out(x[torch.arange(FEW) % len(x)])
+        some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
         self._size = samples_of(module, some, learner.training.batch_size)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
 

@@ -9,10 +9,10 @@ The gradient of a linear layer's weights is the product of two small matrices. I
 is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
 
 On a CPU, with one thread, a client's numbers do not depend on who is beside it. A matrix multiplication
-rounds differently at another address, so every slot begins at a multiple of 128 bytes, and a client has a
-multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32 numbers at a
-time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not always fill
-them, a client has a multiple of 32.
+rounds differently at another address, so every slot begins at a multiple of 64 bytes. For the same reason a
+client has a multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32
+numbers at a time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not
+always fill them, a client has a multiple of 32.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,11 +27,11 @@ from torch.autograd.function import once_differentiable
 from torch.func import functional_call, vmap
 from torch.overrides import TorchFunctionMode
 
-FEW, ALIGNED = 16, 32  # samples that may do; float32 numbers in 128 bytes
+ALIGNED = 16  # float32 numbers in 64 bytes
 
 
 def aligned(number: int, to: int = ALIGNED) -> int:
-    """The next multiple of 32, or of another number."""
+    """The next multiple of 16, or of another number."""
     return -(-number // to) * to
 
 
@@ -45,15 +45,15 @@ class _Leftover(TorchFunctionMode):
     ) -> Any:
         """Do it, and look at what comes of it."""
         out = func(*args, **(kwargs or {}))
-        self.seen |= isinstance(out, Tensor) and out.numel() % ALIGNED != 0
+        self.seen |= isinstance(out, Tensor) and out.numel() % (2 * ALIGNED) != 0
         return out
 
 
 def samples_of(module: nn.Module, x: Tensor, batch: int) -> int:
-    """How many samples a client is to have for a batch of so many; `x` are `FEW` of the module's."""
+    """How many samples a client is to have for a batch of so many; `x` are 16 of the module's."""
     with _Leftover() as leftover, torch.no_grad():
         module(x)
-    return aligned(batch, ALIGNED if leftover.seen else FEW)
+    return aligned(batch, 2 * ALIGNED if leftover.seen else ALIGNED)
 
 
 @dataclass(eq=False)
