@@ -4,10 +4,11 @@
 
 Round trip: what a task with a model of one value costs a site that needs no time to train, from its update to
 the next task; beside it the same update with nothing made durable, and what a small fsync takes here.
-Throughput: updates a second of one site and of four with models of 1 MB and 100 MB, and of raw gRPC with the
-same bytes each way (a model down, an update up) on as many streams, in turns; with every update on disk
-before it is answered, and with nothing written on either side. Offbeat asks glibc to keep freed memory, which
-helps raw gRPC too: so it is measured as it is, and with that. The sites of each are a process of their own.
+Throughput: updates a second of one site and of four with models of 1 MB and 100 MB, and of `raw_grpc.py` with
+the same bytes each way (a model down, an update up) on as many streams, in turns; with every update on disk
+before it is answered, and with nothing written on either side. Raw gRPC is started anew each time, two
+processes, since its speed depends on where the C library puts its chunks. Offbeat asks glibc to keep freed
+memory, which helps raw gRPC too: so it is measured as it comes, and with that.
 Many sites: memory and processor's time of the
 server's process with so many connected, idle (only beats) and active (each a task every so many seconds).
 Servers are processes of their own. It needs 8 GB, and 15 GB of disk.
@@ -17,13 +18,13 @@ import argparse
 import asyncio
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import count, pairwise
+from itertools import pairwise
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,22 +39,21 @@ from processes import fork, kill, leave_when_told
 
 from offbeat.core.model import Layout
 from offbeat.net.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.kept import keep_freed
-from offbeat.net.limits import CHUNK, Limits
+from offbeat.net.kept import KEPT, LARGEST
+from offbeat.net.limits import Limits
 from offbeat.net.link import LinkClosedError, OnLink, SiteLink
 from offbeat.net.messages import Assign, Beat, Hello, Result
 
 NONE = torch.zeros(0, dtype=torch.int64)
 RATE = 1e6  # messages a second: no limit here
 FOREVER = 10**9
-END = b"the bytes end here "
-KEPT = 10  # files of updates, as between two checkpoints of a run
 SIZES = (
     ("1 MB", 250_000, 1, 400), ("1 MB", 250_000, 4, 200),
     ("100 MB", 25_000_000, 1, 10), ("100 MB", 25_000_000, 4, 6),
 )  # fmt: skip
 """A model, its values, so many sites, so many updates of each."""
-Exchanges = Callable[[str, int, int, str], Awaitable[list[float]]]
+KEEPS = {"MALLOC_TRIM_THRESHOLD_": str(KEPT), "MALLOC_MMAP_THRESHOLD_": str(LARGEST)}
+"""What glibc is told of to keep freed memory, as `offbeat.net.kept` tells it."""
 
 
 # ---- servers, each in a process of its own ----
@@ -93,64 +93,6 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
     )  # fmt: skip
 
 
-def serve_raw(told: Path, durable: bool, keeps: bool) -> None:
-    """Raw gRPC: every update, which ends with a short frame, is answered with a model of as many bytes.
-
-    With `durable` the update is a fsynced file before the answer. `keeps`: freed memory is kept.
-    """
-    if keeps:
-        keep_freed()
-    asyncio.run(_serve_raw(told, durable))
-
-
-async def _serve_raw(told: Path, durable: bool) -> None:
-    import grpc
-    from grpc import aio
-
-    from offbeat.net.grpc_common import options
-
-    kept: deque[Path] = deque()
-    numbers = count()
-
-    def keep(frames: Sequence[bytes]) -> None:
-        path = told.parent / f"{told.stem}-{next(numbers)}"
-        kept.append(path)
-        with path.open("wb", buffering=0) as file:
-            file.writelines(frames)
-            os.fsync(file.fileno())
-        if len(kept) > KEPT:
-            kept.popleft().unlink()
-
-    async def converse(_: Any, context: Any) -> None:
-        model, frames = vector(0), []
-        while isinstance(frame := await context.read(), bytes):
-            if not frame.startswith(END):
-                if durable:
-                    frames.append(frame)
-                continue
-            if durable:
-                await asyncio.to_thread(keep, frames)
-                frames = []
-            size = int(frame.removeprefix(END))
-            if len(model) != size:
-                model = vector(size // 4)
-            for at in range(0, size, CHUNK):
-                await context.write(bytes(model[at : at + CHUNK]))
-            await context.write(END)
-
-    server = aio.server(options=options(limits(None)))
-    method: Any = grpc.stream_stream_rpc_method_handler(converse)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw", {"Raw": method}),))
-    tell(told, server.add_insecure_port("127.0.0.1:0"))
-    await server.start()
-    await server.wait_for_termination()
-
-
-def vector(values: int) -> memoryview:
-    """The bytes of so many values."""
-    return memoryview(torch.full((values,), 1e-6).numpy()).cast("B")
-
-
 def features(values: int) -> int:
     """The inputs of a logistic regression with one output that has so many values: these and a bias."""
     return values - 1
@@ -183,11 +125,6 @@ class Servers:
             state = self._place(name)
             work = lambda s=state, v=values, c=clients, d=durable: serve_run(s, v, c, d)  # noqa: E731
             self._processes[name] = fork(work, state.with_suffix(".log"))
-        for name, keeps in (("raw", False), ("raw, kept", True)):
-            for kind, durable in (("", True), (", volatile", False)):
-                told = self._place(name + kind).with_suffix(".json")
-                work = lambda t=told, d=durable, k=keeps: serve_raw(t, d, k)  # noqa: E731
-                self._processes[name + kind] = fork(work, told.with_suffix(".log"))
         for name in self._processes:
             self.address(name)
 
@@ -239,51 +176,34 @@ async def given(link: SiteLink) -> Assign:
     return message
 
 
+def warmed_up(count: int) -> int:
+    """So many updates, and before them one in ten more, and one to count from."""
+    return count + count // 10 + 1
+
+
 async def exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
     """When so many updates, after one in ten more, have been answered by the next task: one time more."""
     delta, times = torch.full((values,), 1e-6), []
     async with site(address, name) as link:
         task = await given(link)
-        for _ in range(count + count // 10 + 1):
+        for _ in range(warmed_up(count)):
             await link.send(Result(task.task, 1, delta, NONE))
             task = await given(link)
             times.append(time.perf_counter())
     return times[count // 10 :]
 
 
-async def raw_exchanges(address: str, values: int, count: int, name: str = "a") -> list[float]:
-    """The same bytes both ways, with nothing else."""
-    from grpc import aio
-
-    from offbeat.net.grpc_common import options
-
-    own = ("grpc.primary_user_agent", name)  # a connection of its own, as a site has
-    channel = aio.insecure_channel(address, options=[*options(limits(None)), own])
-    call: Any = channel.stream_stream("/raw/Raw")()
-    octets, times = vector(values), []
-    for _ in range(count + count // 10 + 1):
-        for at in range(0, len(octets), CHUNK):
-            await call.write(bytes(octets[at : at + CHUNK]))
-        await call.write(END + str(len(octets)).encode())
-        while await call.read() != END:
-            pass
-        times.append(time.perf_counter())
-    call.cancel()
-    await channel.close()
-    return times[count // 10 :]
-
-
 class Sites:
-    """Sites in a process of their own. `exchange` is what they do; `keeps`: freed memory is kept."""
+    """Sites in a process of their own."""
 
-    def __init__(self, exchange: Exchanges, keeps: bool, log: Path) -> None:
+    def __init__(self, log: Path) -> None:
         self._orders, theirs = Pipe()
-        self._process = fork(lambda: asyncio.run(obey(theirs, exchange, keeps)), log)
+        self._process = fork(lambda: asyncio.run(obey(theirs)), log)
 
-    def rate(self, address: str, values: int, sites: int, count: int) -> float:
-        """As the function `rate`, in that process."""
+    def times(self, address: str, values: int, sites: int, count: int) -> list[list[float]]:
+        """For each of so many sites, which work at once, what `exchanges` gives."""
         self._orders.send((address, values, sites, count))
-        found: float = self._orders.recv()
+        found: list[list[float]] = self._orders.recv()
         return found
 
     def close(self) -> None:
@@ -291,12 +211,35 @@ class Sites:
         kill(self._process)
 
 
-async def obey(orders: "Connection[Any, Any]", exchange: Exchanges, keeps: bool) -> None:
-    """Measure what is ordered; between two orders no link is open, so nothing else waits."""
-    if keeps:
-        keep_freed()
+async def obey(orders: "Connection[Any, Any]") -> None:
+    """Do what is ordered; between two orders no link is open, so nothing else waits."""
     while True:
-        orders.send(await rate(exchange, *orders.recv()))
+        address, values, sites, count = orders.recv()
+        works = (exchanges(address, values, count, f"site-{i}") for i in range(sites))
+        orders.send(await asyncio.gather(*works))
+
+
+def raw_times(size: int, streams: int, count: int, *, durable: bool, keeps: bool) -> list[list[float]]:
+    """For each of so many streams of raw gRPC, when so many updates of `size` bytes had been answered."""
+    program = [sys.executable, str(Path(__file__).with_name("raw_grpc.py"))]
+    environment = {**os.environ, **(KEEPS if keeps else {})}
+    with tempfile.TemporaryDirectory(prefix="offbeat-raw-grpc-") as name:
+        written = ["--directory", name] if durable else []
+        server = subprocess.Popen(
+            [*program, "serve", *written], env=environment, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert server.stdout is not None
+            address = f"127.0.0.1:{server.stdout.readline().strip()}"
+            words = [address, str(size), str(streams), str(warmed_up(count))]
+            done = subprocess.run(
+                [*program, "send", *words], env=environment, stdout=subprocess.PIPE, check=True, text=True
+            )
+        finally:
+            server.kill()
+            server.wait()
+    found: list[list[float]] = json.loads(done.stdout)
+    return [times[count // 10 :] for times in found]
 
 
 # ---- the tables ----
@@ -306,7 +249,7 @@ async def round_trips(servers: Servers, directory: Path, count: int) -> None:
     print("| a task's round trip | median | 95 % |\n|---|---|---|")
     row("empty model", passed(await exchanges(servers.address("tiny"), 2, count)))
     row("nothing written", passed(await exchanges(servers.address("tiny, volatile"), 2, count)))
-    row("raw gRPC", passed(await raw_exchanges(servers.address("raw, volatile"), 2, count)))
+    row("raw gRPC", passed(raw_times(8, 1, count, durable=False, keeps=False)[0]))
     row("one small write and its fsync", fsyncs(directory / "probe", count))
 
 
@@ -335,7 +278,7 @@ def fsyncs(path: Path, count: int) -> list[float]:
     return seconds
 
 
-def throughput(servers: Servers, ours: Sites, raw: Sites, kept: Sites, repeats: int) -> None:
+def throughput(servers: Servers, ours: Sites, repeats: int) -> None:
     print(
         "\n| model | sites | on disk before the answer | updates/s | raw gRPC, the same bytes | ratio "
         "| raw gRPC, freed memory kept | ratio |\n|---|---|---|---|---|---|---|---|"
@@ -343,14 +286,20 @@ def throughput(servers: Servers, ours: Sites, raw: Sites, kept: Sites, repeats: 
     for size, values, sites, updates in SIZES:
         for kind in ("", ", volatile"):
             name = f"{size} x {sites}{kind}"
-            runs = [(ours, name), (raw, f"raw{kind}"), (kept, f"raw, kept{kind}")]
+            durable = not kind
             rates = [
-                [who.rate(servers.address(server), values, sites, updates) for who, server in runs]
+                [
+                    rate(ours.times(servers.address(name), values, sites, updates)),
+                    *(
+                        rate(raw_times(4 * values, sites, updates, durable=durable, keeps=keeps))
+                        for keeps in (False, True)
+                    ),
+                ]
                 for _ in range(repeats)
             ]
             found = [median(each) for each in zip(*rates, strict=True)]
             print(
-                f"| {size} | {sites} | {'nothing' if kind else 'both'} | {found[0]:.2f} "
+                f"| {size} | {sites} | {'both' if durable else 'nothing'} | {found[0]:.2f} "
                 f"| {found[1]:.2f} | {over(rates, 1)} | {found[2]:.2f} | {over(rates, 2)} |",
                 flush=True,
             )
@@ -363,12 +312,11 @@ def over(rates: Sequence[Sequence[float]], other: int) -> str:
     return f"{median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
 
 
-async def rate(exchange: Exchanges, address: str, values: int, sites: int, count: int) -> float:
-    """Updates a second of so many sites at once, while all of them are at their so many exchanges."""
-    found = await asyncio.gather(*(exchange(address, values, count, f"site-{i}") for i in range(sites)))
+def rate(found: Sequence[Sequence[float]]) -> float:
+    """Updates a second, while all sites or streams are at their exchanges."""
     begin, end = max(times[0] for times in found), min(times[-1] for times in found)
     if not begin < end:
-        raise RuntimeError(f"of {sites} sites one ended before another began: give them more than {count}")
+        raise RuntimeError(f"of {len(found)} sites one ended before another began: give them more updates")
     return sum(begin < moment <= end for times in found for moment in times) / (end - begin)
 
 
@@ -430,19 +378,17 @@ def main() -> int:
     leave_when_told()
     with tempfile.TemporaryDirectory(prefix="offbeat-round-trip-") as name:
         directory = Path(name)
-        log = directory / "sites.log"
-        ours, raw = Sites(exchanges, False, log), Sites(raw_exchanges, False, log)
-        kept = Sites(raw_exchanges, True, log)
+        ours = Sites(directory / "sites.log")
         servers = Servers(directory, max(1, chosen.connections))
         try:
             asyncio.run(round_trips(servers, directory, chosen.tasks))
             if chosen.repeats:
-                throughput(servers, ours, raw, kept, chosen.repeats)
+                throughput(servers, ours, chosen.repeats)
             if chosen.connections:
                 asyncio.run(many(servers, chosen.connections, chosen.seconds, chosen.every))
         finally:
-            for process in (ours, raw, kept, servers):
-                process.close()
+            ours.close()
+            servers.close()
     return 0
 
 
