@@ -102,6 +102,7 @@ def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_t
         ({"delta": b"abc"}, "layout", "no codec"),
         ({"delta": torch.tensor([1.0, float("nan"), 1.0])}, "not finite", "NaN or infinite"),
         ({"delta": torch.tensor([1.0, float("inf"), 1.0])}, "not finite", "NaN or infinite"),
+        ({"delta": torch.tensor([1.0, float("inf"), -float("inf")])}, "not finite", "NaN or infinite"),
         ({"delta": torch.full((D,), 9.0)}, "norm", "norm is 15.5885, at most 10"),
         ({"integers": torch.zeros(2, dtype=torch.int64)}, "layout", r"integers is int64 \[2\]"),
         ({"integers": torch.zeros(0)}, "layout", r"integers is float32 \[0\]"),
@@ -131,6 +132,14 @@ def test_a_bad_update_is_refused_counted_and_its_task_lost(bad: Any, kind: str, 
     assert not outcome.updates
     c.receive(2.0, "a", result(task=1))
     assert said(c)[0] == Receipt(1, accepted=True)
+
+
+def test_an_update_whose_sum_overflows_is_finite_all_the_same() -> None:
+    c = coordinator()
+    c.receive(0.0, "a", HELLO)
+    c.receive(1.0, "a", result(delta=torch.full((D,), 3e38)))
+    assert Receipt(0, accepted=True) in said(c)
+    assert not c.rejected
 
 
 def test_with_a_codec_an_update_is_its_bytes() -> None:

@@ -20,7 +20,7 @@ from offbeat.net.job import Job
 from offbeat.net.link import OnLink
 from offbeat.net.messages import FromServer, Receipt
 from offbeat.net.outcome import Outcome
-from offbeat.net.service import Service
+from offbeat.net.service import SMALL, Service
 from offbeat.net.site_store import SiteStore
 from offbeat.net.state import State
 from offbeat.sim.replay import replay
@@ -37,6 +37,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     hurry(monkeypatch)
     with torch_left_alone():
         yield
+
+
+@pytest.fixture(params=[SMALL, -1], ids=["in the loop", "in a thread"])
+def where_it_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the coordinator runs: the models here are small, and with -1 none is."""
+    monkeypatch.setattr("offbeat.net.service.SMALL", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +123,7 @@ def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Pat
     assert last.version == record.meta["summary"]["versions"]
 
 
+@pytest.mark.usefixtures("where_it_runs")
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bad_network_loses_nothing(seed: int, digits: Any, tmp_path: Path) -> None:
     """Links are cut at any message, which may have arrived, and messages come twice."""
@@ -160,6 +167,7 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
     assert [t for t in np.diff([row.t for row in record.rows()]) if t < 0] == []
 
 
+@pytest.mark.usefixtures("where_it_runs")
 @pytest.mark.parametrize("seed", range(2))
 def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -> None:
     """Dropped at any moment, without a goodbye or a checkpoint, while the network is bad too."""
@@ -251,6 +259,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     assert len(acknowledged) >= 9  # of the last one the site may hear only that the run is over
 
 
+@pytest.mark.usefixtures("where_it_runs")
 def test_while_a_batch_is_written_the_next_is_heard(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

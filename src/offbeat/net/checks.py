@@ -111,6 +111,6 @@ def _vector(what: str, tensor: Tensor, size: int, dtype: torch.dtype) -> None:
 
 
 def _finite(what: str, tensor: Tensor) -> None:
-    """All values are finite if the least and the greatest are: NaN is both, where there is one."""
-    if tensor.numel() and not bool(torch.stack(torch.aminmax(tensor)).isfinite().all()):
+    """All values are finite if their sum is; where it is not, it may have overflowed."""
+    if not isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
         raise RejectedError("not finite", f"the {what} has values that are not finite (NaN or infinite)")

@@ -1,9 +1,10 @@
 """A running server: links on one side, the coordinator and its state directory on the other.
 
 The event loop talks to sites and never waits for anything else: it answers signs of life at once. What sites
-say is handed in batches to one thread, which owns the coordinator: it feeds it and lets its time pass. One
-more thread makes what comes of it durable, all that has come meanwhile in one transaction: the one computes
-while the other waits for the disk. What is durable the loop says to the sites, in order.
+say is handed in batches to one thread, which owns the coordinator: it feeds it and lets its time pass; where
+the model is small the loop does that itself, since to hand it over takes longer. One more thread makes what
+comes of it durable, all that has come meanwhile in one transaction: the one computes while the other waits
+for the disk. What is durable the loop says to the sites, in order.
 """
 
 import asyncio
@@ -25,6 +26,9 @@ from offbeat.net.state import State
 from offbeat.net.summary import snapshot, summarise
 
 log = logging.getLogger(__name__)
+
+SMALL = 2 << 20
+"""Bytes of a model that is small: an event takes about a millisecond or less."""
 _T = TypeVar("_T")
 
 
@@ -48,6 +52,7 @@ class Service:
         self._clock, self._label = clock or SystemClock(), label
         self._patience = linger
         self._offset = coordinator.now - self._clock.now()
+        self._small = coordinator.tensors.model.layout.nbytes <= SMALL
         self._stirred = asyncio.Event()
         self._links = Links(self.now, self._stirred.set)
         self._evaluator = Evaluator(evaluate, self._stirred.set)
@@ -153,7 +158,10 @@ class Service:
     async def _round(self) -> None:
         """One batch to the coordinator; what comes of it is settled meanwhile, and later."""
         measured, batch = self._evaluator.take(), self._links.take()
-        outcome = await _in(self._thread, lambda: self._process(batch, measured))
+        if self._small:
+            outcome = self._process(batch, measured)
+        else:
+            outcome = await _in(self._thread, partial(self._process, batch, measured))
         self._unsettled.append((outcome, batch))
         if self._settling is None or self._settling.done():
             await self._settled()
@@ -184,7 +192,7 @@ class Service:
             await self._settling
 
     def _process(self, batch: Batch, measured: Measured) -> Outcome:
-        """In the coordinator's thread: feed it."""
+        """Feed the coordinator."""
         with self._busy:
             outcome = self._feed(batch, measured)
             self._changed = True
