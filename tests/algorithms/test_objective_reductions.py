@@ -14,6 +14,7 @@ from offbeat.algorithms.asofed import DelayScaled
 from offbeat.algorithms.feddyn import Dynamic, DynamicMean
 from offbeat.algorithms.moon import Contrastive
 from offbeat.algorithms.schedules import Buffered, Rounds
+from offbeat.core.learner import LocalTask
 from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain, Proximal
 
@@ -170,3 +171,16 @@ def test_states_in_files_change_nothing(name):
     for run in runs[1:]:
         assert same(run, runs[0])
         assert (run.journal, run.summary) == (runs[0].journal, runs[0].summary)
+
+
+@pytest.mark.parametrize("name", sorted(KEEPING))
+def test_an_objective_inside_another_keeps_its_state_beside_the_other_ones(name: str) -> None:
+    """FedASMU's slopes are kept with what its objective keeps, or each task would begin with them anew."""
+    inside = getattr(ob, name)(STEPS).objective
+    merged = ob.compose(ob.fedasmu(steps=STEPS), objective=getattr(ob, name)(STEPS)).objective
+    states = []
+    for objective in (inside, merged):
+        one = learner(UNEQUAL)
+        base = one.initial(0).sharing(objective.shared_vectors)
+        states.append(one.train(base, LocalTask(0, 1, 0, STEPS, 0), objective).state)
+    assert states[1].keys() == {*states[0], "merge"}

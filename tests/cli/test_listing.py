@@ -75,15 +75,23 @@ def test_the_parts_fit(width: int) -> None:
 
 def test_parts_of_parts_and_their_conditions() -> None:
     listed = {part.name: part for part in parts(ob.ALGORITHMS["fedasmu"]())}
-    assert list(listed) == ["Asking", "Periodic", "AdaptiveMixing", "FreshMerge", "Plain"]
-    assert [part.depth for part in listed.values()] == [0, 1, 0, 0, 1]
+    assert list(listed) == ["Asking", "Periodic", "AdaptiveMixing", "FreshMerge", "Plain", "follow"]
+    assert [part.depth for part in listed.values()] == [0, 1, 0, 0, 1, 0]
     assert listed["Periodic"].role == "its schedule"
     assert listed["AdaptiveMixing"].exchange == "any aggregator"
     assert listed["Asking"].exchange == (
         f"{describe(Feature.ASKING)}; FreshMerge needs it; this one needs {describe(Feature.MERGE)}"
     )
     plain = replace(ob.fedavg(), aggregator=ob.fedasync().aggregator)
-    assert [part.exchange for part in parts(plain)] == ["any schedule", "any aggregator", "any objective"]
+    *shown_parts, buffers = parts(plain)
+    assert [part.exchange for part in shown_parts] == ["any schedule", "any aggregator", "any objective"]
+    assert (buffers.role, buffers.name, buffers.exchange) == ("buffers", "follow", "mean, local, recompute")
+
+
+def test_what_buffers_put_round_an_objective_is_no_part() -> None:
+    made = replace(ob.fedprox(), buffers="local")
+    assert [part.name for part in parts(made)] == ["Rounds", "MeanOfModels", "Proximal", "local"]
+    assert driver_needs(made) == [Feature.CLIENT_STATE]
 
 
 def test_an_algorithm_that_needs_options_says_which() -> None:

@@ -4,6 +4,7 @@ The driver here has its own queue and knows nothing of `offbeat.sim`; all give t
 both that train give the same bits.
 """
 
+import dataclasses
 from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import offbeat as ob
+from offbeat.core.buffers import Buffers
 from offbeat.core.commands import Aggregate, Discard, Drop, Measure, Send, SetTimer, Stop, Train, Upload
 from offbeat.core.events import Arrived, Begin, Event, Joined, Measured, Ready, Timer, WantsModel
 from offbeat.core.global_model import GlobalModel
@@ -214,6 +216,22 @@ def test_three_drivers_agree(name: str, learner: ob.TorchLearner, tmp_path: Path
     result = replay(ob.read_run(tmp_path), make(name))
     assert result.difference is None
     assert result.commands == len(mine)
+
+
+@pytest.mark.usefixtures("single_threaded")
+@pytest.mark.parametrize("policy", ["local", "recompute"])
+@pytest.mark.parametrize("name", ["fedavgm", "fedasmu", "fedcompass", "asofed", "wireless"])
+def test_drivers_agree_where_buffers_are_not_sent(
+    name: str, policy: Buffers, learner: ob.TorchLearner
+) -> None:
+    algorithm = dataclasses.replace(make(name), buffers=policy)
+    _, tensors = drive(algorithm, learner)
+    world = ob.World(seconds_per_step=SPEEDS, channel=RADIO)
+    run = ob.simulate(algorithm, world, learner, seed=SEED, until=ob.Until(tasks=TASKS))
+    start = learner.initial(SEED)
+    assert torch.equal(tensors.model.values[-20:], start.values[-20:])
+    assert torch.equal(tensors.model.integers, start.integers)
+    assert torch.equal(learner.estimated(tensors.model, SEED).values, run.model.values)
 
 
 @pytest.mark.parametrize("name", ob.ALGORITHMS)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("flwr")
 
@@ -20,7 +21,8 @@ from offbeat.flower import Pace, client_app, serve
 from offbeat.flower.federation import Federation
 from offbeat.models.registry import LogisticSpec, build
 from offbeat.net import Terms
-from offbeat.net.plan import read_plan
+from offbeat.net.coordinator import Coordinator
+from offbeat.net.plan import evaluating_learner, read_plan
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
@@ -116,10 +118,41 @@ def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: An
     data, test = digits
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
-    record = ob.read_run(tmp_path / "run")
-    plan = read_plan(record.meta["plan"])
-    source = ob.load("digits", samples=400, test_samples=200)
+    plan = read_plan(ob.read_run(tmp_path / "run").meta["plan"])
     maker = partial(build, plan.model, plan.sample_shape, plan.classes)
+    coordinator, _ = played(algorithm, tmp_path / "run", maker)
+    model = coordinator.tensors.model
+    for entry, view in model.layout.views(model.values, model.integers):
+        assert torch.equal(read_tensors(tmp_path / "run/model.safetensors")[entry.name], view)
+
+
+def normed(*_: Any) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+@pytest.mark.parametrize("name", ["fedbuff", "fedasmu"])
+def test_nodes_keep_their_running_statistics(
+    name: str, digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also between the two halves of a task that asks for a model, each of which may find a new process."""
+    monkeypatch.setattr("offbeat.net.plan.build_module", normed)  # no model of the registry has any
+    data, test = digits
+    algorithm = ob.compose(ob.ALGORITHMS[name](**OPTIONS.get(name, {})), buffers="local")
+    serve_on(grid_of(data), algorithm, test, tmp_path / "run")
+    rows = list(ob.read_run(tmp_path / "run").rows())
+    assert name != "fedasmu" or sum(row.name == "send" for row in rows) >= 3
+    coordinator, play = played(algorithm, tmp_path / "run", normed)
+    judge = evaluating_learner(read_plan(ob.read_run(tmp_path / "run").meta["plan"]), test)
+    written = read_tensors(tmp_path / "run/model.safetensors")
+    for tensor_name, tensor in judge.estimated(coordinator.tensors.model, 3).state_dict().items():
+        assert torch.equal(written[tensor_name], tensor)
+    assert all(int(site.state["buffers.integer"]) > 2 for site in play.sites.values())
+
+
+def played(algorithm: ob.Algorithm, directory: Path, maker: Any) -> tuple[Coordinator, Play]:
+    """A run's events, played to a coordinator with sites that keep everything in one process."""
+    record = ob.read_run(directory)
+    source = ob.load("digits", samples=400, test_samples=200)
     learner = ob.TorchLearner(
         maker, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
     )
@@ -129,9 +162,7 @@ def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: An
         if row.kind == "event":
             play.deliver(play.event(row))
     assert play.rows == list(record.rows())
-    model = coordinator.tensors.model
-    for entry, view in model.layout.views(model.values, model.integers):
-        assert torch.equal(read_tensors(tmp_path / "run/model.safetensors")[entry.name], view)
+    return coordinator, play
 
 
 def test_a_server_that_dies_goes_on_in_another_run(digits: Any, tmp_path: Path) -> None:

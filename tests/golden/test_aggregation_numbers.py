@@ -320,6 +320,25 @@ def test_buffers_mean_is_not_carried_on_by_momentum():
     assert run.w[0] == pytest.approx(2.5)  # 1, then m = ½·1 + 1
 
 
+@pytest.mark.parametrize("policy", ["local", "recompute"])
+@pytest.mark.parametrize(
+    "make",
+    [ob.fedavg, ob.fedbuff, lambda steps, **_: ob.fedavgm(steps, momentum=0.5), ob.fedlws],
+    ids=["fedavg", "fedbuff", "fedavgm", "fedlws"],
+)
+def test_buffers_that_are_not_sent_stay_as_they_were_made(policy, make):
+    """Whatever an update says of them, and whatever a sum of weights or a server step has made of it."""
+    options = {"size": 2, "concurrency": 2} if make is ob.fedbuff else {}
+    run = HandDriven(replace(make(steps=1, **options), buffers=policy), [1, 2], [0.0, 0.3, 1.7], BN)
+    start = run.w[1:]
+    for t in (1, 3):
+        run.model(t, 0, 1.0, 8.0, 0.0, integers=[30])
+        run.model(t + 1, 1, 2.0, 4.0, 4.0, integers=[10])
+    assert run.w[1:] == start
+    assert run.w[0] != 0.0
+    assert run.tensors.model.integers.tolist() == [0]
+
+
 def test_commands_carry_the_version_and_the_clients():
     run = HandDriven(ob.fedavg(5), [1, 3], [0.0])
     run.delta(1, 1, 1.0)

@@ -13,6 +13,7 @@ from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.feddyn import Dynamic
 from offbeat.algorithms.moon import Contrastive
 from offbeat.algorithms.scaffold import ControlVariates
+from offbeat.core.buffers import OwnBuffers
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import Fresh, Inputs, LocalTask
 from offbeat.core.model import Model
@@ -78,7 +79,17 @@ def quiet() -> Any:
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda t: t.optimizer)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)
 def test_two_parts_give_what_one_does(objective: Objective, training: ob.Training, merge: bool) -> None:
-    objective = FreshMerge(objective)
+    same_in_two_parts(FreshMerge(objective), training, merge)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("inside", [Plain(), Contrastive(mu=1.0)], ids=lambda o: type(o).__name__)
+def test_with_buffers_of_its_own(inside: Objective, kept: bool, merge: bool) -> None:
+    same_in_two_parts(OwnBuffers(FreshMerge(inside), kept), TRAININGS[0], merge)
+
+
+def same_in_two_parts(objective: Objective, training: ob.Training, merge: bool) -> None:
     base, task, _, inputs = start(training, objective, merge)
     whole = learner(training).train(base, task, objective, inputs)
     kept = {name: tensor.clone() for name, tensor in inputs.state.items()}

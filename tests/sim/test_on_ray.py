@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from sim_worlds import WORLDS, Lent, Wrapped, digits, make, normed, outcome
 
 import offbeat as ob
 import offbeat.sim.simulate as module
+from offbeat.core.buffers import Buffers
 from offbeat.core.learner import NOTHING, Learner, LocalTask
 from offbeat.core.objective import Objective
 from offbeat.local.objectives import Plain
@@ -92,6 +94,24 @@ def test_ray_changes_nothing(
     assert alone["summary"].tasks == 60
     assert len(alone["metrics"]) > 3
     assert alone == there
+
+
+@pytest.mark.parametrize("policy", ["local", "recompute"])
+def test_running_statistics_that_are_not_sent(
+    policy: Buffers, pools: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "RayWorkers", lambda *given: Lent(pools(*given)))
+    learner, algorithm = digits(normed), replace(make("fedbuff"), buffers=policy)
+    alone, there = (
+        outcome(
+            ob.simulate(
+                algorithm, WORLDS["hard"], learner, seed=1, until=ob.Until(tasks=30), executor=executor
+            )
+        )
+        for executor in (None, ONE)
+    )
+    assert alone == there
+    assert (alone["summary"].client_state_bytes > 0) == (policy == "local")
 
 
 def test_a_version_is_put_once_and_freed_with_its_last_task(

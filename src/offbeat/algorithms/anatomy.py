@@ -1,8 +1,10 @@
 """What an algorithm is made of, and what it needs: as text, for people.
 
 >>> from offbeat.algorithms import ALGORITHMS
->>> [f"{part.role}: {part.name}" for part in parts(ALGORITHMS["fedavgm"]())]
-['schedule: Rounds', 'aggregator: MeanOfModels', 'server step: Momentum', 'objective: Plain']
+>>> [part.role for part in parts(ALGORITHMS["fedavgm"]())]
+['schedule', 'aggregator', 'server step', 'objective', 'buffers']
+>>> [part.name for part in parts(ALGORITHMS["fedavgm"]())]
+['Rounds', 'MeanOfModels', 'Momentum', 'Plain', 'follow']
 """
 
 import inspect
@@ -14,6 +16,7 @@ from typing import Any
 
 from offbeat.algorithms.registry import Factory
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
+from offbeat.core.buffers import POLICIES, bare
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, NONE, Feature, describe
 from offbeat.core.objective import Objective
@@ -23,7 +26,7 @@ _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
 
 @dataclass(frozen=True)
 class Part:
-    """One part of an algorithm.
+    """One part of an algorithm, or its policy for buffers.
 
     `summary` is the first line of its class's docstring; `exchange` says for what it can be exchanged.
     `depth` is 0, or 1 and more for a part inside another, such as the schedule that `Asking` wraps.
@@ -42,14 +45,16 @@ def parts(algorithm: Algorithm) -> list[Part]:
         "schedule": [algorithm.schedule],
         "aggregator": [algorithm.aggregator],
         "server step": list(algorithm.server_steps),
-        "objective": [algorithm.objective],
+        "objective": [bare(algorithm.objective)],
     }
-    return [
+    listed = [
         part
         for role, members in own.items()
         for member in members
         for part in _with_those_inside(role, member, _conditions(member, algorithm), 0)
     ]
+    others = [policy for policy in POLICIES if policy != algorithm.buffers]
+    return [*listed, Part("buffers", algorithm.buffers, POLICIES[algorithm.buffers], ", ".join(others))]
 
 
 def driver_needs(algorithm: Algorithm) -> list[Feature]:
@@ -95,7 +100,8 @@ def _inside(member: Any) -> list[Any]:
 
 def _conditions(member: Any, algorithm: Algorithm) -> str:
     """For what a part can be exchanged, as its own needs and those of the others have it."""
-    others = [p for p in (algorithm.schedule, algorithm.aggregator, algorithm.objective) if p is not member]
+    three = (algorithm.schedule, algorithm.aggregator, bare(algorithm.objective))
+    others = [p for p in three if p is not member]
     kind = next((_name(c) for c in _CONTRACTS if c in type(member).__mro__), "part")
     said = []
     for feature in sorted(getattr(member, "gives", NONE)):

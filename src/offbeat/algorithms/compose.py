@@ -18,6 +18,7 @@ from offbeat.algorithms.over_radio import OverRadio, Slots
 from offbeat.algorithms.registry import Factory, factory_of
 from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm, Schedule
+from offbeat.core.buffers import Buffers, bare
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
@@ -34,6 +35,7 @@ class Options(BaseModel):
 
     codec: CodecSpec | None = None
     radio: Slots | None = None
+    buffers: Buffers | None = None
 
 
 def compose(
@@ -45,18 +47,21 @@ def compose(
     requests: Algorithm | None = None,
     codec: Codec | None = None,
     radio: Slots | None = None,
+    buffers: Buffers | None = None,
 ) -> Algorithm:
     """`base`, with the parts of these algorithms in place of its own; its schedule stays.
 
     `requests` are FedASMU's: clients ask for a fresh model in mid-training and merge it. They go round
     whatever the schedule and the objective are. Updates go through `codec`, and with `radio` over the channel
-    that all clients share. Raises `UsageError` where a part needs what no other gives.
+    that all clients share. `buffers` says what becomes of floating buffers. Raises `UsageError` where a part
+    needs what no other gives.
     """
     source = requests or base
     schedule, goal = _schedule(base), _objective(objective or base)
-    if isinstance(source.schedule, Asking) and isinstance(source.objective, FreshMerge):
+    merge = bare(source.objective)
+    if isinstance(source.schedule, Asking) and isinstance(merge, FreshMerge):
         schedule = replace(source.schedule, schedule=schedule)
-        goal = replace(source.objective, objective=goal)
+        goal = replace(merge, objective=goal)
     elif requests is not None:
         raise UsageError(f"{requests.name} has no requests for fresh models: take those of fedasmu")
     if radio is not None:
@@ -74,6 +79,7 @@ def compose(
     }
     options: dict[str, Any] = {"codec": codec, "radio": radio}
     taken |= {k: asdict(v) for k, v in options.items() if v is not None}
+    taken |= {"buffers": buffers} if buffers is not None else {}
     return replace(
         base,
         schedule=schedule,
@@ -81,6 +87,7 @@ def compose(
         objective=goal,
         server_steps=(server_steps or base).server_steps,
         codec=codec or base.codec,
+        buffers=buffers or base.buffers,
         hyperparameters={**base.hyperparameters, "with": {**base.hyperparameters.get("with", {}), **taken}},
     )
 
@@ -89,7 +96,7 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3, "with": {"objective": {…}}}.
 
     Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken;
-    "codec" has a codec's options, and "radio" those of `Slots`.
+    "codec" has a codec's options, "radio" those of `Slots`, and "buffers" is one of `Algorithm`'s policies.
     """
     options = dict(spec)
     others = options.pop("with", {})
@@ -125,5 +132,5 @@ def _schedule(algorithm: Algorithm) -> Schedule:
 
 
 def _objective(algorithm: Algorithm) -> Objective:
-    objective = algorithm.objective
+    objective = bare(algorithm.objective)
     return objective.objective if isinstance(objective, FreshMerge) else objective

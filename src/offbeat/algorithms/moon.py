@@ -61,7 +61,7 @@ class Contrastive(Objective):
 
     def end(self, run: LocalRun) -> Metrics:
         """The client keeps its model."""
-        run.state = {"model": flat([*run.parameters, *run.buffers])}
+        run.state["model"] = flat([*run.parameters, *run.buffers])
         return {}
 
 

@@ -14,12 +14,13 @@ what lets a journal be replayed without a model, and a model be trained ahead of
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
 from torch import Tensor
 
+from offbeat.core.buffers import Buffers, dressed
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Command
 from offbeat.core.errors import UsageError
@@ -172,23 +173,26 @@ class Algorithm:
     `server_steps` are applied in order. `buffers` says what happens to floating-point buffers such
     as BatchNorm's running statistics: "follow" treats them like parameters, "mean" sets them to the
     unweighted mean over the aggregated clients (as FedCompass's authors do). Integer buffers take
-    the newest update's. `codec` is what updates go through on their way (none: as they are). `name` and
-    `hyperparameters` are filled in by the registry.
+    the newest update's. With "local" each client keeps its buffers of either kind (FedBN, as far as running
+    statistics go), with "recompute" nobody does; then the model that is judged has estimated ones, and
+    `objective` is wrapped in `OwnBuffers`, as clients train it. `codec` is what updates go through on their
+    way (none: as they are). `name` and `hyperparameters` are filled in by the registry.
 
-    Raises `UsageError` where a part needs what no other part gives.
+    Raises `UsageError` where a part needs what no other part gives, and for `buffers` that do not fit.
     """
 
     schedule: Schedule
     aggregator: Aggregator
     objective: Objective
     server_steps: tuple[ServerStep, ...] = ()
-    buffers: Literal["follow", "mean"] = "follow"
+    buffers: Buffers = "follow"
     codec: Codec | None = None
     name: str = "custom"
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not go together."""
+        """Refuse parts that do not go together; make of the objective what clients train."""
+        object.__setattr__(self, "objective", dressed(self.objective, self.buffers))
         parts = (self.schedule, self.aggregator, self.objective)
         given = frozenset[Feature]().union(*(part.gives for part in parts))
         for part in parts:

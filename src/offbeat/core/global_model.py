@@ -11,6 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from offbeat.core.algorithm import Algorithm, Task, Update
+from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.events import TaskId, Version
 from offbeat.core.learner import LocalResult
@@ -80,13 +81,12 @@ class GlobalModel:
         if command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
-        layout = self.model.layout
-        if (
-            self._algorithm.buffers == "mean" and layout.parameters < layout.values
-        ):  # after momentum and the like: a mean, not a step towards it
-            step[layout.parameters :] = _mean_buffers(updates, self.model)
+        layout, policy = self.model.layout, self._algorithm.buffers
+        if policy != "follow" and layout.parameters < layout.values:
+            # after momentum and the like: a mean, not a step towards it; or nothing, whatever has rounded it
+            step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
         integers, shared = self.model.integers, self.model.shared
-        if layout.integers:
+        if layout.integers and policy not in UNSENT:
             integers = max(reversed(updates), key=lambda u: u.task.arrival).integers
         if layout.shared:
             shared = _mean_over_all_clients(updates, shared)

@@ -36,9 +36,9 @@ class LocalRun:
     are the parameters w_o the task started from; `shared` is the vector that came with the model.
     `state` is the client's own: flat tensors of any length by name, as `end` left them after its last
     task, none before the first. What an objective remembers during a task only goes to `scratch`.
-    `buffers` are the module's floating buffers. `represent` gives the representation of the batch at
-    hand, the input of the module's last linear layer: of the model in training where called without
-    values (with gradients), else of a model of these parameters and buffers (without).
+    `buffers` are the module's floating buffers, `integers` its others. `represent` gives the representation
+    of the batch at hand, the input of the module's last linear layer: of the model in training where called
+    without values (with gradients), else of a model of these parameters and buffers (without).
     """
 
     parameters: Sequence[Tensor]
@@ -51,6 +51,7 @@ class LocalRun:
     steps: int = 0
     represent: Callable[[Sequence[Tensor] | None], Tensor] = _no_representation
     shared_delta: Tensor | None = None
+    integers: Sequence[Tensor] = ()
 
     @property
     def gradients(self) -> list[Tensor]:

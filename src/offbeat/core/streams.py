@@ -30,6 +30,7 @@ class Purpose(IntEnum):
     SELECTOR = 11  # when a client asks for a fresh model
     CHANNEL = 12  # fading and shadowing of a client's channel
     CODEC = 13  # what a codec keeps of an update, and how it rounds
+    STATISTICS = 14  # the samples that running statistics are estimated from, and draws inside the module
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:

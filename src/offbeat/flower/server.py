@@ -17,7 +17,7 @@ from offbeat.flower.federation import Federation, Grid, Pace
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.net.plan import evaluating_learner
-from offbeat.net.serve import ended, open_run, plan_of
+from offbeat.net.serve import ended, judging, open_run, plan_of
 from offbeat.net.state import CHECKPOINT_SECONDS
 from offbeat.net.terms import Terms
 
@@ -58,11 +58,11 @@ def serve(
     if (reason := ended(Path(state), plan)) is not None:
         return reason
     learner = evaluating_learner(plan, test)
+    evaluate, complete = judging(algorithm, learner, plan, test is not None)
     coordinator, opened, _ = open_run(
         algorithm, learner, plan, Path(state),
-        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
     )  # fmt: skip
-    evaluate = learner.evaluate if test is not None else None
     reason = Federation(grid, coordinator, opened, evaluate, pace or Pace()).run()
     log.info("the run has ended: %s", reason)
     return reason

@@ -19,6 +19,7 @@ from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from offbeat.core.buffers import bare
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.model import Model
@@ -39,6 +40,7 @@ class Together:
     """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
 
     def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
+        objective = bare(objective)  # a model with buffers is refused, and one without has none to keep
         _check(learner, objective)
         _probe(learner)
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()

@@ -22,6 +22,7 @@ from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.course import Course, halfway, take_up
 from offbeat.local.representation import Represent, representing
+from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
 from offbeat.local.workbench import Workbench
 
@@ -187,6 +188,7 @@ class TorchLearner:
             lr=lr,
             steps=steps,
             represent=represent,
+            integers=bench.integers,
         )
         run.shared = run.shaped(base.shared.to(device))
         return run
@@ -220,6 +222,27 @@ class TorchLearner:
                     correct += int((output.argmax(1) == y).sum())
         mean = {"loss": loss / len(test.y)}
         return {**mean, "accuracy": correct / len(test.y)} if classifies else mean
+
+    def estimated(self, model: Model, seed: int) -> Model:
+        """`model`, with BatchNorm's running statistics estimated from samples drawn for this seed.
+
+        They are at most 2,048 of all that the clients have or, where there is no client, of the test set.
+        Raises `UsageError` where there are fewer than two.
+        """
+        ready, clients = self.prepare(), len(self.data.indices) > 0
+        there = self.data.indices if clients else torch.arange(len(self.data.test.y))
+        if len(there) < 2:
+            raise UsageError(
+                f"running statistics cannot be estimated from {len(there)} samples: give at least two, or "
+                "choose buffers follow or mean"
+            )
+        chance = stream(seed, Purpose.STATISTICS)
+        drawn = chance.choice(len(there), min(SAMPLES, len(there)), replace=False)
+        rows, x = there[torch.from_numpy(drawn)], ready.x if clients else self.data.test.x
+        device = self.training.device
+        with torch.random.fork_rng(devices=[]):
+            seed_layers(int(chance.integers(2**63)), device)
+            return estimate(ready.bench, model, (x[part.to(x.device)].to(device) for part in pieces(rows)))
 
     def prepare(self) -> "Ready":
         """The workbench and the data on their device, made at first use in each process."""

@@ -25,7 +25,7 @@ class Workbench:
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
         self.float_names = [e.name for e in self.layout.section("parameter", "buffer")]
         self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
-        self._integers = [tensors[e.name] for e in self.layout.section("integer")]
+        self.integers = [tensors[e.name] for e in self.layout.section("integer")]
         self._device = device
         persistent = self.module.state_dict(keep_vars=True)
         self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
@@ -40,14 +40,14 @@ class Workbench:
                 buffer.copy_(made)
             integers = model.integers.to(self._device)
             for tensor, view in zip(
-                self._integers, self._views(integers, self.layout.section("integer")), strict=True
+                self.integers, self._views(integers, self.layout.section("integer")), strict=True
             ):
                 tensor.copy_(view)
         return views[: len(self.parameters)]
 
     def tensors(self) -> list[Tensor]:
         """Everything that training writes to, as it is now: parameters, and buffers of any kind."""
-        return [*self._floats, *self._integers, *(buffer for buffer, _ in self._scratch)]
+        return [*self._floats, *self.integers, *(buffer for buffer, _ in self._scratch)]
 
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
         """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
@@ -55,8 +55,8 @@ class Workbench:
             values = self._room()
             torch._foreach_copy_(self.floats(values), self._floats)
             integers = (
-                torch.cat([t.reshape(-1).to(torch.int64) for t in self._integers])
-                if self._integers
+                torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers])
+                if self.integers
                 else torch.zeros(0, dtype=torch.int64)
             )
             return values.cpu().sub_(base.values), integers.cpu()

@@ -11,7 +11,9 @@ from typing import Any, Protocol
 import torch
 
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Completion, as_it_is, completion
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
 from offbeat.data.dataset import Dataset
@@ -20,6 +22,7 @@ from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.coordinator import Coordinator
+from offbeat.net.evaluator import Evaluate
 from offbeat.net.link import LinkClosedError, OnLink, ServerLink
 from offbeat.net.links import tell_the_end
 from offbeat.net.plan import Plan, evaluating_learner, make_plan
@@ -166,14 +169,25 @@ def open_service(
 
     The process computes with one thread from here on, as the simulator does: more would change the last bits.
     """
+    evaluate, complete = judging(algorithm, learner, plan, evaluates)
     coordinator, opened, name = open_run(
         algorithm, learner, plan, directory,
-        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
     )  # fmt: skip
-    return Service(
-        coordinator, opened,
-        evaluate=learner.evaluate if evaluates else None, clock=clock, label=name, linger=linger,
-    )  # fmt: skip
+    return Service(coordinator, opened, evaluate=evaluate, clock=clock, label=name, linger=linger)
+
+
+def judging(
+    algorithm: Algorithm, learner: TorchLearner, plan: Plan, evaluates: bool
+) -> tuple[Evaluate | None, Completion]:
+    """How a server measures global models, if it `evaluates` them, and what makes the last one final."""
+    initial = learner.initial(plan.seed)
+    complete = completion(algorithm.buffers, learner if evaluates else None, initial, plan.seed)
+
+    def evaluate(model: Model) -> Metrics:
+        return learner.evaluate(complete(model))
+
+    return evaluate if evaluates else None, complete
 
 
 def open_run(
@@ -186,6 +200,7 @@ def open_run(
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    complete: Completion = as_it_is,
 ) -> tuple[Coordinator, State, str]:
     """The coordinator of a run and its state directory, new or as they were left, and the run's label."""
     torch.set_num_threads(1)
@@ -200,7 +215,7 @@ def open_run(
         batch_size=plan.training.batch_size,
     )  # fmt: skip
     if found is not None:
-        state = State.reopen(directory, coordinator, checkpoint_seconds)
+        state = State.reopen(directory, coordinator, checkpoint_seconds, complete)
     else:
         meta = {
             "offbeat": __version__,
@@ -213,7 +228,7 @@ def open_run(
             "plan": plan.document(),
             "initial": _digest(initial),
         }
-        state = State.create(directory, meta, coordinator, checkpoint_seconds)
+        state = State.create(directory, meta, coordinator, checkpoint_seconds, complete)
     name = str(found.meta["label"]) if found is not None else label or algorithm.name
     return coordinator, state, name
 

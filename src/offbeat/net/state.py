@@ -14,6 +14,7 @@ from typing import Any, Self
 
 import torch
 
+from offbeat.core.buffers import Completion, as_it_is
 from offbeat.core.errors import RunError
 from offbeat.core.events import TaskId
 from offbeat.core.journal import Row
@@ -42,10 +43,15 @@ _FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 
 
 class State:
-    """The writing end of a state directory; one process at a time has it."""
+    """The writing end of a state directory; one process at a time has it.
 
-    def __init__(self, store: RunStore, pause: float = CHECKPOINT_SECONDS) -> None:
-        self.directory = store.directory
+    `complete` makes of the last global model the final one.
+    """
+
+    def __init__(
+        self, store: RunStore, pause: float = CHECKPOINT_SECONDS, complete: Completion = as_it_is
+    ) -> None:
+        self.directory, self._complete = store.directory, complete
         self._store, self._pause = store, pause
         self._least_pause = pause
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
@@ -65,9 +71,10 @@ class State:
         meta: Mapping[str, Any],
         coordinator: Coordinator,
         pause: float = CHECKPOINT_SECONDS,
+        complete: Completion = as_it_is,
     ) -> Self:
         """Begin a state directory, with the initial model in it; refuses one that holds a run already."""
-        state = cls(RunStore.create(directory, meta, []), pause)
+        state = cls(RunStore.create(directory, meta, []), pause, complete)
         try:
             state.checkpoint(coordinator)
         except BaseException:
@@ -76,12 +83,18 @@ class State:
         return state
 
     @classmethod
-    def reopen(cls, directory: Path, coordinator: Coordinator, pause: float = CHECKPOINT_SECONDS) -> Self:
+    def reopen(
+        cls,
+        directory: Path,
+        coordinator: Coordinator,
+        pause: float = CHECKPOINT_SECONDS,
+        complete: Completion = as_it_is,
+    ) -> Self:
         """Go on with a state directory: brings the coordinator, which must be new, to where it was.
 
         Raises `RunError` where the journal cannot be repeated or a file is missing.
         """
-        state = cls(RunStore.reopen(directory), pause)  # first: nobody else may write from here on
+        state = cls(RunStore.reopen(directory), pause, complete)  # first: nobody else may write from here on
         try:
             recover(read_run(directory), coordinator)
             state._store.set_meta({"status": "running"})
@@ -146,7 +159,7 @@ class State:
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> None:
         """The run has ended: its final model, by tensor names."""
-        model, reason = coordinator.tensors.model, coordinator.stopped or ""
+        model, reason = self._complete(coordinator.tensors.model), coordinator.stopped or ""
         self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
         self._log.delete()
         self.close()

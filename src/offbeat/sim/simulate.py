@@ -14,6 +14,7 @@ import torch
 
 from offbeat.algorithms import recorded_name
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import completion
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.global_model import GlobalModel
@@ -75,6 +76,7 @@ def simulate(
     check_seed(seed)
     learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
+    complete = completion(algorithm.buffers, learner, initial, seed)
     recorder = MemoryRecorder()
     store: RunStore | None = None
     with (
@@ -88,13 +90,13 @@ def simulate(
             meta |= {"initial": _digest(initial), "batched": isinstance(executor, Batched)}
             store = RunStore.create(Path(out), meta, _client_rows(learner))
         clients = ClientStates(store.directory if store else None, client_memory)
-        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
+        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
         simulation = Simulation(
             algorithm, population, learner, work.tensors.model.layout.nbytes,
             seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
         )  # fmt: skip
-        _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=True)
-    return _result(simulation, work, recorder, store)
+        model = _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=True)
+    return _result(simulation, work, model, recorder, store)
 
 
 def resume(
@@ -123,6 +125,7 @@ def resume(
     initial = learner.initial(seed)
     if record.status == "finished":
         return _finished(record, initial.layout)
+    complete = completion(algorithm.buffers, learner, initial, seed)
     _check_algorithm(record, algorithm)
     _check_executor(record, executor)
     if record.meta["initial"] != _digest(initial):
@@ -130,7 +133,7 @@ def resume(
     with _single_threaded(), _frozen(), _started(learner, algorithm, workers, executor) as trainer:
         store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         clients = ClientStates(store.directory, client_memory)
-        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed)
+        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
         try:
             record = read_run(Path(directory))  # as whoever held the lock before left it
             if record.status == "finished":
@@ -153,8 +156,8 @@ def resume(
         with deferred_interrupts() as interrupted:
             store.set_meta({"status": "running"})
             fresh = checkpoint is None
-            _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=fresh)
-    return _result(simulation, work, MemoryRecorder(), store)
+            model = _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=fresh)
+    return _result(simulation, work, model, MemoryRecorder(), store)
 
 
 # ---- before ----
@@ -305,8 +308,8 @@ def _to_the_end(
     interrupted: Callable[[], bool],
     *,
     fresh: bool,
-) -> None:
-    """Step until the run stops, with checkpoints; an interruption leaves one behind."""
+) -> Model:
+    """Step to the final model, with checkpoints; an interruption leaves one behind."""
     pace = Pace(simulation)
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
@@ -329,6 +332,7 @@ def _to_the_end(
                 raise KeyboardInterrupt
         if watch:
             watch(pace.progress())
+        return work.completed()
     except BaseException as error:
         if store:
             store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
@@ -338,8 +342,10 @@ def _to_the_end(
 # ---- after ----
 
 
-def _result(simulation: Simulation, work: Live, recorder: MemoryRecorder, store: RunStore | None) -> Run:
-    reason, summary, model = simulation.stop_reason or "", summarise(simulation, work), work.tensors.model
+def _result(
+    simulation: Simulation, work: Live, model: Model, recorder: MemoryRecorder, store: RunStore | None
+) -> Run:
+    reason, summary = simulation.stop_reason or "", summarise(simulation, work)
     if store is None:
         return Run(model, summary, reason, recorder)
     try:

@@ -10,6 +10,7 @@ from typing import Protocol
 from msgspec.structs import replace
 
 from offbeat.core.algorithm import Task
+from offbeat.core.buffers import Completion, as_it_is
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Aggregate, Discard, Send, Train, Upload
 from offbeat.core.errors import RunError
@@ -17,6 +18,7 @@ from offbeat.core.events import Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, spread
 from offbeat.core.learner import Inputs, LocalResult, LocalTask
+from offbeat.core.model import Model
 from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import Metric
@@ -62,12 +64,19 @@ class Work(Protocol):
 
 
 class Live:
-    """Trains on an executor and aggregates into a global model."""
+    """Trains on an executor and aggregates into a global model, which `complete` makes fit to be judged."""
 
     def __init__(
-        self, tensors: GlobalModel, executor: Executor, clients: ClientStates, codec: Codec | None, seed: int
+        self,
+        tensors: GlobalModel,
+        executor: Executor,
+        clients: ClientStates,
+        codec: Codec | None,
+        seed: int,
+        complete: Completion = as_it_is,
     ) -> None:
         self.tensors, self.clients = tensors, clients
+        self._complete = complete
         self._executor, self._codec, self._seed = executor, codec, seed
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
@@ -151,8 +160,12 @@ class Live:
     def evaluate(self, version: int) -> Metrics:
         """Evaluate, once a version."""
         if self._evaluated is None or self._evaluated[0] != version:
-            self._evaluated = (version, self._executor.evaluate(self.tensors.model))
+            self._evaluated = (version, self._executor.evaluate(self.completed()))
         return self._evaluated[1]
+
+    def completed(self) -> Model:
+        """The current version, complete."""
+        return self._complete(self.tensors.model)
 
 
 class Recorded:

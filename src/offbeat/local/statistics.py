@@ -1,0 +1,66 @@
+"""Running statistics estimated anew: what BatchNorm layers must know of their inputs when they do not train.
+
+Batches go through the module in training mode, and a layer's statistics are the plain averages of theirs, as
+with `momentum=None`. A layer that the module itself keeps out of training mode is frozen: it keeps its own.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+from offbeat.core.errors import UsageError
+from offbeat.core.model import Model
+from offbeat.core.objective import flat
+from offbeat.local.workbench import Workbench
+
+SAMPLES = 2048
+BATCH = 256  # the larger, the nearer a later layer's inputs are to those it will have
+
+
+def estimate(bench: Workbench, model: Model, batches: Iterable[Tensor]) -> Model:
+    """`model`, with the running statistics that its parameters give over `batches`, all of about one size.
+
+    The layers' counters are then the number of batches; other buffers are the model's. Raises `UsageError`
+    for a module with statistics of another kind.
+    """
+    bench.load(model)
+    bench.module.train()
+    with torch.no_grad(), _averaging(bench.module):
+        for batch in batches:
+            bench.module(bench.laid_out(batch))
+    values, integers = model.values.clone(), model.integers
+    values[model.layout.parameters :] = flat(bench.buffers)
+    if bench.integers:
+        integers = flat([tensor.to(torch.int64) for tensor in bench.integers]).to("cpu")
+    return Model(model.layout, values, integers, model.shared)
+
+
+def pieces(rows: Tensor) -> Sequence[Tensor]:
+    """As few batches of at most `BATCH` rows as there can be; no two differ by more than one row."""
+    return rows.tensor_split(-(-len(rows) // BATCH))
+
+
+@contextmanager
+def _averaging(module: nn.Module) -> Iterator[None]:
+    """While open, each BatchNorm layer in training mode keeps the plain average over its batches."""
+    momenta: dict[_BatchNorm, float | None] = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, _InstanceNorm) and layer.track_running_stats:
+            raise UsageError(
+                f"the running statistics of {name} ({type(layer).__name__}) cannot be estimated, only "
+                "BatchNorm's: make it with track_running_stats=False, or choose buffers follow or mean"
+            )
+        if isinstance(layer, _BatchNorm) and layer.track_running_stats and layer.training:
+            momenta[layer] = layer.momentum
+    for layer in momenta:
+        layer.reset_running_stats()
+        layer.momentum = None
+    try:
+        yield
+    finally:
+        for layer, momentum in momenta.items():
+            layer.momentum = momentum
