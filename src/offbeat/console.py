@@ -15,7 +15,7 @@ from offbeat.sim.run import Summary
 
 PLAIN_SECONDS = 10.0
 
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
+out = Console(highlight=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False)
 
 

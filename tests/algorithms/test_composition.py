@@ -9,6 +9,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.over_radio import Slots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 
@@ -198,3 +199,14 @@ def test_a_composed_algorithm_runs_and_resumes_from_its_record(tmp_path, learner
     again = ob.algorithms.build(ALGORITHMS, record.meta["algorithm"])
     assert again == composed
     assert torch.equal(ob.resume(tmp_path / "run", again, WORLD, learner).model.values, run.model.values)
+
+
+@pytest.mark.parametrize("first", [ob.fedasmu(), ob.compose(ob.fedbuff(2, epochs=2), requests=ob.fedasmu())])
+def test_what_is_composed_can_be_composed_again(first: ob.Algorithm) -> None:
+    """Also where it is on the radio and asks for fresh models: both stay."""
+    slots = Slots(1.0)
+    at_once = ob.compose(first, radio=slots, server_steps=ob.fedavgm(momentum=0.5))
+    in_turn = ob.compose(ob.compose(first, radio=slots), server_steps=ob.fedavgm(momentum=0.5))
+    assert in_turn == at_once
+    with pytest.raises(UsageError, match="is on the radio already"):
+        ob.compose(in_turn, radio=slots)

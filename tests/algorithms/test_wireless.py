@@ -298,3 +298,21 @@ def test_a_codec_and_the_radio_for_any_algorithm_by_options():
         assert words in str(caught.value)
     with pytest.raises(UsageError, match="wireless is on the radio already: leave radio out"):
         build(ALGORITHMS, {"name": "wireless", "with": {"radio": {"slot": 1.0}}})
+
+
+def test_weights_too_small_or_too_large_for_numbers():
+    """γ^2000 = 0 in floating point, yet γ^1999 is twice that; 10^2000 is no number."""
+    from offbeat.core.algorithm import Task, Update
+    from offbeat.core.model import Layout, Model
+
+    none = torch.zeros(0, dtype=torch.int64)
+    now = Model(Layout.flat(1), torch.tensor([0.0]), none)
+    updates = [
+        Update(
+            Task(i, i, 0, 1, 0.0, samples=1), now, torch.tensor([3.0 * i]), none, note={"ages": [2000, 1999]}
+        )
+        for i in range(2)
+    ]
+    assert AgeWeighted(0.5).step(updates, now, {}).item() == pytest.approx(2.0)  # (0 + 2 · 3) / 3
+    with pytest.raises(ob.UsageError, match=r"gamma = 10\.0 is not allowed: its power of 2000"):
+        AgeWeighted(10.0).step(updates, now, {})

@@ -505,3 +505,28 @@ def test_a_reader_that_has_seen_enough(recipe: str, offbeat: Any) -> None:
     )
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
+
+
+def test_letters_that_the_locale_has_not() -> None:
+    """Equations have Greek letters: where they cannot be printed, their numbers are."""
+    answer = process("algorithms", "fedavgm", PYTHONIOENCODING="ascii")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert r"\u03b2" in answer.out
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", ["algorithms", "recipes digits"])
+def test_output_to_a_full_disk(command: str) -> None:
+    done = subprocess.run(
+        f"{OFFBEAT} {command} > /dev/full", shell=True, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr == "offbeat: the output cannot be written: No space left on device\n"
+
+
+def test_without_an_output() -> None:
+    done = subprocess.run(
+        f"{OFFBEAT} algorithms >&-", shell=True, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")

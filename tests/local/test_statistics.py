@@ -213,7 +213,9 @@ def test_buffers_that_are_no_statistics_stay() -> None:
 
 def test_other_running_statistics_are_refused_before_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     module = nn.Sequential(
-        nn.Flatten(), nn.Unflatten(1, (1, 1)), nn.InstanceNorm1d(1, track_running_stats=True)
+        nn.Flatten(),
+        nn.Unflatten(1, (1, 1)),
+        nn.InstanceNorm1d(1, affine=True, track_running_stats=True),
     )
     algorithm, learner = replace(ob.fedavg(steps=1), buffers="recompute"), tiny(FIRST, module=module)
 

@@ -1,5 +1,6 @@
 """Worker processes that die, fail and go away: results do not depend on it, and nothing is left behind."""
 
+import errno
 import multiprocessing
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from sim_worlds import CALM, Wrapped, digits, make, normed, outcome
+from torch import nn
 
 import offbeat as ob
 import offbeat.sim.simulate as module
@@ -53,6 +55,25 @@ class Sometimes(Wrapped):
         if task.task == 2 and not self.flag.exists():
             self.flag.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wide() -> nn.Module:
+    """A client's state of it, 1.5 MB, is longer than any pipe holds."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5000), nn.Tanh(), nn.Linear(5000, 10))
+
+
+@pytest.fixture
+def not_for_good() -> Any:
+    """Ends a test that would wait for good."""
+
+    def end(_number: int, _frame: Any) -> None:
+        raise TimeoutError("nothing happens any more")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(120)
+    yield
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(autouse=True)
@@ -179,3 +200,27 @@ def test_fewer_than_no_workers(learner: ob.TorchLearner, tmp_path: Path) -> None
     with pytest.raises(ob.UsageError, match=r"workers = -1 is not allowed"):
         ob.simulate(make("fedavg"), CALM, learner, until=UNTIL, workers=-1, out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("not_for_good")
+def test_long_client_states_go_both_ways_at_once() -> None:
+    """A worker is given its next task, with a state, while it sends the state of the one it has done."""
+    learner, until = digits(wide), ob.Until(versions=5)
+    alone = ob.simulate(ob.scaffold(steps=1), CALM, learner, until=until)
+    assert outcome(ob.simulate(ob.scaffold(steps=1), CALM, learner, until=until, workers=1)) == outcome(alone)
+
+
+def test_too_little_shared_memory(
+    learner: ob.TorchLearner, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As in a container, whose /dev/shm is small: to write where no page is would end this process."""
+    room = iter([True, True, True, False])
+
+    def allocate(_file: int, _start: int, _size: int) -> None:
+        if not next(room):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", allocate)
+    with pytest.raises(ob.RunError, match=r"no shared memory for a model of .* bytes \(No space left"):
+        ob.simulate(make("fedavg"), CALM, learner, until=UNTIL, workers=2, out=tmp_path / "run")
+    assert ob.read_run(tmp_path / "run").status == "failed"

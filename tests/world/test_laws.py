@@ -120,11 +120,18 @@ def test_ranges_and_clipping():
         lambda: Pareto(1.0, 0.0),
         lambda: LogNormal(1.0, -1.0),
         lambda: Zipf(1.0, 1.0),
+        lambda: Zipf(1.0, float("inf")),
+        lambda: Ratio(1.0, float("inf")),
     ],
 )
 def test_parameters_out_of_range_are_refused(make):
     with pytest.raises(ValueError, match="should be"):
         make()
+
+
+def test_a_ratio_whose_slowest_is_infinite_is_refused():
+    with pytest.raises(ValueError, match=r"fastest = 1e\+300 times ratio = 1e\+09 is infinite"):
+        Ratio(1e300, 1e9)
 
 
 def test_the_quantity_of_one_client():

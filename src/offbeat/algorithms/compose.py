@@ -58,16 +58,17 @@ def compose(
     """
     source = requests or base
     schedule, goal = _schedule(base), _objective(objective or base)
-    merge = bare(source.objective)
-    if isinstance(source.schedule, Asking) and isinstance(merge, FreshMerge):
-        schedule = replace(source.schedule, schedule=schedule)
+    asking, merge = _off_air(source.schedule), bare(source.objective)
+    if isinstance(asking, Asking) and isinstance(merge, FreshMerge):
+        schedule = replace(asking, schedule=schedule)
         goal = replace(merge, objective=goal)
     elif requests is not None:
         raise UsageError(f"{requests.name} has no requests for fresh models: take those of fedasmu")
-    if radio is not None:
-        if Feature.RADIO in schedule.needs:
-            raise UsageError(f"{base.name} is on the radio already: leave radio out")
-        schedule = OverRadio(schedule, radio)
+    if radio is not None and Feature.RADIO in base.schedule.needs:
+        raise UsageError(f"{base.name} is on the radio already: leave radio out")
+    slots = base.schedule.slots if isinstance(base.schedule, OverRadio) else radio
+    if slots is not None:
+        schedule = OverRadio(schedule, slots)
     parts = {
         "aggregator": aggregator,
         "objective": objective,
@@ -126,8 +127,12 @@ def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any)
     return build(factories, own)
 
 
+def _off_air(schedule: Schedule) -> Schedule:
+    return schedule.schedule if isinstance(schedule, OverRadio) else schedule
+
+
 def _schedule(algorithm: Algorithm) -> Schedule:
-    schedule = algorithm.schedule
+    schedule = _off_air(algorithm.schedule)
     return schedule.schedule if isinstance(schedule, Asking) else schedule
 
 

@@ -80,7 +80,8 @@ class FreshMerge(Objective):
             before = loss()
             own = [*run.values, *run.buffers]
             direction = torch._foreach_sub(list(fresh.values[: len(run.parameters)]), run.values)
-            torch._foreach_lerp_(own, list(fresh.values), beta)
+            received = [value.to(w.dtype) for value, w in zip(fresh.values, own, strict=True)]
+            torch._foreach_lerp_(own, received, beta)
         run.scratch["merge"] = before, direction, by_gamma, by_upsilon
         run.scratch["merged"] = {"beta": beta}
 

@@ -12,7 +12,7 @@ on the client's behalf, and neither a replay nor a resumed run needs a model to 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
-from math import cos, log, pi
+from math import cos, isfinite, log, pi
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -262,5 +262,7 @@ class Asking(Schedule):
 
     def _learn(self, event: Arrived, state: Asked) -> None:
         after = state.after.pop(event.task, None)
-        if after is not None and event.steps > after:  # else it was recalled before it asked
-            self.selector.learn(event.client, event.metrics.get("reward", 0.0), state.selector)
+        reward = event.metrics.get("reward", 0.0)
+        if after is None or event.steps <= after or not isfinite(reward):
+            return  # it was recalled before it asked, or its training has diverged
+        self.selector.learn(event.client, reward, state.selector)

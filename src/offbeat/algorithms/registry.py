@@ -80,7 +80,7 @@ def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
                 made = checked(*args, **kwargs)
             except ValidationError as error:
                 known = _siblings(signature, pick(error)["loc"])
-                raise UsageError(f"{name}: {explain(error, known)}") from None
+                raise UsageError(f"{name}: {explain(error, known, list(signature.parameters))}") from None
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return replace(made, name=name, hyperparameters=_plain(bound.arguments))
@@ -100,15 +100,28 @@ def factory_of(factories: Mapping[str, Factory[...]], name: object) -> Factory[.
 
 def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> list[str]:
     """The options there are where an unknown one was found, such as in `staleness`."""
+    names = list(signature.parameters)
     if len(location) < 2:
-        return list(signature.parameters)
-    kinds = get_args(get_args(signature.parameters[str(location[0])].annotation)[0])
+        return names
+    first = location[0]  # an argument given by its place has a number
+    kinds = get_args(
+        get_args(signature.parameters[names[first] if isinstance(first, int) else first].annotation)[0]
+    )
     fields = [getattr(kind, "__pydantic_fields__", {}) for kind in kinds]
     return [name for own in fields if "kind" in own and own["kind"].default == location[1] for name in own]
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: asdict(v) if is_dataclass(v) and not isinstance(v, type) else v for k, v in arguments.items()}
+    """Arguments as a run records them: mappings, and Python's numbers in place of NumPy's or PyTorch's."""
+    return {name: _plain_value(value) for name, value in arguments.items()}
+
+
+def _plain_value(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return _plain(value)
+    return value.item() if hasattr(value, "item") else value
 
 
 _BOUNDS = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}

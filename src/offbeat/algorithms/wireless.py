@@ -45,6 +45,7 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
+from offbeat.core.staleness import Age
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import CLOSED
 from offbeat.local.objectives import Plain, Proximal
@@ -217,7 +218,10 @@ class AgeWeighted(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the weighted mean of the models: nothing of the global model stays."""
         ages = updates[0].note.get("ages") or [u.task.staleness for u in updates]
-        weights = [u.task.samples * self.gamma**a for u, a in zip(updates, ages, strict=True)]
+        power = Age(self.gamma)
+        weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
+        if not any(weights):  # too small for numbers: it is the differences of the ages that count
+            weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
         return toward_models(updates, [weight / sum(weights) for weight in weights], model)
 
 

@@ -5,6 +5,8 @@ Exit codes: 0 done, 1 a run failed, 2 wrong usage, 130 interrupted.
 
 import os
 import sys
+from errno import ENOSPC
+from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
@@ -66,6 +68,9 @@ app.command(name="simulate-like")(deployed.simulate_like_command)
 
 def main() -> None:
     """Run the command line; every expected error is one line on stderr."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):  # Greek letters where the locale has none
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = app(standalone_mode=False) or 0
         if code == _INTERRUPTED:
@@ -81,6 +86,11 @@ def main() -> None:
         _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        if error.errno != ENOSPC:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is left to print
+        _fail(f"the output cannot be written: {error.strerror}", 1)
 
 
 def _fail_of_command_line(error: Any) -> None:

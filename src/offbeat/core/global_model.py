@@ -9,10 +9,12 @@ from collections.abc import Iterable
 
 import torch
 from msgspec.structs import replace
+from torch import Tensor
 
 from offbeat.core.algorithm import Algorithm, Task, Update
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
+from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
@@ -81,7 +83,8 @@ class GlobalModel:
         if command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
-        layout, policy = self.model.layout, self._algorithm.buffers
+        layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
+        _check_step(step, values, self._algorithm)
         if policy != "follow" and layout.parameters < layout.values:
             # after momentum and the like: a mean, not a step towards it; or nothing, whatever has rounded it
             step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
@@ -90,8 +93,25 @@ class GlobalModel:
             integers = max(reversed(updates), key=lambda u: u.task.arrival).integers
         if layout.shared:
             shared = _mean_over_all_clients(updates, shared)
-        self.model = Model(layout, step.add_(self.model.values), integers, shared)
+        self.model = Model(layout, step.add_(values), integers, shared)
         self.version = command.version
+
+
+def _check_step(step: object, values: Tensor, algorithm: Algorithm) -> None:
+    """Whether it is a step that an aggregator and server steps of one's own have given."""
+    if step is values:
+        found = "the model itself, whose values must stay: give a fresh tensor"
+    elif not isinstance(step, Tensor) or step.dtype is not values.dtype or not step.is_same_size(values):
+        found = f"{_described(step)}: give {_described(values)}, the change of the model's flat values"
+    else:
+        return
+    raise AlgorithmError(f"the step of {type(algorithm.aggregator).__name__} and the server steps is {found}")
+
+
+def _described(step: object) -> str:
+    if not isinstance(step, Tensor):
+        return f"a {type(step).__name__}"
+    return f"a tensor of {step.dtype} of shape {tuple(step.shape)}"
 
 
 def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from math import prod
 import msgspec
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from offbeat.core.errors import UsageError
 
@@ -98,6 +99,15 @@ class Layout:
 
 
 def _entry(name: str, tensor: Tensor, section: str) -> Entry:
+    if is_lazy(tensor):
+        raise UsageError(
+            f"model tensor {name} has no shape yet: call the module once with a batch, so that its lazy "
+            "layers know theirs"
+        )
+    if tensor.is_complex():
+        raise UsageError(
+            f"model tensor {name} is complex: use two real ones, or a buffer that is not persistent"
+        )
     if section != "integer" and tensor.dtype not in _FLOATS:
         raise UsageError(
             f"model tensor {name} has dtype {tensor.dtype}: models travel as float32, so use float32, "

@@ -7,6 +7,7 @@ streams of different keys never overlap.
 """
 
 from enum import IntEnum
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -77,7 +78,7 @@ def below(bound: int, generator: np.random.Generator) -> int:
 
 
 def check_seed(seed: int) -> int:
-    """Return `seed` if it is usable: 0 ≤ seed < 2⁶³."""
-    if not 0 <= seed < 2**63:
+    """Return `seed` as an int, if it is usable: 0 ≤ seed < 2⁶³, of Python's kind or NumPy's."""
+    if not (hasattr(seed, "__index__") and 0 <= (seed := index(seed)) < 2**63):
         raise UsageError(f"seed = {seed} is not allowed: give an integer from 0 to 2^63 - 1")
     return seed

@@ -1,6 +1,6 @@
 """One clear line out of a validation error: the option, its value, what is allowed."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 from pydantic import ConfigDict, ValidationError
@@ -19,9 +19,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
 
-def explain(error: ValidationError, known: Iterable[str] = ()) -> str:
-    """The first problem of a validation error as one line; `known` names the options there are."""
+def explain(error: ValidationError, known: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
+    """The first problem of a validation error as one line; `known` names the options there are.
+
+    `arguments` are the names of arguments that may have been given by their place.
+    """
     problem = pick(error)
+    first, *inner = problem["loc"] or ("",)
+    if isinstance(first, int) and first < len(arguments):
+        problem["loc"] = (arguments[first], *inner)
     path = ".".join(str(part) for part in problem["loc"] if _is_name(part))
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):

@@ -142,13 +142,13 @@ class _Sgd:
     ) -> None:
         self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
         self._shrinks, self._anchored = bool(decay or mu), bool(mu)
-        self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
+        self._anchors = {s: s.values[: len(rate)].clone() for s in slots if s.trains} if mu else {}
         rooms = {s: Slots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
         self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
 
     def step(self, gradients: Mapping[Slots, Sequence[Gradient]]) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
-        for slots in self._anchors or gradients:  # the proximal term gives each parameter a gradient
+        for slots in self._anchors or gradients:  # the proximal term gives each that is not frozen a gradient
             values, parts = slots.active, gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)

@@ -76,10 +76,10 @@ class TorchLearner:
     def initial(self, seed: int) -> Model:
         """The module's weights, or those the seed gives its maker."""
         if isinstance(self._module, nn.Module):
-            return Model.of(self._module)
+            return _model_of(self._module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
-            return Model.of(self._module())
+            return _model_of(self._module())
 
     def train(
         self,
@@ -142,11 +142,13 @@ class TorchLearner:
             run = self._run(base, inputs, anchor, represent, lr, task.steps)
             total = torch.zeros((), device=training.device)
             objective.begin(run)
-            optimizer = training.build(bench.parameters, lr)
+            optimizer = training.build(bench.trainable, lr)
             yield Course(bench, base, task.base, objective, optimizer, run, total)
 
     def _step(self, course: Course, x: Tensor, y: Tensor) -> None:
         course.optimizer.zero_grad()
+        for parameter in course.bench.frozen:  # what the objective gave it
+            parameter.grad = None
         loss = self.loss(course.bench.module(x), y)
         course.objective.loss(course.run, loss).backward()  # type: ignore[no-untyped-call]
         course.objective.adjust(course.run)
@@ -165,7 +167,7 @@ class TorchLearner:
         own = course.objective.end(run)
         delta, integers = course.bench.delta(course.base)
         metrics = {"loss": float(course.total) / run.steps, **own}
-        state = {name: tensor.to("cpu") for name, tensor in run.state.items()}
+        state = _kept(run.state, course.bench)
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
@@ -208,6 +210,8 @@ class TorchLearner:
     def evaluate(self, model: Model) -> Metrics:
         """Mean loss over the test set, and accuracy where the output is one score per class."""
         bench, test = self.prepare().bench, self.data.test
+        if not len(test.y):
+            raise UsageError("the test set has no samples: give it some, or evaluate = None")
         bench.load(model)
         bench.module.eval()
         loss, correct, classifies = 0.0, 0, False
@@ -265,6 +269,28 @@ class Ready:
     bench: Workbench
     x: Tensor
     y: Tensor
+
+
+def _kept(state: Tensors, bench: Workbench) -> Tensors:
+    """A client's new state, on the CPU; copied, where it is in the module, which the next task writes to."""
+    if not state:
+        return {}
+    module = {tensor.untyped_storage().data_ptr() for tensor in bench.tensors()}
+    return {
+        name: tensor.detach().to("cpu", copy=tensor.untyped_storage().data_ptr() in module)
+        for name, tensor in state.items()
+    }
+
+
+def _model_of(module: nn.Module) -> Model:
+    """Its weights. Raises `UsageError` for a module that has none to train."""
+    model = Model.of(module)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise UsageError(
+            f"{type(module).__name__} has no parameter to train: all are frozen (requires_grad = False), "
+            "or there is none; leave one to train"
+        )
+    return model
 
 
 def _told(task: LocalTask, inputs: Inputs, step: int) -> tuple[Fresh, Model] | None:

@@ -42,7 +42,10 @@ def representing(bench: Workbench, wanted: bool) -> Iterator[Represent]:
         own = seen[0]
         if values is None:
             return own
-        frozen = {name: v.detach() for name, v in zip(bench.float_names, values, strict=True)}
+        frozen = {
+            name: v.detach().to(dtype)
+            for name, dtype, v in zip(bench.float_names, bench.float_dtypes, values, strict=True)
+        }
         bench.module.eval()
         try:
             with torch.no_grad():

@@ -86,7 +86,7 @@ class Training:
     lr: Positive = 0.1
     batch_size: Annotated[int, Field(ge=1)] = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
     decay: Decay | None = None
     channels_last: bool | None = None
     device: str = "cpu"

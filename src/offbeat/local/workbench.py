@@ -22,8 +22,11 @@ class Workbench:
         self.layout = Layout.of(self.module)
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
+        self.trainable = [p for p in self.parameters if p.requires_grad]
+        self.frozen = [p for p in self.parameters if not p.requires_grad]
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
         self.float_names = [e.name for e in self.layout.section("parameter", "buffer")]
+        self.float_dtypes = [tensors[name].dtype for name in self.float_names]
         self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
         self.integers = [tensors[e.name] for e in self.layout.section("integer")]
         self._device = device

@@ -12,10 +12,18 @@ from shutil import rmtree
 from tempfile import mkdtemp
 from weakref import finalize
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
 from offbeat.runs.files import read_tensors, write_tensors
+
+
+def check_memory(limit: int | None) -> None:
+    """Raises `UsageError` for what is no number of bytes."""
+    if limit is not None and not limit >= 0:
+        raise UsageError(
+            f"client_memory = {limit} is not allowed: give a number of bytes from 0, or None for no limit"
+        )
 
 
 class ClientStates:

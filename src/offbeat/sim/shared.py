@@ -1,10 +1,12 @@
 """Models in memory that processes share: a block holds one model's flat vectors."""
 
+import os
 from multiprocessing.shared_memory import SharedMemory
 
 import torch
 from torch import Tensor
 
+from offbeat.core.errors import RunError
 from offbeat.core.model import Layout
 
 
@@ -17,6 +19,8 @@ class Block:
         size = shared + 4 * layout.shared
         self._memory = SharedMemory(name, create=name is None, size=max(1, size))
         self._owner = name is None
+        if self._owner:
+            _reserve(self._memory)
         self.name = self._memory.name
         self.integers = _tensor(self._memory, torch.int64, layout.integers, 0)
         self.values = _tensor(self._memory, torch.float32, layout.values, values)
@@ -34,6 +38,28 @@ class Block:
         self._memory.close()
         if self._owner:
             self._memory.unlink()
+
+
+def _reserve(memory: SharedMemory) -> None:
+    """Have the system find the block's pages now: where there are none, to write to it ends the process.
+
+    Raises `RunError` where there are none; in a container that is soon.
+    """
+    try:
+        file = os.open(f"/dev/shm/{memory.name}", os.O_RDWR)
+    except OSError:  # another system keeps it elsewhere
+        return
+    try:
+        os.posix_fallocate(file, 0, memory.size)
+    except OSError as error:
+        memory.close()
+        memory.unlink()
+        raise RunError(
+            f"no shared memory for a model of {memory.size} bytes ({error.strerror}): give /dev/shm more "
+            "(in a container: docker run --shm-size), or train with workers = 0"
+        ) from None
+    finally:
+        os.close(file)
 
 
 def _aligned(size: int) -> int:

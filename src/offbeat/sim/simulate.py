@@ -22,7 +22,7 @@ from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Layout, Model
 from offbeat.core.streams import check_seed
 from offbeat.local.learner import TorchLearner
-from offbeat.runs.client_states import ClientStates
+from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.sim.batched import Batched, BatchTraining
@@ -73,7 +73,8 @@ def simulate(
 
     Raises `UsageError` for what cannot be run as asked, `RunError` for a run that fails.
     """
-    check_seed(seed)
+    seed = check_seed(seed)
+    check_memory(client_memory)
     learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
     complete = completion(algorithm.buffers, learner, initial, seed)
@@ -119,6 +120,7 @@ def resume(
     it is. Raises `RunError` if what is given does not repeat the run's journal, or if one of the two trains
     with the executor `Batched` and the other does not.
     """
+    check_memory(client_memory)
     record = read_run(Path(directory))
     seed = record.seed
     learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
@@ -167,6 +169,10 @@ def _people(
     algorithm: Algorithm, world: World, learner: Learner | None, seed: int, until: Until, every: Every
 ) -> tuple[Learner, Population]:
     """The learner and the population, where all agree on who there is."""
+    if not isinstance(algorithm, Algorithm):
+        raise UsageError(
+            f"a {type(algorithm).__name__} is not an Algorithm: call a factory, such as offbeat.fedavg()"
+        )
     clients = world.population(learner.clients if learner else None)
     concurrency = algorithm.schedule.concurrency
     if concurrency is not None and concurrency > clients:
@@ -235,7 +241,7 @@ def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
 def _started(
     learner: Learner, algorithm: Algorithm, workers: int, executor: Batched | OnRay | None
 ) -> Iterator[Executor]:
-    if workers < 0:
+    if not (hasattr(workers, "__index__") and workers >= 0):
         raise UsageError(
             f"workers = {workers} is not allowed: 0 trains in this process, more in so many others"
         )

@@ -24,6 +24,7 @@ from offbeat.core.commands import (
     Train,
     Upload,
 )
+from offbeat.core.errors import UsageError
 from offbeat.core.events import (
     Arrived,
     Begin,
@@ -51,6 +52,7 @@ from offbeat.sim.work import Work
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
+_MOST_EVALUATIONS = 10_000_000  # between two events: each is a row
 _OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
 _ENDS = (Arrived, Lost, Left)
 _TRAINED = (Ready, Arrived)
@@ -229,6 +231,12 @@ class Simulation:
     def _go_on(self, course: Course) -> None:
         """Queue what happens next to a task; once its end is known, it can be trained."""
         time, event = course.next()
+        if not time < _NEVER:  # nor nan
+            raise UsageError(
+                f"a task of {course.steps} steps of client {course.command.client} would take "
+                f"{course.outcome.seconds(course.steps)} seconds: give the world smaller times per step, "
+                "delays or sizes of a model per bandwidth"
+            )
         course.due = max(time, self.now), event
         self._queue.push(*course.due)
         if self._needed(course) and (course.upload is None or not self._trains_all):
@@ -326,6 +334,12 @@ class Simulation:
         """The evaluations due before `time`; at equal times events come first."""
         if self.every.seconds is None:
             return
+        if (time - self._next_evaluation) / self.every.seconds > _MOST_EVALUATIONS:
+            raise UsageError(
+                f"evaluate.seconds = {self.every.seconds:g} would measure the model more than "
+                f"{_MOST_EVALUATIONS} times from {self.now:g} to {time:g} seconds, where nothing happens: "
+                "give more, or versions instead"
+            )
         while self._next_evaluation < time and self.stop_reason is None:
             self._evaluate(self._next_evaluation)
             self._next_evaluation = self.every.seconds * round(self._next_evaluation / self.every.seconds + 1)

@@ -13,7 +13,7 @@ from offbeat.core.algorithm import Task
 from offbeat.core.buffers import Completion, as_it_is
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Aggregate, Discard, Send, Train, Upload
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, spread
@@ -111,7 +111,15 @@ class Live:
         """What arrives of an update, and as metric "bits" what it took, with what goes along as it is."""
         assert self._codec is not None
         generator = stream(self._seed, Purpose.CODEC, task=task)
-        delta, charged = self._codec.apply(result.delta, bits, generator)
+        try:
+            delta, charged = self._codec.apply(result.delta, bits, generator)
+        except UsageError:
+            if bool(result.delta.isfinite().all()):
+                raise
+            raise RunError(
+                f"the update of task {task} has infinities or NaN, which no codec can encode: its training "
+                "has diverged; give a smaller learning rate"
+            ) from None
         layout = self.tensors.model.layout
         total = charged + 64 * layout.integers + 32 * layout.shared
         return replace(result, delta=delta, metrics={**result.metrics, "bits": total})

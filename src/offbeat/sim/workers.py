@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from multiprocessing.connection import Connection, wait
 from pickle import PicklingError
+from queue import SimpleQueue
+from threading import Thread
 from typing import Any
 
 import torch
@@ -157,13 +159,13 @@ class Workers:
 
     def _assign(self, worker: _Worker, job: _Job) -> None:
         assert self._layout is not None
+        worker.jobs.append(job)  # first: whatever happens, what it holds is let go with the worker's
         job.result = self._free.pop() if self._free else Block(self._layout)
         fresh = self._share(job.inputs.fresh) if job.inputs.fresh else None
         state = _arrays(job.inputs.state)
         layout = None if worker.layout is self._layout else self._layout
         message = (job.task, self._share(job.base), fresh, state, job.result.name, layout)
         worker.layout = self._layout
-        worker.jobs.append(job)
         try:
             worker.connection.send(message)
         except ConnectionError:
@@ -246,13 +248,12 @@ def _work(connection: Connection, learner: Learner, objective: Objective) -> Non
     """What a worker process does until its connection closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)
+    inbox: SimpleQueue[Any] = SimpleQueue()
+    Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     blocks: dict[str, Block] = {}
     layout: Layout | None = None
-    while True:
-        try:
-            task, base_name, fresh_name, state, result_name, told = connection.recv()
-        except (EOFError, ConnectionError):
-            return
+    while (message := inbox.get()) is not None:
+        task, base_name, fresh_name, state, result_name, told = message
         layout = told or layout
         assert layout is not None
         for name in (base_name, result_name, fresh_name):
@@ -262,6 +263,21 @@ def _work(connection: Connection, learner: Learner, objective: Objective) -> Non
         fresh = _model(layout, blocks[fresh_name]) if fresh_name is not None else None
         inputs = Inputs(_tensors(state), fresh)
         connection.send(_answer(learner, objective, task, base, inputs, blocks[result_name]))
+
+
+def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
+    """Take in what the parent sends, also while the worker sends; None at the end.
+
+    A client's state may be longer than a pipe holds: were both to send one, each would wait for the other to
+    read, for good.
+    """
+    try:
+        while True:
+            inbox.put(connection.recv())
+    except (EOFError, ConnectionError):
+        pass
+    finally:
+        inbox.put(None)
 
 
 def _model(layout: Layout, block: Block) -> Model:

@@ -5,6 +5,7 @@ the papers use is said with each; means are in the unit of the quantity (seconds
 """
 
 from collections.abc import Sequence
+from math import isinf
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -84,8 +85,16 @@ class Ratio:
     """Uniform between `fastest` and `ratio` times it (FedASMU: 5, 110, 440)."""
 
     fastest: Positive
-    ratio: Annotated[float, Field(ge=1)]
+    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
     law: Literal["ratio"] = "ratio"
+
+    @model_validator(mode="after")
+    def _finite(self) -> Self:
+        if isinf(self.fastest * self.ratio):
+            raise ValueError(
+                f"fastest = {self.fastest:g} times ratio = {self.ratio:g} is infinite: give less"
+            )
+        return self
 
     def draw(self, generator: np.random.Generator) -> float:
         """One draw."""
@@ -123,7 +132,7 @@ class Zipf:
     """Long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 
     unit: Positive
-    a: Annotated[float, Field(gt=1)] = 2.0
+    a: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
     law: Literal["zipf"] = "zipf"
 
     def draw(self, generator: np.random.Generator) -> float:

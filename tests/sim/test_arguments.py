@@ -1,0 +1,76 @@
+"""What `simulate` is given: NumPy's numbers as Python's, and one line for what it cannot take."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import offbeat as ob
+from offbeat.algorithms.registry import algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.staleness import Staleness
+from offbeat.runs.record import read_run
+
+UNTIL = ob.Until(versions=3)
+WORLD = ob.World([1.0, 2.0])
+
+
+def test_numbers_of_numpys_are_recorded_as_pythons(tmp_path: Path) -> None:
+    """As a loop over `np.arange` or `np.linspace` gives them."""
+    run = ob.simulate(
+        ob.fedbuff(size=np.int64(2), staleness={"kind": "polynomial", "a": np.float32(0.5)}),
+        WORLD, seed=np.int64(4), until=UNTIL, out=tmp_path / "run",
+    )  # fmt: skip
+    meta = read_run(tmp_path / "run").meta
+    assert meta["seed"] == 4
+    assert meta["algorithm"]["size"] == 2
+    assert meta["algorithm"]["staleness"] == {"kind": "polynomial", "a": 0.5}
+    python = ob.fedbuff(size=2, staleness={"kind": "polynomial", "a": 0.5})
+    assert ob.resume(tmp_path / "run", python, WORLD, until=UNTIL).summary == run.summary
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"seed": 1.5}, r"seed = 1\.5 is not allowed: give an integer"),
+        ({"workers": 1.5}, r"workers = 1\.5 is not allowed"),
+        ({"client_memory": -1}, "client_memory = -1 is not allowed: give a number of bytes from 0"),
+    ],
+)
+def test_what_is_not_allowed(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
+        ob.simulate(ob.fedavg(), WORLD, until=UNTIL, out=tmp_path / "run", **options)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_factory_that_was_not_called() -> None:
+    factory: Any = ob.fedavg
+    with pytest.raises(UsageError, match=r"a Factory is not an Algorithm: call a factory"):
+        ob.simulate(factory, WORLD)
+
+
+def test_an_argument_given_by_its_place_is_named() -> None:
+    with pytest.raises(UsageError, match=r"fedbuff: steps = 2\.5 is not allowed"):
+        ob.fedbuff(3, 2.5)
+
+    @algorithm(paper="none")
+    def mine(staleness: Staleness) -> ob.Algorithm:
+        """A factory whose first argument has options of its own."""
+        return ob.fedasync(staleness=staleness)
+
+    with pytest.raises(UsageError, match=r'unknown key staleness\.polynomial\.alph; did you mean "alpha"'):
+        mine({"kind": "polynomial", "alph": 1})
+
+
+def test_a_task_without_end() -> None:
+    """A law with so long a tail that its draws are infinite."""
+    world = ob.World(ob.laws.Pareto(1.0, shape=1e-3), clients=4)
+    with pytest.raises(UsageError, match="a task of 5 steps of client 1 would take inf seconds"):
+        ob.simulate(ob.fedbuff(size=1, steps=5), world, until=UNTIL)
+
+
+def test_evaluations_without_end() -> None:
+    """At 1e18 seconds the next second is the same number: there would be no end of them."""
+    with pytest.raises(UsageError, match=r"evaluate\.seconds = 1 would measure the model more than"):
+        ob.simulate(ob.fedavg(steps=1), ob.World(1e18, clients=2), until=UNTIL, evaluate=ob.Every(seconds=1))
