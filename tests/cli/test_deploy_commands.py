@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,20 @@ def test_status_of_a_directory_takes_no_options_of_a_page(
     assert f"are for a live page: {done} is not a URL" in err
 
 
+def test_status_shows_names_and_reasons_as_they_are(
+    offbeat: Any, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def odd(record: Any) -> Any:
+        shown = snapshot_of(record)
+        named = [replace(site, name="a[b]\x1b[1m") for site in shown.sites]
+        return replace(shown, sites=tuple(named), rejected={"the update is float32 [4]\n": 2})
+
+    monkeypatch.setattr("offbeat.cli.deployed.snapshot_of", odd)
+    out = offbeat("status", done)[1]
+    assert "rejected 2: the update is float32 [4]?\n" in out
+    assert "\na[b]?[1m " in out
+
+
 def test_status_of_a_page_is_the_same(offbeat: Any, done: Path) -> None:
     table = offbeat("status", done)[1].splitlines()[1:]
     with page(done) as url:
@@ -156,6 +171,7 @@ def test_status_over_tls_trusts_only_what_it_is_told(offbeat: Any, done: Path, t
     [
         (["status", "nowhere"], 2, "is not a run"),
         (["status", "http://"], 2, "is not the address of a dashboard"),
+        (["status", "http://[::1"], 2, "is not the address of a dashboard"),
         (["status", "http://127.0.0.1:1/"], 1, "does not answer"),
         (["status", "http://127.0.0.1:1/", "--token-file", "nowhere"], 2, "--token-file nowhere"),
         (["status", "https://127.0.0.1:1/", "--ca", "nowhere"], 2, "--ca nowhere"),
@@ -173,6 +189,25 @@ def test_a_token_does_not_go_readable_over_a_network(offbeat: Any, monkeypatch: 
     code, _, err = offbeat("status", "http://192.0.2.1:1/")
     assert code == 2
     assert "--unencrypted" in err
+
+
+@pytest.mark.parametrize("token", ["two\nlines", "not ÄSCII", "\x00"])
+def test_what_is_no_token_is_not_sent(token: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("offbeat.cli.deployed._token", lambda _: token)
+    code, _, err = offbeat("status", "http://127.0.0.1:1/")
+    assert code == 2
+    assert "characters that no token has" in err
+
+
+def test_a_token_for_this_machine_goes_to_no_proxy(
+    offbeat: Any, done: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1/")  # where nobody listens
+    monkeypatch.setenv("OFFBEAT_TOKEN", "secret\n")
+    with page(done, "secret") as url:
+        assert offbeat("status", url)[0] == 0
 
 
 class _Elsewhere(BaseHTTPRequestHandler):

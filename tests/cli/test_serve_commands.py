@@ -11,7 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import aiohttp
 import numpy as np
@@ -25,6 +26,8 @@ from offbeat import cli
 from offbeat.cli.network import dashboard_of
 from offbeat.data.dataset import Source
 from offbeat.net.revoked import serial
+from offbeat.net.service import Service
+from offbeat.net.snapshot import Snapshot
 from offbeat.runs.lock import lock
 from offbeat.site_data import site_data
 from tests.net.authority import Authority
@@ -244,6 +247,71 @@ def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:
     refused(offbeat("stop", tmp_path / "none"), "is not a directory")
 
 
+def test_stop_ends_no_process_that_an_earlier_server_has_named(
+    recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that died left its process number behind, which may be anybody's by now."""
+    state = tmp_path / "run"
+    ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=state)
+    (state / "server.json").write_text(f'{{"pid": {os.getpid()}}}')
+    with lock(state):  # then that server is still there
+        offbeat("serve", recipe, "--state", state)
+        assert (state / "server.json").exists()
+    offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
+    monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a process was told to end"))
+    with lock(state):  # as another has it from when it begins to start
+        refused(
+            offbeat("stop", state), "not by a server .*; one that has just been started can be in a moment"
+        )
+
+
+def test_stop_comes_too_late_or_from_another_user(
+    offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=tmp_path)
+    (tmp_path / "server.json").write_text('{"pid": 12345}')
+    held = lock(tmp_path)
+
+    def not_ours(*_: int) -> None:
+        raise PermissionError
+
+    def has_ended(*_: int) -> None:
+        held.close()
+        raise ProcessLookupError
+
+    monkeypatch.setattr(os, "kill", not_ours)
+    refused(offbeat("stop", tmp_path), r"process 12345\) is another user's: stop it as that user")
+    monkeypatch.setattr(os, "kill", has_ended)
+    assert offbeat("stop", tmp_path)[0] == 0
+    (tmp_path / "lock").unlink()
+    (tmp_path / "lock").mkdir()
+    refused(offbeat("stop", tmp_path), "cannot be written: .*lock")
+
+
+def test_stop_waits_until_the_ports_are_free(
+    offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which a server that takes leave of its sites holds for longer than its directory."""
+    ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=tmp_path)
+    named, asked = tmp_path / "server.json", 0
+    named.write_text('{"pid": 12345}')
+    held = lock(tmp_path)
+
+    def kill(_: int, number: int) -> None:
+        nonlocal asked
+        held.close()
+        asked += number == 0
+        if number == 0 and asked == 3:
+            named.unlink()
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert offbeat("stop", tmp_path)[0] == 0
+    assert asked == 3
+    named.write_text('{"pid": 12345}')
+    held = lock(tmp_path)
+    refused(offbeat("stop", tmp_path, "--wait", 0.2), "not stopped in 0.2 s; it still takes leave of its", 1)
+
+
 def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
     refused(offbeat("enrol", "a"), "give --state DIR or --tokens FILE")
     refused(offbeat("enrol", "bad name", "--state", tmp_path), "site 'bad name'")
@@ -292,6 +360,23 @@ def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path
                 made = offbeat("dashboard-token", "--state", tmp_path)[1].strip()
             async with session.get(url, headers={"Authorization": f"Bearer {made}"}) as answer:
                 assert answer.status == 200
+
+    asyncio.run(go())
+
+
+def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_path: Path) -> None:
+    shown = Snapshot("r", "l", "a", 0.0, 0, 0, 0, 0, 0, 0, 0, 0, {"layout": 2, "norm": 1}, ())
+    service = SimpleNamespace(snapshot=lambda: shown)
+    door = SimpleNamespace(rejected={"layout": 5, "frame": 3})
+
+    async def go() -> None:
+        page = dashboard_of("127.0.0.1:0", tmp_path, cast(Service, service), door, None, None, False)
+        async with (
+            page as url,
+            aiohttp.ClientSession() as session,
+            session.get(f"{url}api/snapshot") as answer,
+        ):
+            assert (await answer.json())["rejected"] == {"layout": 7, "norm": 1, "frame": 3}
 
     asyncio.run(go())
 

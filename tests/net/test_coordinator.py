@@ -114,6 +114,7 @@ def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_t
         ({"metrics": {"loss": float("inf")}}, "not finite", "'loss' is inf"),
         ({"metrics": {"task": 7.0}}, "metrics", "'task' is a name of the server's own"),
         ({"metrics": {"seconds": 7.0}}, "metrics", "'seconds' is a name of the server's own"),
+        ({"metrics": {"bits": 1e300}}, "metrics", "'bits' is a name of the server's own"),
     ],
 )
 def test_a_bad_update_is_refused_counted_and_its_task_lost(bad: Any, kind: str, says: str) -> None:
@@ -541,6 +542,24 @@ def test_a_coordinator_that_is_brought_back_knows_when_the_run_began() -> None:
     assert back.stopped is None
     back.tick(600.0)
     assert back.stopped == "reached 100 seconds"
+
+
+def test_a_server_that_waited_for_more_begins_with_those_it_has() -> None:
+    """Started again with fewer: they are in its books already, and nobody else may ever come."""
+    c = coordinator(clients=3)
+    for name in ("a", "b"):
+        c.receive(0.0, name, HELLO)
+    rows = c.take().rows
+    assert [row.name for row in rows] == ["joined", "joined"]
+    back = coordinator(clients=2)
+    for client, (name, row) in enumerate(zip(("a", "b"), rows, strict=True)):
+        back.books.add(name, client)
+        back.relive([row], None)
+    back.relived(1.0)
+    back.receive(2.0, "a", HELLO)
+    assert names(back) == ["begin", "train", "train"]
+    back.receive(3.0, "b", HELLO)
+    assert names(back) == []
 
 
 @pytest.mark.parametrize("what", ["other steps", "one too many", "one too few"])

@@ -15,7 +15,7 @@ import offbeat as ob
 from offbeat.core.errors import RunError
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import Terms, join, serve
+from offbeat.net import Terms, join, serve, site_store
 from offbeat.net.job import Job
 from offbeat.net.link import OnLink
 from offbeat.net.messages import FromServer, Receipt
@@ -302,6 +302,48 @@ def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
     record = ob.read_run(tmp_path / "run")
     assert record.status == "failed"
     assert "arrived" not in {row.name for row in record.rows()}
+
+
+def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_to_end_it(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RunError("the disk is full")
+
+    algorithm = ob.fedasync(steps=3)
+    terms = Terms(clients=SITES, accuracy=0.4, evaluate_versions=1, lease=20.0)
+    with monkeypatch.context() as broken:
+        broken.setattr(State, "finish", fails)
+        with pytest.raises(RunError, match="the disk is full"):
+            asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
+    length = ob.read_run(tmp_path / "run").length
+    assert asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms)) == (
+        "reached accuracy 0.4"
+    )
+    assert check_run(tmp_path / "run", algorithm).length == length
+
+
+def test_a_site_whose_disk_is_full_goes_on(
+    digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    written, real = 0, site_store.write_tensors
+
+    def often_full(path: Path, tensors: Any) -> None:
+        nonlocal written
+        written += 1
+        if written > SITES and written % 3:
+            raise OSError(28, "No space left on device")
+        real(path, tensors)
+
+    monkeypatch.setattr(site_store, "write_tensors", often_full)
+    algorithm = ob.scaffold(steps=3)
+    run = federation(algorithm, digits, Network(), tmp_path / "run", states=tmp_path / "sites")
+    asyncio.run(asyncio.wait_for(run, 60))
+    record = check_run(tmp_path / "run", algorithm)
+    assert "lost" not in {row.name for row in record.rows()}
+    assert {
+        said.getMessage().rpartition(": ")[2] for said in caplog.records if said.levelname == "ERROR"
+    } >= {"what the site keeps from task to task is in memory only"}
 
 
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:

@@ -139,6 +139,29 @@ def test_a_plan_that_is_not_understood_says_why(change: dict[str, Any], says: st
         read_plan({**plan_of(ob.fedavg(steps=2)).document(), **change})
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"sample_shape": [2**31] * 5}, "the data have samples of shape"),
+        ({"classes": 2**31}, "the data have samples of shape"),
+        ({"model": MLPSpec(hidden=(10**6, 10**6))}, "the model has more than 4 GiB"),
+        ({"model": MLPSpec(hidden=(2**62, 2**62))}, "the model has more than 4 GiB"),
+        ({"model": MLPSpec(hidden=(10**30,))}, "the model has more than 4 GiB"),
+        ({"model": {"name": "mlp", "hidden": [1] * 1001}}, "model.*hidden"),
+    ],
+)
+def test_no_plan_makes_a_site_take_more_memory_than_its_data_ask_for(
+    change: dict[str, Any], says: str, parts: Any
+) -> None:
+    data = parts[1]
+    document = plan_of(ob.fedavg(steps=2)).document()
+    with pytest.raises(ob.UsageError, match=says):
+        workshop_of(data)({**document, **change}, 0)
+    for client in (2**20, 2**40, 2**63 - 1):
+        with pytest.raises(ob.UsageError, match=f"this site number {client}: it must be below"):
+            workshop_of(data)(document, client)
+
+
 def test_an_algorithm_that_its_name_does_not_describe_is_not_served() -> None:
     changed = replace(ob.fedavg(steps=2), server_steps=ob.fedavgm(steps=2).server_steps)
     with pytest.raises(ob.UsageError, match=r"fedavg \(changed\) cannot be served"):
@@ -193,3 +216,41 @@ def test_a_site_that_ends_has_its_update_and_its_state_when_it_is_back(tmp_path:
     store = SiteStore(tmp_path)
     assert store.run == "r2"
     store.close()
+
+
+def test_a_state_that_cannot_be_written_leaves_the_update_that_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = SiteStore(tmp_path)
+    store.begin("r1")
+    store.keep(kept(1, 1.0))
+    with monkeypatch.context() as full:
+        full.setattr("offbeat.net.site_store.write_tensors", no_space)
+        with pytest.raises(ob.RunError, match="No space left"):
+            store.settle(1, taken=True)
+    assert store.kept is None
+    assert store.state["c"].tolist() == [1.0, 1.0]
+    store.close()
+    store = SiteStore(tmp_path)  # as after its end: the server will say once more that it has the update
+    store.settle(1, taken=True)
+    store.close()
+    store = SiteStore(tmp_path)
+    assert store.state["c"].tolist() == [1.0, 1.0]
+    store.close()
+
+
+def no_space(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+def test_a_state_that_is_none_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ob.UsageError, match="nothing can be kept there"):
+        SiteStore(tmp_path / "file")
+    for name in ("client", "update"):
+        directory = tmp_path / name
+        directory.mkdir()
+        (directory / f"{name}.safetensors").write_bytes(b"x" * 40)
+        for _ in range(2):  # and the directory is let go
+            with pytest.raises(ob.RunError, match=r"cannot be read .* delete client\.safetensors and update"):
+                SiteStore(directory)

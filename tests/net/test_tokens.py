@@ -3,11 +3,14 @@
 import json
 import os
 import stat
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.net import tokens
 from offbeat.net.tokens import Tokens, enrol, revoke
 
 
@@ -85,3 +88,24 @@ def test_names_that_no_site_has(tmp_path: Path, name: str):
     with pytest.raises(UsageError, match="a name has 1 to 63"):
         enrol(tmp_path / "tokens.json", name)
     assert not (tmp_path / "tokens.json").exists()
+
+
+def test_sites_that_are_enrolled_at_once_all_have_their_tokens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path, names = tmp_path / "tokens.json", [f"site-{k}" for k in range(4)]
+    revoke_me = enrol(path, "gone")
+    real = tokens.read
+
+    def slowly(file: Path) -> dict[str, tuple[tokens.Hashed, ...]]:
+        found = real(file)
+        time.sleep(0.02)  # in which the others would read the same
+        return found
+
+    monkeypatch.setattr(tokens, "read", slowly)
+    with ThreadPoolExecutor(5) as pool:
+        made = [pool.submit(enrol, path, name) for name in names]
+        pool.submit(revoke, path, "gone").result()
+        given = [one.result() for one in made]
+    assert [Tokens(path).site(token) for token in given] == names
+    assert Tokens(path).site(revoke_me) is None

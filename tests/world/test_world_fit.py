@@ -157,6 +157,24 @@ def test_whoever_brought_nothing_gets_the_median_and_it_is_said():
     assert [note.split(" was ")[0] for note in fit.notes] == ["client 1", "client 2"]
 
 
+def test_whoever_was_away_in_each_of_its_tasks_gets_the_median_and_it_is_said():
+    written = held(0.0, 0.0)
+    t = written[-1].t
+    away = [
+        Row(0, 0.0, "event", "joined", 1),
+        Row(0, t, "command", "train", 1, 9, steps=2),
+        Row(0, t + 1, "event", "left", 1, 9),
+        Row(0, t + 900, "event", "joined", 1, 9),
+        Row(0, t + 950, "event", "arrived", 1, 9, steps=2),
+    ]
+    fit = fit_world([*written, *away], 2)
+    assert fit.world.seconds_per_step == pytest.approx([1.0, 1.0])
+    assert fit.clients[1].arrived == 1
+    assert any(note.startswith("client 1 was away in each task") for note in fit.notes)
+    with pytest.raises(UsageError, match="away in between"):
+        fit_world(away, 2)
+
+
 def test_tasks_can_be_repeated_one_by_one():
     fit = fitted(ob.World(SPEEDS, jitter=0.3), ob.fedasync(steps=5), speeds="tasks")
     again = fit_world(rows(fit.world, ob.fedasync(steps=5), tasks=400), 4, speeds="tasks")

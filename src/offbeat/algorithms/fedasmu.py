@@ -17,7 +17,7 @@ Where the paper leaves something open or slips:
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass as plain
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Annotated, Literal
 
 import numpy as np
@@ -127,13 +127,21 @@ class Controls:
 
     def xi_at(self, s: int, t: int) -> float:
         """ξ = λ / (√t s^σ) + ι (Eq. 2), not below 0."""
-        return max(0.0, self.lam / (sqrt(t) * float(s**self.sigma)) + self.iota)
+        return max(0.0, self.lam / (sqrt(t) * power(s, self.sigma)) + self.iota)
+
+
+def power(base: float, exponent: float) -> float:
+    """base^exponent, infinite where Python would raise: an update gone astray may carry the controls away."""
+    try:
+        return float(base**exponent)
+    except OverflowError:
+        return inf
 
 
 def slopes(c: Controls, mu: float, gradient: str) -> tuple[float, float, float]:
     """∂α/∂λ, ∂α/∂σ, ∂α/∂ι at the ξ, s, t of the last mixing, α = μ ξ / (1 + μ ξ)."""
-    slope = mu / (1 + mu * c.xi) ** 2
-    by_lam = slope / (sqrt(c.t) * c.s**c.sigma)
+    slope = mu / power(1 + mu * c.xi, 2)
+    by_lam = slope / (sqrt(c.t) * power(c.s, c.sigma))
     if gradient == "as_printed":
         return by_lam, -by_lam * log(c.sigma) if c.sigma > 0 else 0.0, slope
     return by_lam, -by_lam * c.lam * log(c.s), slope
@@ -231,7 +239,8 @@ def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
         along += beta * float(torch.dot(_head(update.fresh.values, d), direction))
         along -= beta * float(torch.dot(_head(update.base.values, d), direction))
         steps -= beta * update.task.ask_after
-    return along / (update.lr * steps) if update.lr else 0.0
+    weight = update.lr * steps  # of what a client says: above 0, if it is true
+    return along / weight if weight > 0 else 0.0
 
 
 def device(

@@ -34,6 +34,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 ACTIONS = (0, 1, -1)
 _WAVES = (1, 2, 3, 4)  # where in its task an epoch is: cos(π k l / L)
+_MOST = 1e30  # of a reward; sums and products of these are finite, also in float32
 
 
 @checked(frozen=True, config=CLOSED)
@@ -120,7 +121,8 @@ class Learned:
         return ask
 
     def learn(self, client: ClientId, reward: float, state: Experience) -> None:
-        """The client's last l* has had this reward."""
+        """The client's last l* has had this reward, which is what the client says: at most 1e30 counts."""
+        reward = min(max(reward, -_MOST), _MOST)
         before, action, ask = state.last[client]
         if before == 0:
             self._reinforce(state.first.pop(client), ask, reward, state)

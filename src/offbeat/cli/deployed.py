@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, get_args
 
 import typer
+from rich.markup import escape
 from rich.table import Table
 
 from offbeat.console import RunWatcher, duration, live_display, out, size_text, summary_lines
@@ -111,7 +112,7 @@ def _show(s: Snapshot, state: str) -> None:
     for site in s.sites:
         steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
         table.add_row(
-            _printable(site.name), site.state, "–" if site.task is None else str(site.task),
+            escape(_printable(site.name)), site.state, "–" if site.task is None else str(site.task),
             "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
             str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
             f"{duration(max(0.0, s.now - site.last_seen))} ago",
@@ -136,7 +137,7 @@ def _show_fit(fit: Fit) -> None:
 
 
 def _printable(text: str) -> str:
-    return "".join(c if c.isprintable() else "?" for c in text).replace("[", r"\[")
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 # ---- options ----
@@ -144,7 +145,7 @@ def _printable(text: str) -> str:
 
 def _token(file: Path | None) -> str | None:
     if file is None:
-        return os.environ.get(TOKEN_VARIABLE)
+        return os.environ[TOKEN_VARIABLE].strip() if TOKEN_VARIABLE in os.environ else None
     try:
         return file.read_text(encoding="ascii").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -1,5 +1,6 @@
 """The two ends of the network and the live page, which need the extra `offbeat[net]`."""
 
+from collections import Counter
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
@@ -71,7 +72,7 @@ def dashboard_of(
         if service is None:  # the run is over: its directory is all there is
             return snapshot_of(read_run(state))
         shown = service.snapshot()
-        return replace(shown, rejected={**door.rejected, **shown.rejected})
+        return replace(shown, rejected=dict(Counter(door.rejected) + Counter(shown.rejected)))
 
     return dashboard(Watched(snapshot, state), Listen(host, port, token, tls, unencrypted))
 

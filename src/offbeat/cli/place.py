@@ -20,16 +20,19 @@ def running(directory: Path) -> int:
         return int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
     except (OSError, ValueError, KeyError, TypeError):
         raise UsageError(
-            f"{directory} is in use, but not by a server of this machine that can be stopped"
+            f"{directory} is in use, but not by a server of this machine that can be stopped; one that has "
+            "just been started can be in a moment"
         ) from None
 
 
 def held(directory: Path) -> bool:
-    """Does a process write this run?"""
+    """Does a process write this run? Raises `UsageError` where that cannot be found out."""
     try:
         lock(directory).close()
     except UsageError:
         return True
+    except OSError as error:
+        raise UsageError(f"{directory} cannot be written: {error}") from None
     return False
 
 

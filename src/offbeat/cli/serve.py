@@ -104,6 +104,8 @@ def serve(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
             "choose another directory"
         )
+    with suppress(OSError):  # of one that died: its process number may be somebody else's now
+        (state / SERVER).unlink()
     check_free("--listen", listen)
     if dashboard is not None:
         check_free("--dashboard", dashboard)

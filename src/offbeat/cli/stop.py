@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.place import held, running
+from offbeat.cli.place import SERVER, held, running
 from offbeat.console import out
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 
 
 def stop(
@@ -24,11 +24,28 @@ def stop(
 ) -> None:
     """Stop a server of this machine: leave its run to go on another time, or end it."""
     told = running(directory)
-    os.kill(told, signal.SIGUSR1 if end else signal.SIGTERM)
+    try:
+        os.kill(told, signal.SIGUSR1 if end else signal.SIGTERM)
+    except ProcessLookupError:
+        pass  # it has just ended by itself
+    except PermissionError:
+        raise UsageError(f"the server (process {told}) is another user's: stop it as that user") from None
     deadline = time.monotonic() + wait
-    while time.monotonic() < deadline:
-        if not held(directory):
-            out.print("the run has ended" if end else "the server has left; the run can be served again")
-            return
+    while (does := _still(directory, told)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    raise RunError(f"the server (process {told}) has not stopped in {wait:g} s; it still writes {directory}")
+    if does:
+        raise RunError(f"the server (process {told}) has not stopped in {wait:g} s; it still {does}")
+    out.print("the run has ended" if end else "the server has left; the run can be served again")
+
+
+def _still(directory: Path, process: int) -> str:
+    """What the server still does; nothing once it has written all and its ports are free again."""
+    if held(directory):
+        return f"writes {directory}"
+    if not (directory / SERVER).exists():
+        return ""
+    try:
+        os.kill(process, 0)
+    except OSError:  # it has ended without a last word
+        return ""
+    return "takes leave of its sites"

@@ -19,7 +19,7 @@ from offbeat.flower.memory import Half, Memory
 from offbeat.local.learner import TorchLearner
 from offbeat.net.job import Workshop, encoded
 from offbeat.net.messages import Asks, Assign, Bye, Failed, Forget, Fresh, FromSite, Hello, Receipt, Result
-from offbeat.net.plan import Plan, check_data, evaluating_learner, make_learner, read_plan
+from offbeat.net.plan import Plan, evaluating_learner, make_learner, read_plan
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def greet(letter: Letter, data: Dataset, tell_labels: bool) -> Hello | Bye:
     """What a site says first; goodbye, and why, where it cannot take part."""
     try:
-        check_data(read_plan(_document(letter.head)), data)
+        read_plan(_document(letter.head), data)
     except UsageError as error:
         return Bye(str(error))
     labels = torch.bincount(data.y, minlength=data.classes).tolist() if tell_labels else None
@@ -49,7 +49,7 @@ def _layout(document: str) -> Layout:
 def answer(letter: Letter, memory: Memory, data: Dataset, device: str) -> list[FromSite]:
     """Do what a letter says; returns what the site has to say, and leaves in `memory` what is to be kept."""
     memory.begin(str(letter.head["run"]))
-    site = _Site(memory, read_plan(_document(letter.head)), int(letter.head["client"]), data, device)
+    site = _Site(memory, read_plan(_document(letter.head), data), int(letter.head["client"]), data, device)
     return [said for message in letter.messages for said in site.hear(message)]
 
 

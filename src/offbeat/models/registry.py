@@ -33,7 +33,7 @@ class MLPSpec:
     name: Literal["mlp"] = "mlp"
     hidden: Annotated[
         tuple[Annotated[int, Field(ge=1)], ...],
-        Field(min_length=1, description="widths of the hidden layers, first to last"),
+        Field(min_length=1, max_length=1000, description="widths of the hidden layers, first to last"),
     ] = (64,)
 
 

@@ -6,7 +6,7 @@ from http.client import HTTPException
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, Request, build_opener
+from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -34,19 +34,27 @@ def ask_snapshot(
 
     Raises `UsageError` for an address that cannot be asked, `RunError` where the answer is not one.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # such as a bracket that is not closed
+        parts = urlsplit("")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(f"{url} is not the address of a dashboard, such as https://server:8080/")
     if parts.scheme == "http" and token is not None and not (unencrypted or is_loopback(parts.hostname)):
         raise UsageError(
             f"{url}: the token would cross the network readable; use https, or accept that with --unencrypted"
         )
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise UsageError(
+            "the token has characters that no token has; give the line that dashboard-token printed"
+        )
     try:
         context = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca} cannot be read: {error}") from None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    opener = build_opener(_NoRedirect, HTTPSHandler(context=context))
+    around = (ProxyHandler({}),) if is_loopback(parts.hostname) else ()  # no proxy has a way to this machine
+    opener = build_opener(_NoRedirect, HTTPSHandler(context=context), *around)
     try:
         with opener.open(
             Request(f"{url.rstrip('/')}/api/snapshot", headers=headers), timeout=TIMEOUT

@@ -16,7 +16,8 @@ from offbeat.net.messages import Hello, Result
 
 MOST_SAMPLES = 2**40
 _ALIGNMENT = 64  # of PyTorch's own memory: the last bits of a dot product can depend on where a vector starts
-_TAKEN = frozenset({*Row.__struct_fields__, "seconds"})  # what a journal's reader would mistake a metric for
+_TAKEN = frozenset({*Row.__struct_fields__, "seconds", "bits"})
+"""What a journal's reader would mistake a metric for; a server counts an update's bits itself."""
 
 
 class RejectedError(OffbeatError, ValueError):
@@ -46,10 +47,10 @@ def check_hello(hello: Hello, classes: int | None, labels_needed: bool) -> None:
         raise RejectedError("data", f"labels must be from 0 to samples = {hello.samples}")
 
 
-def check_metrics(metrics: Metrics, *own: str) -> dict[str, float]:
-    """A site's metrics as floats; `own` are further names that belong to the server."""
+def check_metrics(metrics: Metrics) -> dict[str, float]:
+    """A site's metrics as floats."""
     for name, value in metrics.items():
-        if name in _TAKEN or name in own:
+        if name in _TAKEN:
             raise RejectedError("metrics", f"metric {name!r} is a name of the server's own: choose another")
         if not isfinite(value):
             raise RejectedError("not finite", f"metric {name!r} is {value}: it must be finite")
@@ -68,7 +69,7 @@ def check_result(
 ) -> LocalResult:
     """The update in a site's result, decoded; raises `RejectedError`."""
     check_steps(result.steps, steps)
-    metrics: Mapping[str, float] = check_metrics(result.metrics, *(("bits",) if codec else ()))
+    metrics: Mapping[str, float] = check_metrics(result.metrics)
     if not (isfinite(result.lr) and result.lr >= 0):
         raise RejectedError(
             "not finite", f"lr = {result.lr}: the learning rate must be finite and at least 0"

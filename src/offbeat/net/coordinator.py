@@ -173,6 +173,15 @@ class Coordinator:
                 found or None,
             )
         )  # fmt: skip
+        self._measured(accuracy)
+
+    def recall(self, measured: Metric) -> None:
+        """A version was measured before the server was started: an accuracy that was enough still is."""
+        named = {"loss": measured.loss, "accuracy": measured.accuracy}
+        self.last_metrics = {k: v for k, v in named.items() if v is not None} | (measured.data or {})
+        self._measured(measured.accuracy)
+
+    def _measured(self, accuracy: float | None) -> None:
         self.evaluations += 1
         if accuracy is not None:
             self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)

@@ -48,7 +48,8 @@ class Evaluator:
         return self.take()
 
     async def close(self) -> None:
-        """No more; waits for the thread."""
+        """No more, not of what is due either; waits for the thread."""
+        self._next = None
         if self._running is not None:
             self._running.cancel()
             with suppress(asyncio.CancelledError, Exception):

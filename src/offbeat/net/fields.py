@@ -59,10 +59,10 @@ def shortened(reason: str) -> str:
 
 
 def metrics(values: Mapping[str, float]) -> dict[str, float]:
-    """Named finite numbers, not too many."""
+    """Named numbers, not too many; whether they are finite is for whoever uses them to ask."""
     if len(values) > METRICS:
         raise Violation(f"{len(values)} metrics: there may be {METRICS}")
-    return {text("a metric's name", k, METRIC): finite("a metric", v) for k, v in sorted(values.items())}
+    return {text("a metric's name", k, METRIC): v for k, v in sorted(values.items())}
 
 
 def json_object(name: str, value: str) -> dict[str, Any]:

@@ -139,6 +139,7 @@ class Hearing:
             self._remind(site, hello.holds if hello.run == told.run else None)
         elif self._driver.stopped is None:
             self._join(now, site, hello, epoch)
+        self._begin(now)
 
     def _stays_away(self, now: float, site: SiteBook) -> bool:
         """Is a site that wants to come told that it is too early?"""
@@ -161,11 +162,13 @@ class Hearing:
         driver.happen(now, Joined(site.client, hello.samples, epoch, holds, labels))
         if holds is not None and driver.stopped is None:
             self._remind(site, holds)
-        if (
-            not self._server.begun
-            and driver.stopped is None
-            and len(self._server.fleet) >= self._terms.clients
-        ):
+
+    def _begin(self, now: float) -> None:
+        """Begin, once all are there; who is may have come to a server that waited for more."""
+        driver = self._driver
+        if self._server.begun or driver.stopped is not None:
+            return
+        if len(self._server.fleet) >= self._terms.clients:
             if self._terms.evaluate_versions is not None:
                 driver.outcome.evaluations.append(driver.evaluation(now))
             driver.happen(now, Begin())

@@ -64,7 +64,7 @@ def workshop_of(data: Dataset, device: str = "cpu", threads: int = 1, pace: floa
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> Workshop:
         torch.set_num_threads(threads)
-        plan = read_plan(document)
+        plan = read_plan(document, data)
         algorithm = plan.make_algorithm()
         learner: SiteLearner = make_learner(plan, data, client, device)
         if pace:

@@ -24,6 +24,10 @@ from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.models.registry import build as build_module
 from offbeat.net.coordinator import check_algorithm
+from offbeat.net.limits import Limits
+
+MOST_SITES = 2**20
+"""Sites of a run: a site takes 8 bytes of memory for each that has come before it."""
 
 
 class Plan(BaseModel):
@@ -78,8 +82,12 @@ def make_plan(
     )  # fmt: skip
 
 
-def read_plan(document: Mapping[str, Any]) -> Plan:
-    """Check a plan that came from a server; raises `UsageError` where it is none that this version knows."""
+def read_plan(document: Mapping[str, Any], data: Dataset | None = None) -> Plan:
+    """Check a plan that came from a server, before anything is made of it that takes memory.
+
+    Raises `UsageError` where it is none that this version knows, is not about a site's `data`, or asks for a
+    model that is larger than what may travel.
+    """
     try:
         plan = Plan.model_validate(dict(document))
         algorithm = plan.make_algorithm()
@@ -87,8 +95,9 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
         raise UsageError(
             f"the server's plan is not understood: {explain(error)}; have both the same version of Offbeat?"
         ) from None
-    found = layout_digest(algorithm, plan.model, plan.sample_shape, plan.classes)
-    if found != plan.layout:
+    if data is not None:
+        check_data(plan, data)
+    if layout_digest(algorithm, plan.model, plan.sample_shape, plan.classes) != plan.layout:
         raise UsageError(
             "the model made here has another layout than the server's: use the server's versions of Offbeat "
             "and PyTorch"
@@ -97,9 +106,20 @@ def read_plan(document: Mapping[str, Any]) -> Plan:
 
 
 def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...], classes: int) -> str:
-    """A digest of names, shapes and dtypes of a model's tensors, and of what travels with it."""
-    with torch.random.fork_rng(devices=[]):
-        layout = Layout.of(build_module(model, sample_shape, classes))
+    """A digest of names, shapes and dtypes of a model's tensors, and of what travels with it.
+
+    Raises `UsageError` for a model of more bytes than may travel. No memory is taken for its tensors.
+    """
+    try:
+        with torch.device("meta"):
+            layout = Layout.of(build_module(model, sample_shape, classes))
+    except (RuntimeError, TypeError, OverflowError):  # PyTorch has no room for such numbers
+        layout = Layout.flat(2**63)
+    if layout.nbytes > (most := Limits().body):
+        raise UsageError(
+            f"the model has more than {most >> 30} GiB, which do not travel: choose a smaller one, or data "
+            "with smaller samples or fewer classes"
+        )
     entries = [(e.name, e.shape, e.dtype, e.section) for e in layout.entries]
     return sha256(repr((entries, algorithm.objective.shared_vectors)).encode()).hexdigest()
 
@@ -114,7 +134,12 @@ def check_data(plan: Plan, data: Dataset) -> None:
 
 
 def own_data(data: Dataset, client: ClientId) -> FederatedData:
-    """One site's data under its number in the run, by which its random streams are keyed."""
+    """One site's data under its number in the run, by which its random streams are keyed.
+
+    Raises `UsageError` for a number that no run comes to.
+    """
+    if not 0 <= client < MOST_SITES:
+        raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
     offsets = torch.zeros(client + 2, dtype=torch.int64)
     offsets[-1] = len(data)
     return FederatedData(data, data.subset([]), torch.arange(len(data)), offsets)

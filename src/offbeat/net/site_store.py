@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
 from offbeat.net.messages import Result
@@ -31,7 +32,10 @@ class Kept:
 
 
 class SiteStore:
-    """The memory of a site in one run, in `directory` if there is one."""
+    """The memory of a site in one run, in `directory` if there is one.
+
+    Raises `UsageError` for a directory that cannot be used, `RunError` for files that cannot be read.
+    """
 
     def __init__(self, directory: Path | None = None) -> None:
         self._directory = directory
@@ -39,9 +43,19 @@ class SiteStore:
         self.state: Tensors = {}
         self.kept: Kept | None = None
         if directory is not None:
-            directory.mkdir(parents=True, exist_ok=True)
-            self._lock = lock(directory)
-            self._load(directory)
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                self._lock = lock(directory)
+            except OSError as error:
+                raise UsageError(f"state = {directory}: nothing can be kept there ({error})") from None
+            try:
+                self._load(directory)
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                self._lock.close()
+                raise RunError(
+                    f"the site's state in {directory} cannot be read ({error}): restore it from a copy, or "
+                    f"delete {_STATE} and {_UPDATE} there: then the site begins anew"
+                ) from None
 
     def begin(self, run: str) -> None:
         """The site takes part in this run; what is here of another one is forgotten."""
@@ -69,13 +83,16 @@ class SiteStore:
         self._write(_UPDATE, tensors)
 
     def settle(self, task: TaskId, taken: bool) -> None:
-        """The server has answered: with `taken` the state after the task is the site's own from now on."""
+        """The server has answered: with `taken` the state after the task is the site's own from now on.
+
+        Raises `RunError` where that cannot be written: then the update stays, for the state that is in it.
+        """
         if self.kept is None or self.kept.result.task != task:
             return
+        kept, self.kept = self.kept, None
         if taken:
-            self.state = self.kept.state
+            self.state = kept.state
             self._save_state()
-        self.kept = None
         self._remove(_UPDATE)
 
     def close(self) -> None:

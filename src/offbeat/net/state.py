@@ -190,7 +190,8 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
         coordinator.relive(rows, _loader(record, rows[0]) if restored else None)
     if not restored:
         restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
-    _recall_evaluations(record, coordinator)
+    for metric in record.evaluations():
+        coordinator.recall(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
     coordinator.relived(record.duration)
 
@@ -227,15 +228,6 @@ def _saved_update(record: RunRecord, task: TaskId) -> Tensors:
         if int(saved["task"]) == task:
             return saved
     raise RunError(f"{record.path} lacks the update of task {task}: restore it from a copy made whole")
-
-
-def _recall_evaluations(record: RunRecord, coordinator: Coordinator) -> None:
-    for metric in record.evaluations():
-        coordinator.evaluations += 1
-        named = {"loss": metric.loss, "accuracy": metric.accuracy}
-        coordinator.last_metrics = {k: v for k, v in named.items() if v is not None} | (metric.data or {})
-        if metric.accuracy is not None:
-            coordinator.best_accuracy = max(metric.accuracy, coordinator.best_accuracy or 0.0)
 
 
 def _sites(record: RunRecord) -> list[tuple[str, int, str | None]]:

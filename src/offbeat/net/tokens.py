@@ -6,18 +6,21 @@ let a stranger keep the server busy. The salt keeps equal files from being recog
 when it changes, so a token is replaced or revoked while the server runs.
 """
 
+import fcntl
 import hashlib
 import hmac
 import json
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.fields import is_name
 from offbeat.net.reread import Reread
+from offbeat.runs.files import sync_directory
 
 _BYTES = 32
 _AT_ONCE = 2  # tokens of a site that may be valid at once
@@ -58,22 +61,24 @@ def enrol(path: Path, site: str, *, keep: bool = False) -> str:
             f"site {site!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, and "
             "begins with a letter or digit"
         )
-    sites = _kept(path)
     secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
-    old = sites.get(site, ())[-(_AT_ONCE - 1) :] if keep else ()
-    sites[site] = (*old, Hashed(salt, _hash(salt, secret)))
-    _write(path, sites)
+    with _alone(path):
+        sites = _kept(path)
+        old = sites.get(site, ())[-(_AT_ONCE - 1) :] if keep else ()
+        sites[site] = (*old, Hashed(salt, _hash(salt, secret)))
+        _write(path, sites)
     return f"{site}:{secret}"
 
 
 def revoke(path: Path, site: str) -> None:
     """Make every token of a site worthless. Raises `UsageError` if it has none."""
-    sites = _kept(path)
-    if site not in sites:
-        others = ", ".join(sorted(sites)) or "nobody"
-        raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
-    del sites[site]
-    _write(path, sites)
+    with _alone(path):
+        sites = _kept(path)
+        if site not in sites:
+            others = ", ".join(sorted(sites)) or "nobody"
+            raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
+        del sites[site]
+        _write(path, sites)
 
 
 def read(path: Path) -> dict[str, tuple[Hashed, ...]]:
@@ -96,6 +101,23 @@ def _kept(path: Path) -> dict[str, tuple[Hashed, ...]]:
     return read(path) if path.exists() else {}
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Whoever else changes the file waits: of two at once, the later would undo what the earlier did."""
+    try:
+        directory = os.open(path.parent, os.O_RDONLY)
+    except FileNotFoundError:  # so there is nothing to change either
+        yield
+        return
+    except OSError as error:
+        raise _cannot_write(path, error) from None
+    try:
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(directory)
+
+
 def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
     """Replace the file as a whole, readable by its owner only. Raises `UsageError` where that fails."""
     text = json.dumps(
@@ -109,8 +131,13 @@ def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)
+        sync_directory(path.parent)
     except OSError as error:
-        raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
+        raise _cannot_write(path, error) from None
+
+
+def _cannot_write(path: Path, error: OSError) -> UsageError:
+    return UsageError(f"tokens = {path}: the file cannot be written ({error})")
 
 
 def _hash(salt: str, secret: str) -> str:

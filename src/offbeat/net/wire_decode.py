@@ -14,7 +14,6 @@ from offbeat.net.fields import (
     RUN,
     Violation,
     count,
-    finite,
     json_object,
     metrics,
     not_negative,
@@ -84,7 +83,7 @@ def _read_result(said: pb.Result, bodies: Bodies) -> m.Result:
         delta=delta if isinstance(delta, Tensor) else bytes(delta),
         integers=integers,
         metrics=metrics(said.metrics),
-        lr=finite("lr", said.lr),
+        lr=said.lr,
         shared=shared,
     )
 

@@ -109,13 +109,13 @@ class Work:
                 if mine:
                     self._drop_job()
                 if kept is not None:  # one that was held has been trained all the same: its state stays
-                    self._store.settle(message.task, taken=kept.held)
+                    self._settle(message.task, taken=kept.held)
             case Receipt():
                 if message.accepted:
                     self._failures = 0
                 else:
                     log.warning("the update of task %d was refused: %s", message.task, message.reason)
-                self._store.settle(message.task, taken=message.accepted)
+                self._settle(message.task, taken=message.accepted)
             case _:
                 pass
 
@@ -129,7 +129,7 @@ class Work:
                 return
             self._drop_job()
         if kept is not None:
-            self._store.settle(kept.result.task, taken=False)
+            self._settle(kept.result.task, taken=False)
         assert self._workshop is not None
         loop = asyncio.get_running_loop()
 
@@ -148,6 +148,13 @@ class Work:
             self._say(Done(kept.result.task, kept.result.steps, kept.result.metrics))
         elif kept is not None:
             self._say(kept.result)
+
+    def _settle(self, task: TaskId, *, taken: bool) -> None:
+        """The server has answered: a full disk is no reason to end, the next answer may find room."""
+        try:
+            self._store.settle(task, taken)
+        except (RunError, OSError) as error:
+            log.error("%s: what the site keeps from task to task is in memory only", error)
 
     # ---- training ----
 
@@ -175,7 +182,7 @@ class Work:
             self._job = None
             self._deliver()
         else:  # dropped while it was written
-            self._store.settle(job.task, taken=False)
+            self._settle(job.task, taken=False)
 
     def _drop_job(self) -> None:
         if self._job is not None:

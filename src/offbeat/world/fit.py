@@ -77,6 +77,11 @@ class _Seen:
     lost: int = 0
     intervals: list[tuple[float, float | None]] = field(default_factory=list)
 
+    @property
+    def timed(self) -> bool:
+        """Does it say how fast the client is?"""
+        return self.arrived > 0 and len(self.equations) > 0
+
 
 @dataclass(slots=True)
 class _Task:
@@ -96,17 +101,18 @@ def fit_world(
 
     With `speeds` = "jitter" a client has a mean speed and a normal deviation from it; with "tasks" it repeats
     the speeds of its recorded tasks in their order, and then keeps their median.
-    Raises `UsageError` for a journal in which no task has come to an end.
+    Raises `UsageError` for a journal in which no task has come to an end whose client was there all the time.
     """
     seen = _read(rows, clients)
-    unfinished = [client for client, own in enumerate(seen) if not own.arrived]
-    if len(unfinished) == clients:
+    if not any(own.arrived for own in seen):
         raise UsageError("no update has arrived in this run: there is nothing to fit a world to")
     known = {
-        client: _solve(own.equations, model_bits is not None)
-        for client, own in enumerate(seen)
-        if own.arrived
+        client: _solve(own.equations, model_bits is not None) for client, own in enumerate(seen) if own.timed
     }
+    if not known:
+        raise UsageError(
+            "all updates of this run are of clients that were away in between: nothing says how fast they are"
+        )
     middle = tuple(float(x) for x in np.median([unknowns for unknowns, *_ in known.values()], axis=0))
     fits = []
     for client, own in enumerate(seen):
@@ -265,6 +271,8 @@ def _notes(fits: list[ClientFit], seen: list[_Seen]) -> Iterator[str]:
             yield f"client {fit.client} was never there: it stays away"
         elif not fit.arrived:
             yield f"client {fit.client} brought no update: its speed and links are the others' median"
+        elif not own.timed:
+            yield f"client {fit.client} was away in each task: its speed and links are the others' median"
         elif len({e.steps for e in own.equations}) == 1:
             yield (
                 f"client {fit.client} always did as many steps: what its link takes counts as time of a step"
