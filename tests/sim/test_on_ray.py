@@ -96,11 +96,10 @@ def test_ray_changes_nothing(
     assert alone == there
 
 
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("policy", ["local", "recompute"])
-def test_running_statistics_that_are_not_sent(
-    policy: Buffers, pools: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "RayWorkers", lambda *given: Lent(pools(*given)))
+def test_running_statistics_that_are_not_sent(policy: Buffers) -> None:
+    """With workers of its own, which end with the run: those that are lent stay, and places are few."""
     learner, algorithm = digits(normed), replace(make("fedbuff"), buffers=policy)
     alone, there = (
         outcome(
