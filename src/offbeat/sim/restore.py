@@ -25,10 +25,10 @@ def catch_up(simulation: Simulation, checkpoint: Checkpoint) -> None:
     simulation.start()
     while simulation.rows < checkpoint.journal and simulation.stop_reason is None:
         simulation.step()
-    if (simulation.rows, simulation.evaluations) != (checkpoint.journal, checkpoint.metrics):
+    if (simulation.rows, simulation.evaluations.count) != (checkpoint.journal, checkpoint.metrics):
         raise RunError(
             f"the run cannot be brought back: it now has {simulation.rows} journal rows and "
-            f"{simulation.evaluations} evaluations where its checkpoint has {checkpoint.journal} and "
+            f"{simulation.evaluations.count} evaluations where its checkpoint has {checkpoint.journal} and "
             f"{checkpoint.metrics}. Use the version of Offbeat and the configuration it was started with"
         )
 

@@ -368,7 +368,7 @@ def _finished(record: RunRecord, layout: Layout) -> Run:
 
 def summarise(simulation: Simulation, work: Live) -> Summary:
     """A run in numbers."""
-    server, metrics = simulation.server, simulation.last_metrics
+    server, metrics = simulation.server, simulation.evaluations.last_metrics
     arrived = server.counts["arrived"]
     return Summary(
         seconds=simulation.now,
@@ -384,7 +384,7 @@ def summarise(simulation: Simulation, work: Live) -> Summary:
         bytes_up=simulation.bytes_up,
         bytes_down=simulation.bytes_down,
         accuracy=metrics.get("accuracy"),
-        best_accuracy=simulation.best_accuracy,
+        best_accuracy=simulation.evaluations.best_accuracy,
         loss=metrics.get("loss"),
         client_state_bytes=work.clients.nbytes,
         server_state_bytes=work.tensors.nbytes,

@@ -34,7 +34,6 @@ from offbeat.core.events import (
     Left,
     Lost,
     Measured,
-    Metrics,
     Ready,
     TaskId,
     Timer,
@@ -46,13 +45,13 @@ from offbeat.core.learner import Fresh, Learner
 from offbeat.core.server import Server
 from offbeat.runs.schema import Metric
 from offbeat.sim.course import Course
+from offbeat.sim.evaluations import Evaluations
 from offbeat.sim.queue import EventQueue
 from offbeat.sim.until import Every, Until
 from offbeat.sim.work import Work
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
-_MOST_EVALUATIONS = 10_000_000  # between two events: each is a row
 _OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
 _ENDS = (Arrived, Lost, Left)
 _TRAINED = (Ready, Arrived)
@@ -89,12 +88,10 @@ class Simulation:
         self._norms = Feature.NORMS in algorithm.needs
         self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.needs
         self.work, self.recorder = work, recorder
-        self.until, self.every = until, every
+        self.until, self.evaluations = until, Evaluations(every)
         self.now = 0.0
-        self.rows = self.evaluations = 0
+        self.rows = 0
         self.stop_reason: str | None = None
-        self.last_metrics: Metrics = {}
-        self.best_accuracy: float | None = None
         self.staleness_sum = 0
         self.bits_up = 0
         self._measurements = 0
@@ -103,8 +100,6 @@ class Simulation:
         self._model_bytes, self._model_bits, self._seed = model_bytes, 8 * model_bytes, seed
         self._queue = EventQueue()
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
-        self._next_evaluation = 0.0 if every.seconds is not None else _NEVER
-        self._last_evaluation: tuple[float, int] | None = None
 
     def start(self) -> None:
         """Let the clients in that are there at the start, and begin."""
@@ -116,7 +111,7 @@ class Simulation:
                 self._queue_presence(client)
             while self._queue and self._queue.time == 0.0:
                 self._happen(*self._queue.pop())
-        if not self.every.never and self.every.seconds is None:
+        if self.evaluations.first:
             self._evaluate(0.0)
         self._happen(0.0, Begin())
 
@@ -124,10 +119,11 @@ class Simulation:
         """Let the next event happen, or stop."""
         time, event = self._next()
         limit = self.until.seconds
-        if event is not None and self.every.seconds is not None:
-            self._evaluate_before(time if limit is None else min(time, limit))
-            if self.stop_reason is not None:
-                return
+        if event is not None and self.evaluations.by_time:
+            for moment in self.evaluations.due(self.now, time if limit is None else min(time, limit)):
+                self._evaluate(moment)
+                if self.stop_reason is not None:
+                    return
         if event is None:
             self._end("nothing is left to happen: no client trains, no timer is set")
         elif limit is not None and time > limit:
@@ -284,7 +280,7 @@ class Simulation:
 
     def _aggregate(self, command: Aggregate) -> None:
         self.work.aggregate(command)
-        if self.every.versions is not None and command.version % self.every.versions == 0:
+        if self.evaluations.after(command.version):
             self._evaluate(self.now)
 
     def _drop(self, command: Drop) -> None:
@@ -330,46 +326,16 @@ class Simulation:
 
     # ---- evaluation and limits ----
 
-    def _evaluate_before(self, time: float) -> None:
-        """The evaluations due before `time`; at equal times events come first."""
-        if self.every.seconds is None:
-            return
-        if (time - self._next_evaluation) / self.every.seconds > _MOST_EVALUATIONS:
-            raise UsageError(
-                f"evaluate.seconds = {self.every.seconds:g} would measure the model more than "
-                f"{_MOST_EVALUATIONS} times from {self.now:g} to {time:g} seconds, where nothing happens: "
-                "give more, or versions instead"
-            )
-        while self._next_evaluation < time and self.stop_reason is None:
-            self._evaluate(self._next_evaluation)
-            self._next_evaluation = self.every.seconds * round(self._next_evaluation / self.every.seconds + 1)
-
     def _evaluate(self, time: float) -> None:
-        server = self.server
-        metrics = dict(self.work.evaluate(server.version))
-        self.last_metrics = dict(metrics)
-        loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
-        if accuracy is not None:
-            self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
-        arrived = server.counts["arrived"]
-        self.recorder.metric(
-            Metric(
-                self.evaluations,
-                time,
-                server.version,
-                arrived,
-                self.bytes_up,
-                self.bytes_down,
-                loss,
-                accuracy,
-                metrics or None,
-            )
-        )
-        self.evaluations += 1
-        self._last_evaluation = (time, server.version)
-        if self.until.accuracy is not None and accuracy is not None and accuracy >= self.until.accuracy:
+        """Measure the model; at equal times events come first."""
+        version, tasks = self.server.version, self.server.counts["arrived"]
+        found = self.work.evaluate(version)
+        row = self.evaluations.enter(time, version, tasks, self.bytes_up, self.bytes_down, found)
+        self.recorder.metric(row)
+        wanted = self.until.accuracy
+        if wanted is not None and row.accuracy is not None and row.accuracy >= wanted:
             self.now = max(self.now, time)
-            self.stop_reason = f"reached accuracy {self.until.accuracy:g}"
+            self.stop_reason = f"reached accuracy {wanted:g}"
 
     def _check_limits(self) -> None:
         until, server = self.until, self.server
@@ -383,7 +349,7 @@ class Simulation:
             self._end(f"reached {until.tasks} client tasks")
 
     def _end(self, reason: str) -> None:
-        if not self.every.never and self._last_evaluation != (self.now, self.server.version):
+        if self.evaluations.last(self.now, self.server.version):
             self._evaluate(self.now)
         self.stop_reason = reason
 
