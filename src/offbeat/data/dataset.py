@@ -122,7 +122,8 @@ class FederatedData:
             raise UsageError(
                 f"client {client}: must be 0 to {self.clients - 1}; there are {self.clients} clients"
             )
-        return int(self.offsets[client]), int(self.offsets[client + 1])
+        start, end = self.offsets[client : client + 2].tolist()
+        return start, end
 
 
 def federate(

@@ -17,7 +17,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import NOTHING, Fresh, Inputs, LocalResult, LocalTask, Watch
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
-from offbeat.core.streams import Purpose, stream
+from offbeat.core.streams import Draws, Purpose, stream
 from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.course import Course, halfway, take_up
@@ -136,7 +136,7 @@ class TorchLearner:
         """A task's training before its first step."""
         bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
-        bench.module.train()
+        bench.train()
         lr = training.rate(task.base, task.lr_factor)
         with representing(bench, Feature.REPRESENTATIONS in objective.needs) as represent:
             run = self._run(base, inputs, anchor, represent, lr, task.steps)
@@ -198,10 +198,10 @@ class TorchLearner:
     def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
         """The batches of a task, on the device; also starts the stream that layers draw from."""
         ready = self.prepare()
-        own = self.data.client_indices(task.client)
-        generator = stream(task.seed, Purpose.TRAIN, task.client, task.task)
-        layers = stream(task.seed, Purpose.LAYERS, task.client, task.task)
+        own, draws = self.data.client_indices(task.client), ready.draws(task.seed)
+        layers = draws.at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
+        generator = draws.at(Purpose.TRAIN, task.client, task.task)  # until the next task
         for batch in batches(generator, len(own), self.training.batch_size, task.steps):
             indices = own[batch].to(self.training.device, non_blocking=True)
             x, y = ready.x.index_select(0, indices), ready.y.index_select(0, indices)
@@ -262,13 +262,20 @@ class TorchLearner:
         return self._ready
 
 
-@dataclass(frozen=True)
+@dataclass
 class Ready:
-    """A learner's module and train set, on its device."""
+    """A learner's module and train set, on its device, and the draws of the run it has trained for last."""
 
     bench: Workbench
     x: Tensor
     y: Tensor
+    _draws: tuple[int, Draws] | None = None
+
+    def draws(self, seed: int) -> Draws:
+        """Those of a run of this seed."""
+        if self._draws is None or self._draws[0] != seed:
+            self._draws = seed, Draws(seed)
+        return self._draws[1]
 
 
 def _kept(state: Tensors, bench: Workbench) -> Tensors:

@@ -1,12 +1,29 @@
 """A module that models are loaded into, trained in and read back from, over and over."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from offbeat.core.model import Entry, Layout, Model
 from offbeat.rooms import ROOMS
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a flat vector is cut into tensors."""
+
+    sizes: list[int]
+    shapes: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> "_Cut":
+        return cls([entry.size for entry in entries], [entry.shape for entry in entries])
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The tensors, without a copy."""
+        return [part.view(shape) for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)]
 
 
 class Workbench:
@@ -30,6 +47,12 @@ class Workbench:
         self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
         self.integers = [tensors[e.name] for e in self.layout.section("integer")]
         self._device = device
+        self._float_cut = _Cut.of(self.layout.section("parameter", "buffer"))
+        self._integer_cut = _Cut.of(self.layout.section("integer"))
+        self._no_integers = torch.zeros(0, dtype=torch.int64)
+        self._flat = torch.empty(self.layout.values, device=device)  # what the module has, on its way out
+        self._flat_views = self._float_cut.views(self._flat)
+        self.module.train()
         persistent = self.module.state_dict(keep_vars=True)
         self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
 
@@ -41,11 +64,10 @@ class Workbench:
             torch._foreach_copy_(self._floats, views)
             for buffer, made in self._scratch:  # what travels with no model must not pass between tasks
                 buffer.copy_(made)
-            integers = model.integers.to(self._device)
-            for tensor, view in zip(
-                self.integers, self._views(integers, self.layout.section("integer")), strict=True
-            ):
-                tensor.copy_(view)
+            if self.integers:
+                views_of_integers = self._integer_cut.views(model.integers.to(self._device))
+                for tensor, view in zip(self.integers, views_of_integers, strict=True):
+                    tensor.copy_(view)
         return views[: len(self.parameters)]
 
     def tensors(self) -> list[Tensor]:
@@ -55,35 +77,23 @@ class Workbench:
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
         """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
         with torch.no_grad():
-            values = self._room()
-            torch._foreach_copy_(self.floats(values), self._floats)
-            integers = (
-                torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers])
-                if self.integers
-                else torch.zeros(0, dtype=torch.int64)
-            )
-            return values.cpu().sub_(base.values), integers.cpu()
-
-    def _room(self) -> Tensor:
-        """Room for flat values, on the module's device."""
-        if self._device == "cpu":
-            return ROOMS.vector(self.layout.values, torch.float32)
-        return torch.empty(self.layout.values, device=self._device)
+            torch._foreach_copy_(self._flat_views, self._floats)
+            integers = self._no_integers
+            if self.integers:
+                integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).cpu()
+            return torch.sub(self._flat.cpu(), base.values, out=ROOMS.like(base.values)), integers
 
     def floats(self, values: Tensor) -> list[Tensor]:
         """A model's flat values, shaped as the parameters and floating buffers, without a copy."""
-        return self._views(values, self.layout.section("parameter", "buffer"))
+        return self._float_cut.views(values)
+
+    def train(self) -> None:
+        """Set the module to training, in which it is most of the time: to tell each part takes a while."""
+        if not self.module.training:
+            self.module.train()
 
     def laid_out(self, x: Tensor) -> Tensor:
         """A batch in the memory layout the module works fastest with."""
         if self.channels_last and x.ndim == 4:
             return x.contiguous(memory_format=torch.channels_last)
         return x
-
-    @staticmethod
-    def _views(flat: Tensor, entries: Sequence[Entry]) -> list[Tensor]:
-        views, at = [], 0
-        for entry in entries:
-            views.append(flat[at : at + entry.size].view(entry.shape))
-            at += entry.size
-        return views
