@@ -78,7 +78,8 @@ class Window(Aggregator):
             if self._slide(update, memory) <= self.size:
                 continue
             if self.kind == "param":
-                step = scaled(memory["sum"], 1 / float(memory["c"].sum()), step).sub_(model.values)
+                weight = float(memory["c"][: self.size].sum())
+                step = scaled(memory["sum"], 1 / weight, step).sub_(model.values)
             else:
                 scale = self.scale * self._per_share(memory)
                 step = scaled(memory["sum"], scale) if step is None else step.add_(memory["sum"], alpha=scale)
@@ -93,43 +94,45 @@ class Window(Aggregator):
     def _empty(self, like: Tensor) -> Tensors:
         """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k.
 
-        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row.
-        q and a are kept up where they are not all 1.
+        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row. After
+        the c_k comes the number of arrivals. q and a are kept up where they are not all 1.
         """
         return {
             **{f"x{k}": torch.zeros_like(like) for k in range(self.size)},
             "sum": torch.zeros_like(like),
-            **{name: torch.zeros(self.size, dtype=torch.float64) for name in "cqa"},
-            "arrivals": torch.zeros((), dtype=torch.int64),
+            **{name: torch.zeros(self.size, dtype=torch.float64) for name in "qa"},
+            "c": torch.zeros(self.size + 1, dtype=torch.float64),
         }
 
     def _slide(self, update: Update, memory: Tensors) -> int:
         """The update takes the place of the oldest one; returns how many have arrived."""
-        task, total = update.task, memory["sum"]
-        # As arrays: to read or write one number of a tensor takes several times longer.
-        count, c = memory["arrivals"].numpy(), memory["c"].numpy()
-        arrivals = int(count) + 1
-        count[()] = arrivals
-        k = arrivals % self.size
+        task, size, c = update.task, self.size, memory["c"].numpy()  # a tensor's numbers are slow to reach
+        arrivals = int(c[size]) + 1
+        k = arrivals % size
         oldest, newest = float(c[k]), self.staleness(task.staleness)
         if self.weights == "share" or self.normalize:
             q = task.share if self.weights == "share" else 1.0
             a = self.normalize.a(task.steps) if self.normalize else 1.0
             memory["q"][k], memory["a"][k] = q, a
             newest = newest * q / a
-        c[k] = newest
+        c[k], c[size] = newest, arrivals
+        total, own = memory["sum"], f"x{k}"
+        if self.kind == "delta":  # which nobody changes
 
-        def replace(s: Tensor, x: Tensor, base: Tensor, delta: Tensor) -> None:
-            s.sub_(x, alpha=oldest)
-            if self.kind == "param":
-                torch.add(base, delta, out=x)
-            else:
-                x.copy_(delta)
-            s.add_(x, alpha=newest)
+            def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
+                s.sub_(x, alpha=oldest).add_(delta, alpha=newest)
 
-        sweep(replace, total, memory[f"x{k}"], update.base.values, update.delta)
+            sweep(slide, total, memory[own], update.delta)
+            memory[own] = update.delta
+        else:
+
+            def replace(s: Tensor, x: Tensor, base: Tensor, delta: Tensor) -> None:
+                s.sub_(x, alpha=oldest)
+                s.add_(torch.add(base, delta, out=x), alpha=newest)
+
+            sweep(replace, total, memory[own], update.base.values, update.delta)
         if arrivals % RESUM == 0:
-            total.copy_(combine([memory[f"x{k}"] for k in range(self.size)], c.tolist()))
+            total.copy_(combine([memory[f"x{n}"] for n in range(size)], c[:size].tolist()))
         return arrivals
 
 

@@ -80,7 +80,7 @@ class GlobalModel:
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]
         step = self._algorithm.aggregator.step(updates, self.model, self.memory)
-        if command.server_step:
+        if self.step_memories and command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers

@@ -169,14 +169,15 @@ class Simulation:
         Kinds are compared by `is`: a struct's class takes three times as long to say that something is none.
         """
         self.now = time
-        server = self.server
+        server, record = self.server, self.recorder.row
         met = _MEET.get(type(event))
         if met is not None:
             event = met(self, event)
         version = server.version
         commands = server.feed(time, event)
         subject = server.subject
-        self._write(event_row(self.rows, time, event, version, subject))
+        record(event_row(self.rows, time, event, version, subject))
+        self.rows += 1
         if subject is not None and isinstance(event, _ENDS):
             if type(event) is Arrived:
                 self.staleness_sum += subject.staleness
@@ -189,7 +190,8 @@ class Simulation:
             carry_out = _CARRY_OUT.get(type(command))
             if type(command) is Aggregate:
                 version = command.version
-            self._write(command_row(self.rows, time, command, version))
+            record(command_row(self.rows, time, command, version))
+            self.rows += 1
             if carry_out is not None:
                 carry_out(self, command)
         if type(event) is WantsModel:
@@ -302,7 +304,9 @@ class Simulation:
         epochs = [learner.steps_per_epoch(client) for client in clients]
         labels = [self._labels_of(client) for client in clients] if self._labels else None
         self.server.gather(samples, epochs, labels)
-        self._write(present_row(samples, epochs, labels))
+        row = present_row(samples, epochs, labels)
+        self.recorder.row(row)
+        self.rows = row.seq + 1
 
     def _joined(self, client: ClientId) -> Joined:
         learner, labels = self._learner, self._labels_of(client) if self._labels else None
@@ -319,10 +323,6 @@ class Simulation:
             self._queue.push(interval[0], self._joined(client))
             if interval[1] < _NEVER:
                 self._queue.push(interval[1], Left(client))
-
-    def _write(self, row: Row) -> None:
-        self.recorder.row(row)
-        self.rows = row.seq + 1
 
     # ---- evaluation and limits ----
 
