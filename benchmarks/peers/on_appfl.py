@@ -38,6 +38,18 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 }
 
 
+SAID = {"current_local_steps": 1, "compute_second_per_step": 1.0}  # its drivers refuse tasks of no steps
+
+
+class WithoutBatches(SimClientAgent):
+    """A client whose trainer goes over its data no time."""
+
+    def get_parameters(self) -> Any:
+        """The trainer's, and how long APPFL is to think that it took."""
+        state, _ = super().get_parameters()
+        return state, SAID
+
+
 class Idle(SimClientAgent):
     """A client whose tasks are without work: it gives back what it was given."""
 
@@ -47,15 +59,19 @@ class Idle(SimClientAgent):
     def get_parameters(self) -> Any:
         """A copy of the model, and how long APPFL is to think that it took."""
         state = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
-        return state, {"current_local_steps": 1, "compute_second_per_step": 1.0}
+        return state, SAID
 
 
 def configuration(job: Job) -> dict[str, Any]:
     """APPFL's configuration, for server and clients."""
     algorithm = ALGORITHMS[job.algorithm]
     synchronous = job.algorithm == "fedavg"
+    passes = (
+        {"mode": "epoch", "num_local_epochs": 0} if job.client_code
+        else {"mode": "step", "num_local_steps": job.steps}
+    )  # fmt: skip
     trainer = {
-        "mode": "step", "num_local_steps": job.steps, "optim": "SGD", "optim_args": {"lr": job.lr},
+        **passes, "optim": "SGD", "optim_args": {"lr": job.lr},
         "loss_fn": "CrossEntropyLoss", "metric_path": PARTS, "metric_name": "accuracy",
         "do_validation": False, "train_batch_size": job.batch, "device": "cpu", **LEAN,
     }  # fmt: skip
@@ -88,7 +104,8 @@ def client_agent(job: Job, number: int, data: Data | None) -> SimClientAgent:
     name = f"Client{number}"
     if data is None:
         one = TensorDataset(torch.zeros(1, 1), torch.zeros(1, dtype=torch.int64))
-        agent: SimClientAgent = Idle(configuration(job), name, one)
+        kind = WithoutBatches if job.client_code else Idle
+        agent: SimClientAgent = kind(configuration(job), name, one)
     else:
         own = Client(data, number, job)
         agent = SimClientAgent(configuration(job), name, own.dataset)

@@ -21,8 +21,9 @@ class Job:
     """`rounds` times `per_round` client tasks of `steps` local SGD steps; `model` is a name in `nets`.
 
     An asynchronous algorithm does as many tasks without rounds. `data` is the file that `data.write` made
-    (none: no training). `processes` is how many train side by side, `executor` how Offbeat trains where it
-    has a choice.
+    (none: no training; then a client gives back what it was given, or with `client_code` does all that its
+    framework has it do around batches, of which there are none). `processes` is how many train side by side,
+    `executor` how Offbeat trains where it has a choice.
     """
 
     model: str
@@ -37,6 +38,7 @@ class Job:
     processes: int = 1
     executor: str = "local"
     data: str = ""
+    client_code: bool = False
 
     @property
     def tasks(self) -> int:

@@ -2,9 +2,13 @@
 
 import os
 import time
+from collections.abc import Iterator
+from itertools import islice
 from statistics import mean
 from typing import Any
 
+import numpy
+import torch
 from job import Answer, Data, Job, Stopwatch, UnavailableError, accuracy, load, run, warm
 from msgspec.structs import replace
 from nets import build, parameters
@@ -23,6 +27,13 @@ class Stamped(ob.TorchLearner):
         began = time.monotonic()
         result = super().train(*arguments)
         return replace(result, metrics={**result.metrics, "began": began, "process": os.getpid()})
+
+
+class WithoutBatches(ob.TorchLearner):
+    """Does all that a task takes but its steps."""
+
+    def _batches(self, task: Any) -> Iterator[Any]:
+        return islice(super()._batches(task), 0)
 
 
 def algorithm(job: Job) -> ob.Algorithm:
@@ -47,6 +58,10 @@ def algorithm(job: Job) -> ob.Algorithm:
 
 def learner(job: Job, data: Data | None) -> Any:
     """The clients: their images, or no work at all."""
+    if job.client_code:
+        blank = ob.Dataset(torch.zeros(job.clients, 1), torch.zeros(job.clients, dtype=torch.int64), 10)
+        federated = ob.federate(blank, blank, numpy.arange(job.clients).reshape(-1, 1))
+        return WithoutBatches(build(job.model, job.seed), federated)
     if data is None:
         return ob.NoTraining(job.clients, parameters(build(job.model, job.seed)))
     train = ob.Dataset(data.x, data.y, 10)

@@ -66,7 +66,10 @@ def _empty() -> Table:
     rows += [
         Variant(f"{OURS}, {name}", "ours", replace(job, algorithm=name)) for name in ("fedavg", "fedbuff")
     ]
+    own = f"{OURS}, fedavg, its client code"
+    rows += [Variant(own, "ours", replace(job, client_code=True))]
     rows += _peers(ONE_CORE, few)
+    rows += [Variant("APPFL, its client code", "appfl", replace(few, client_code=True))]
     rows += [
         Variant("Flower", "flower", replace(few, processes=2)),
         *(

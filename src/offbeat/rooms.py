@@ -36,7 +36,7 @@ class Rooms:
 
     def like(self, vector: Tensor) -> Tensor:
         """A vector of another's size, dtype and device."""
-        if vector.device.type != "cpu" or vector.dim() != 1:
+        if vector.nbytes < LEAST or vector.device.type != "cpu" or vector.dim() != 1:
             return torch.empty_like(vector)
         return self.vector(len(vector), vector.dtype)
 

@@ -99,7 +99,7 @@ class FederatedData:
     @property
     def clients(self) -> int:
         """Number of clients."""
-        return len(self.offsets) - 1
+        return self.offsets.shape[0] - 1
 
     def samples(self, client: int) -> int:
         """Number of train samples of `client`. Raises `UsageError` when there is no such client."""
@@ -118,10 +118,9 @@ class FederatedData:
         return counts
 
     def _bounds(self, client: int) -> tuple[int, int]:
-        if not 0 <= client < self.clients:
-            raise UsageError(
-                f"client {client}: must be 0 to {self.clients - 1}; there are {self.clients} clients"
-            )
+        clients = self.clients
+        if not 0 <= client < clients:
+            raise UsageError(f"client {client}: must be 0 to {clients - 1}; there are {clients} clients")
         start, end = self.offsets[client : client + 2].tolist()
         return start, end
 

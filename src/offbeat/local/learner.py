@@ -196,16 +196,14 @@ class TorchLearner:
         return run
 
     def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
-        """The batches of a task, on the device; also starts the stream that layers draw from."""
+        """Starts the streams that the task and its layers draw from; its batches, on the device."""
         ready = self.prepare()
         own, draws = self.data.client_indices(task.client), ready.draws(task.seed)
         layers = draws.at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
         generator = draws.at(Purpose.TRAIN, task.client, task.task)  # until the next task
-        for batch in batches(generator, len(own), self.training.batch_size, task.steps):
-            indices = own[batch].to(self.training.device, non_blocking=True)
-            x, y = ready.x.index_select(0, indices), ready.y.index_select(0, indices)
-            yield ready.bench.laid_out(x), y
+        rows = batches(generator, len(own), self.training.batch_size, task.steps)
+        return (ready.batch(own.index_select(0, batch)) for batch in rows)
 
     def evaluate(self, model: Model) -> Metrics:
         """Mean loss over the test set, and accuracy where the output is one score per class."""
@@ -258,7 +256,7 @@ class TorchLearner:
                     module = self._module()
             device, train = self.training.device, self.data.train
             bench = Workbench(module, device, self.training.channels_last)
-            self._ready = Ready(bench, train.x.to(device), train.y.to(device))
+            self._ready = Ready(bench, train.x.to(device), train.y.to(device), device)
         return self._ready
 
 
@@ -269,7 +267,13 @@ class Ready:
     bench: Workbench
     x: Tensor
     y: Tensor
+    device: str
     _draws: tuple[int, Draws] | None = None
+
+    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """These samples of the train set, as the module works fastest with them."""
+        there = indices.to(self.device, non_blocking=True)
+        return self.bench.laid_out(self.x.index_select(0, there)), self.y.index_select(0, there)
 
     def draws(self, seed: int) -> Draws:
         """Those of a run of this seed."""

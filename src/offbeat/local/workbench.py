@@ -23,7 +23,10 @@ class _Cut:
 
     def views(self, flat: Tensor) -> list[Tensor]:
         """The tensors, without a copy."""
-        return [part.view(shape) for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)]
+        return [
+            part.view(shape)
+            for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)
+        ]
 
 
 class Workbench:
