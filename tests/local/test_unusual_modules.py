@@ -147,3 +147,41 @@ def test_a_test_set_without_samples() -> None:
         ob.simulate(ob.fedavg(), learner=learner, until=ob.Until(versions=2))
     run = ob.simulate(ob.fedavg(), learner=learner, until=ob.Until(versions=2), evaluate=None)
     assert run.summary.versions == 2
+
+
+def dropping(training: bool) -> nn.Module:
+    """A layer, half of what it gives, and a layer; the middle one is built in this mode."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5).train(training), nn.Linear(8, 2))
+
+
+def test_a_part_built_for_evaluation_trains_like_the_others_before_and_after_one() -> None:
+    runs = [
+        ob.simulate(
+            ob.fedavg(steps=3), learner=ob.TorchLearner(dropping(training), points()),
+            until=ob.Until(versions=4), evaluate=ob.Every(versions=every),
+        )
+        for training, every in ((True, 1), (False, 1), (False, 100))
+    ]  # fmt: skip
+    assert all(torch.equal(run.model.values, runs[0].model.values) for run in runs)
+    without = ob.TorchLearner(nn.Sequential(*dropping(True)[::2]), points())
+    plain = ob.simulate(ob.fedavg(steps=3), learner=without, until=ob.Until(versions=4))
+    assert not torch.equal(plain.model.values, runs[0].model.values)  # dropout made a difference
+
+
+class Kept(nn.Sequential):
+    """Keeps its parts in evaluation mode."""
+
+    def train(self, mode: bool = True) -> "Kept":
+        super().train(mode)
+        for part in self:
+            part.train(False)
+        return self
+
+
+def test_a_module_that_keeps_its_parts_from_training_mode_is_heard() -> None:
+    made = [
+        ob.TorchLearner(module, points()) for module in (Kept(*dropping(True)), Kept(*dropping(True)[::2]))
+    ]
+    runs = [ob.simulate(ob.fedavg(steps=3), learner=each, until=ob.Until(versions=4)) for each in made]
+    assert torch.equal(runs[0].model.values, runs[1].model.values)
