@@ -42,7 +42,7 @@ SAID = {"current_local_steps": 1, "compute_second_per_step": 1.0}  # its drivers
 
 
 class WithoutBatches(SimClientAgent):
-    """A client whose trainer goes over its data no time."""
+    """A client whose trainer goes through no epoch: it does all that it does around its batches."""
 
     def get_parameters(self) -> Any:
         """The trainer's, and how long APPFL is to think that it took."""

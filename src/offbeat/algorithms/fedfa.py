@@ -117,7 +117,7 @@ class Window(Aggregator):
             newest = newest * q / a
         c[k], c[size] = newest, arrivals
         total, own = memory["sum"], f"x{k}"
-        if self.kind == "delta":  # which nobody changes
+        if self.kind == "delta":  # kept as it is: nobody writes to a delta
 
             def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
                 s.sub_(x, alpha=oldest).add_(delta, alpha=newest)

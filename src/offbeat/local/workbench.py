@@ -53,7 +53,7 @@ class Workbench:
         self._float_cut = _Cut.of(self.layout.section("parameter", "buffer"))
         self._integer_cut = _Cut.of(self.layout.section("integer"))
         self._no_integers = torch.zeros(0, dtype=torch.int64)
-        self._flat = torch.empty(self.layout.values, device=device)  # what the module has, on its way out
+        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # room for `delta`
         self._flat_views = self._float_cut.views(self._flat)
         self.module.train()
         persistent = self.module.state_dict(keep_vars=True)
@@ -68,8 +68,8 @@ class Workbench:
             for buffer, made in self._scratch:  # what travels with no model must not pass between tasks
                 buffer.copy_(made)
             if self.integers:
-                views_of_integers = self._integer_cut.views(model.integers.to(self._device))
-                for tensor, view in zip(self.integers, views_of_integers, strict=True):
+                found = self._integer_cut.views(model.integers.to(self._device))
+                for tensor, view in zip(self.integers, found, strict=True):
                     tensor.copy_(view)
         return views[: len(self.parameters)]
 

@@ -17,7 +17,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, spread
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import Inputs, LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
@@ -98,8 +98,7 @@ class Live:
         self._submitted.add(task.task)
         _, base = self.tensors.bases[task.task]
         _, fresh = self.tensors.fresh.get(task.task, (0, None))
-        state = self.clients.get(task.client)
-        self._executor.submit(task, base, due, Inputs(state, fresh) if state or fresh else NOTHING)
+        self._executor.submit(task, base, due, Inputs(self.clients.get(task.client), fresh))
 
     def finish(self, task: TaskId, upload: Upload | None) -> Metrics:
         """Wait for the executor; let the update go through the codec."""
