@@ -46,7 +46,8 @@ class LocalResult(Struct, frozen=True, gc=False):
     """What a training gives: Δ = w_i − w_o over the flat values, integer buffers, and metrics.
 
     `lr` is the learning rate it was done with, `shared` the change for the vector that travels with the
-    model. `state` is the client's new state, which stays with the client.
+    model. `state` is the client's new state, which stays with the client. Updates wait in buffers and stay in
+    windows as they are, so a learner must not write to these tensors afterwards.
     """
 
     delta: Tensor
