@@ -21,9 +21,9 @@ class Job:
     """`rounds` times `per_round` client tasks of `steps` local SGD steps; `model` is a name in `nets`.
 
     An asynchronous algorithm does as many tasks without rounds. `data` is the file that `data.write` made
-    (none: no training; then a client gives back what it was given, or with `client_code` does all that its
-    framework has it do around batches, of which there are none). `processes` is how many train side by side,
-    `executor` how Offbeat trains where it has a choice.
+    (none: no training; with `client_code` Offbeat's and APPFL's clients still do all that they do around
+    their batches, of which there are none). `processes` is how many train side by side, `executor` how
+    Offbeat trains where it has a choice.
     """
 
     model: str

@@ -159,9 +159,9 @@ def test_a_part_built_for_evaluation_trains_like_the_others_before_and_after_one
     runs = [
         ob.simulate(
             ob.fedavg(steps=3), learner=ob.TorchLearner(dropping(training), points()),
-            until=ob.Until(versions=4), evaluate=ob.Every(versions=every),
+            until=ob.Until(versions=4), evaluate=evaluate,
         )
-        for training, every in ((True, 1), (False, 1), (False, 100))
+        for training, evaluate in ((True, None), (False, None), (False, ob.Every(versions=1)))
     ]  # fmt: skip
     assert all(torch.equal(run.model.values, runs[0].model.values) for run in runs)
     without = ob.TorchLearner(nn.Sequential(*dropping(True)[::2]), points())

@@ -78,8 +78,7 @@ class Window(Aggregator):
             if self._slide(update, memory) <= self.size:
                 continue
             if self.kind == "param":
-                weight = float(memory["c"][: self.size].sum())
-                step = scaled(memory["sum"], 1 / weight, step).sub_(model.values)
+                step = scaled(memory["sum"], 1 / float(memory["c"].sum()), step).sub_(model.values)
             else:
                 scale = self.scale * self._per_share(memory)
                 step = scaled(memory["sum"], scale) if step is None else step.add_(memory["sum"], alpha=scale)
@@ -94,28 +93,29 @@ class Window(Aggregator):
     def _empty(self, like: Tensor) -> Tensors:
         """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k.
 
-        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row. After
-        the c_k comes the number of arrivals. q and a are kept up where they are not all 1.
+        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row.
+        q and a are kept up where they are not all 1.
         """
         return {
             **{f"x{k}": torch.zeros_like(like) for k in range(self.size)},
             "sum": torch.zeros_like(like),
-            **{name: torch.zeros(self.size, dtype=torch.float64) for name in "qa"},
-            "c": torch.zeros(self.size + 1, dtype=torch.float64),
+            **{name: torch.zeros(self.size, dtype=torch.float64) for name in "cqa"},
+            "arrivals": torch.zeros((), dtype=torch.int64),
         }
 
     def _slide(self, update: Update, memory: Tensors) -> int:
         """The update takes the place of the oldest one; returns how many have arrived."""
-        task, size, c = update.task, self.size, memory["c"].numpy()  # a tensor's numbers are slow to reach
-        arrivals = int(c[size]) + 1
-        k = arrivals % size
+        task, c = update.task, memory["c"].numpy()  # a tensor's numbers take several times longer to reach
+        arrivals = int(memory["arrivals"].item()) + 1
+        memory["arrivals"].fill_(arrivals)
+        k = arrivals % self.size
         oldest, newest = float(c[k]), self.staleness(task.staleness)
         if self.weights == "share" or self.normalize:
             q = task.share if self.weights == "share" else 1.0
             a = self.normalize.a(task.steps) if self.normalize else 1.0
             memory["q"][k], memory["a"][k] = q, a
             newest = newest * q / a
-        c[k], c[size] = newest, arrivals
+        c[k] = newest
         total, own = memory["sum"], f"x{k}"
         if self.kind == "delta":  # kept as it is: nobody writes to a delta
 
@@ -132,7 +132,7 @@ class Window(Aggregator):
 
             sweep(replace, total, memory[own], update.base.values, update.delta)
         if arrivals % RESUM == 0:
-            total.copy_(combine([memory[f"x{n}"] for n in range(size)], c[:size].tolist()))
+            total.copy_(combine([memory[f"x{n}"] for n in range(self.size)], c.tolist()))
         return arrivals
 
 
