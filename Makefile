@@ -40,7 +40,7 @@ test: env lint docs
 	@touch $@
 
 test-ray: .venv-ray/installed
-	.venv-ray/bin/pytest tests/sim/test_on_ray.py tests/sim/test_on_ray_options.py
+	.venv-ray/bin/pytest tests/sim/executors/test_ray.py tests/sim/executors/test_ray_options.py
 
 test-flower: .venv-flower/installed
 	.venv-flower/bin/pytest tests/flower

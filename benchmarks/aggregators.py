@@ -31,7 +31,7 @@ import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Entry, Layout, Model
 from offbeat.core.objective import Objective
 
@@ -73,7 +73,7 @@ class Idle:
         return Model(layout, torch.ones_like(self.delta), torch.zeros(0, dtype=torch.int64))
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         """The update; nobody writes to it."""
         shared = self.shared if objective.shared_vectors else None

@@ -29,10 +29,21 @@ import yaml
 from processes import call_offbeat, ended, fork, kill, leave_when_told
 from witness import Honest, keep_company
 
-from offbeat.net.credentials import SiteCredentials
-from offbeat.net.link import LinkClosedError
-from offbeat.net.messages import Assign, Beat, Bye, Done, Failed, FromSite, Hello, Receipt, Refused, Result
-from offbeat.net.tokens import enrol
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.auth.tokens import enrol
+from offbeat.net.messages import (
+    FromSite,
+    Heartbeat,
+    Leave,
+    Register,
+    Rejected,
+    TaskAssignment,
+    TaskFailed,
+    UpdateAck,
+    UpdateReady,
+    UpdateSubmission,
+)
+from offbeat.net.transport import ChannelClosedError
 from offbeat.runs.record import read_run
 
 VERSIONS, STEPS = 20, 3
@@ -154,8 +165,8 @@ def document(algorithm: dict[str, Any], seed: int) -> dict[str, Any]:
 
 async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int) -> Counter[str]:
     """Try to come in without the right credential, so often each; counts how each ended."""
-    from offbeat.net.grpc_site import connect
-    from offbeat.net.limits import Limits
+    from offbeat.net.grpc.client import connect
+    from offbeat.net.wire.limits import Limits
 
     attempts = {
         "wrong token": shown(pki, "evil", "evil:" + "0" * 43),
@@ -172,11 +183,11 @@ async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int)
         for _ in range(times):
             try:
                 link = await connect(address, credentials, Limits(handshake=20.0))
-                await link.send(Hello(10, 1))
+                await link.send(Register(10, 1))
                 answer = await link.receive()
-                ends[f"{what}: {'refused' if isinstance(answer, Refused) else 'LET IN'}"] += 1
+                ends[f"{what}: {'refused' if isinstance(answer, Rejected) else 'LET IN'}"] += 1
                 await link.close()
-            except LinkClosedError:
+            except ChannelClosedError:
                 ends[f"{what}: refused"] += 1
     return ends
 
@@ -186,8 +197,8 @@ async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int)
 
 def framed(message: FromSite) -> list[bytes]:
     """The frames of a message."""
-    from offbeat.net.frames import frames
-    from offbeat.net.wire_encode import encode
+    from offbeat.net.wire.encode import encode
+    from offbeat.net.wire.frames import frames
 
     outgoing = encode(message)
     return list(frames([outgoing.envelope], outgoing.body))
@@ -197,19 +208,19 @@ class Fuzzer:
     """Makes streams of frames, nearly all of them wrong. The hello is one that the run will not take."""
 
     def __init__(self, chance: Random) -> None:
-        from offbeat.net import wire_pb2 as pb
+        from offbeat.net.wire import wire_pb2 as pb
 
         self.chance = chance
-        self.hello = framed(Hello(0, 0))[0]
-        update = Result(0, 1, torch.full((VALUES,), float("nan")), NONE, {"loss": 0.5}, 0.1)
+        self.hello = framed(Register(0, 0))[0]
+        update = UpdateSubmission(0, 1, torch.full((VALUES,), float("nan")), NONE, {"loss": 0.5}, 0.1)
         self.good = [
-            *framed(Beat(1, 2)), *framed(Done(0, 1, {"loss": 1.0})), *framed(Failed(0, "no")),
-            *framed(Bye("so long")), *framed(update), *framed(Hello(0, 0, (1, 2), 3, "run")),
+            *framed(Heartbeat(1, 2)), *framed(UpdateReady(0, 1, {"loss": 1.0})), *framed(TaskFailed(0, "no")),
+            *framed(Leave("so long")), *framed(update), *framed(Register(0, 0, (1, 2), 3, "run")),
         ]  # fmt: skip
         claim = pb.Envelope(result=pb.Result(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)])
         self.claim = pb.Frame(envelopes=[claim]).SerializeToString()
         self.large = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()
-        self.half = framed(Result(0, 1, torch.zeros(VALUES), NONE))[0][:200]
+        self.half = framed(UpdateSubmission(0, 1, torch.zeros(VALUES), NONE))[0][:200]
 
     def stream(self) -> tuple[str, list[bytes]]:
         """What kind of attack, and its frames."""
@@ -301,28 +312,28 @@ async def insider(run: Run, credentials: SiteCredentials, rounds: int) -> Counte
         for what in ("foreign task", "NaN", "infinite", "too many steps", "NaN loss", "layout", "twice"):
             try:
                 answers[f"{what}: {await _one_update(run, credentials, what, number)}"] += 1
-            except LinkClosedError as error:
+            except ChannelClosedError as error:
                 answers[f"{what}: the link was ended ({str(error)[:60]})"] += 1
     return answers
 
 
 async def _one_update(run: Run, credentials: SiteCredentials, what: str, number: int) -> str:
-    from offbeat.net.grpc_site import connect
-    from offbeat.net.limits import Limits
+    from offbeat.net.grpc.client import connect
+    from offbeat.net.wire.limits import Limits
 
     link = await connect(run.address, credentials, Limits(drain=1.0, handshake=20.0))
     try:
-        await link.send(Hello(10, 1))
+        await link.send(Register(10, 1))
         task = await _given(link)
         zeros = torch.zeros(VALUES)
         update = {
-            "foreign task": Result(number, STEPS, zeros, NONE),
-            "NaN": Result(task, STEPS, zeros * float("nan"), NONE),
-            "infinite": Result(task, STEPS, zeros + float("inf"), NONE),
-            "too many steps": Result(task, STEPS + 1, zeros, NONE),
-            "NaN loss": Result(task, STEPS, zeros, NONE, {"loss": float("nan")}),
-            "layout": Result(task, STEPS, zeros[1:], NONE),
-            "twice": Result(task, STEPS, zeros * float("nan"), NONE),
+            "foreign task": UpdateSubmission(number, STEPS, zeros, NONE),
+            "NaN": UpdateSubmission(task, STEPS, zeros * float("nan"), NONE),
+            "infinite": UpdateSubmission(task, STEPS, zeros + float("inf"), NONE),
+            "too many steps": UpdateSubmission(task, STEPS + 1, zeros, NONE),
+            "NaN loss": UpdateSubmission(task, STEPS, zeros, NONE, {"loss": float("nan")}),
+            "layout": UpdateSubmission(task, STEPS, zeros[1:], NONE),
+            "twice": UpdateSubmission(task, STEPS, zeros * float("nan"), NONE),
         }[what]
         answer = ""
         for _ in range(2 if what == "twice" else 1):
@@ -336,9 +347,9 @@ async def _one_update(run: Run, credentials: SiteCredentials, what: str, number:
 async def _given(link: Any) -> int:
     """The task that the server gives."""
     async with asyncio.timeout(60):
-        while not isinstance(message := await link.receive(), Assign):
-            if isinstance(message, Refused) and message.final:
-                raise LinkClosedError(message.reason)
+        while not isinstance(message := await link.receive(), TaskAssignment):
+            if isinstance(message, Rejected) and message.final:
+                raise ChannelClosedError(message.reason)
         return int(message.task)
 
 
@@ -346,9 +357,9 @@ async def _answer(link: Any, task: int) -> str:
     async with asyncio.timeout(60):
         while True:
             message = await link.receive()
-            if isinstance(message, Receipt) and message.task == task:
+            if isinstance(message, UpdateAck) and message.task == task:
                 return "TAKEN" if message.accepted else "not taken"
-            if isinstance(message, Refused):
+            if isinstance(message, Rejected):
                 return "refused"
 
 

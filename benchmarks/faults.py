@@ -40,9 +40,9 @@ from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.net.coordinator import Coordinator
-from offbeat.net.plan import evaluating_learner, read_plan
-from offbeat.net.terms import Terms
+from offbeat.net.run_spec import evaluating_learner, read_run_spec
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.options import ServerOptions
 from offbeat.runs.record import RunRecord, read_run
 
 PROCESSES, LAST_VERSIONS = 4, 10
@@ -314,10 +314,10 @@ def examine(state: Path, logs: Path) -> Findings:
 
 def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     """Take the journal's updates in once more, from the sites' copies, and compare with the final model."""
-    plan = read_plan(record.meta["plan"])
+    plan = read_run_spec(record.meta["plan"])
     learner = evaluating_learner(plan, None)
     coordinator = Coordinator(
-        plan.make_algorithm(), learner.initial(plan.seed), Terms(clients=record.clients),
+        plan.make_algorithm(), learner.initial(plan.seed), ServerOptions(clients=record.clients),
         seed=plan.seed, run="again", plan={}, classes=plan.classes, batch_size=plan.training.batch_size,
     )  # fmt: skip
     for client, name in record.site_names().items():

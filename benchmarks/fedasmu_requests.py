@@ -33,15 +33,15 @@ import numpy as np
 import torch
 from studies import NEVER
 
-from offbeat.algorithms.fedasmu_request import Learned, log_chances
+from offbeat.algorithms.fedasmu_request import LearnedTiming, log_chances
 from offbeat.core.global_model import GlobalModel
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
 from offbeat.runs.client_states import ClientStates
-from offbeat.sim.executor import InProcess
-from offbeat.sim.run import MemoryRecorder
+from offbeat.sim.backend import LiveBackend
+from offbeat.sim.executors.base import InProcess
+from offbeat.sim.result import MemoryRecorder
 from offbeat.sim.simulation import Simulation
-from offbeat.sim.work import Live
 from offbeat.world.population import Population
 
 EPOCHS, SECONDS = 8, 160
@@ -79,14 +79,14 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
 WEIGHTS = "lam", "sigma", "iota", "gamma", "upsilon"
 RATES = {f"rates {rate:g}": {f"{name}_rate": rate for name in WEIGHTS} for rate in (1e-2, 1e-1)}
 SELECTORS = {
-    "defaults": Learned(),
-    "ε = 0": Learned(epsilon=0.0),
-    "ε = 0.05": Learned(epsilon=0.05),
-    "ε = 0.5": Learned(epsilon=0.5),
-    "κ = 0.1": Learned(q_rate=0.1),
-    "ψ = 0": Learned(discount=0.0),
-    "ψ = 0.9": Learned(discount=0.9),
-    "ε = 0.05, κ = 0.1": Learned(epsilon=0.05, q_rate=0.1),
+    "defaults": LearnedTiming(),
+    "ε = 0": LearnedTiming(epsilon=0.0),
+    "ε = 0.05": LearnedTiming(epsilon=0.05),
+    "ε = 0.5": LearnedTiming(epsilon=0.5),
+    "κ = 0.1": LearnedTiming(q_rate=0.1),
+    "ψ = 0": LearnedTiming(discount=0.0),
+    "ψ = 0.9": LearnedTiming(discount=0.9),
+    "ε = 0.05, κ = 0.1": LearnedTiming(epsilon=0.05, q_rate=0.1),
 }
 FIRST_SEED, TUNING_SEEDS, REPEATS, HORIZONS = 10, range(200, 204), 10, (15, 40, 300)
 
@@ -167,7 +167,7 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
     learner = make_learner(recipe, seed)
     clients, recorder = ClientStates(), MemoryRecorder()
-    work = Live(
+    work = LiveBackend(
         GlobalModel(algorithm, learner.initial(seed)), InProcess(learner, algorithm.objective), clients,
         algorithm.codec, seed,
     )  # fmt: skip
@@ -419,7 +419,7 @@ def report(seeds: Sequence[int], out: Path) -> list[str]:
 
 
 def play(
-    selector: Learned | Uniform, by_epoch: Mapping[int, Sequence[float]], tasks: int, seed: int
+    selector: LearnedTiming | Uniform, by_epoch: Mapping[int, Sequence[float]], tasks: int, seed: int
 ) -> float:
     """Mean expected R of so many tasks of each of 20 clients; each R is drawn from the recorded ones."""
     generator, state, total = np.random.default_rng(seed), selector.initial(), 0.0
@@ -435,7 +435,7 @@ def play(
 
 def trained_before(rate: float, passes: int, recorded: Sequence[Request]) -> list[float]:
     """The shared model's chances after REINFORCE on recorded requests."""
-    selector, generator = Learned(rate=rate), np.random.default_rng(0)
+    selector, generator = LearnedTiming(rate=rate), np.random.default_rng(0)
     state = selector.initial()
     for _ in range(passes):
         for i in generator.permutation(len(recorded)):

@@ -21,14 +21,14 @@ from studies import Orders, run, times
 
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
-from offbeat.report import Row, make_table, to_markdown
+from offbeat.report import TableRow, make_table, to_markdown
 from offbeat.runs.record import RunRecord
 
 RECIPE = "fedcompass/fashion-small"
 SYNCHRONOUS = ("fedavg", "fedavgm")
 ROUNDS_OF_TASKS = 300  # 30 rounds of ten clients
 
-Tables = dict[tuple[str, str], Sequence[Row]]
+Tables = dict[tuple[str, str], Sequence[TableRow]]
 Records = dict[tuple[str, str], list[RunRecord]]
 
 PARTITIONS = {

@@ -93,7 +93,7 @@ def measure(point: Point) -> dict[str, Any]:
 def run(point: Point) -> dict[str, Any]:
     """Start-up, then so many events."""
     import offbeat as ob
-    from offbeat.sim.run import MemoryRecorder
+    from offbeat.sim.result import MemoryRecorder
 
     c = point.concurrency
     made: dict[str, Callable[[], ob.Algorithm]] = {

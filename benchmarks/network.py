@@ -24,26 +24,26 @@ import torch
 from grpc import aio
 
 from offbeat.core.model import Layout
-from offbeat.net.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.grpc_common import options
-from offbeat.net.grpc_server import listen
-from offbeat.net.grpc_site import connect
-from offbeat.net.limits import CHUNK, Limits
-from offbeat.net.link import LinkClosedError, ServerLink
-from offbeat.net.messages import Beat, Hello, Receipt, Result
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.grpc.client import connect
+from offbeat.net.grpc.options import channel_options
+from offbeat.net.grpc.server import listen
+from offbeat.net.messages import Heartbeat, Register, UpdateAck, UpdateSubmission
+from offbeat.net.transport import ChannelClosedError, ServerChannel
+from offbeat.net.wire.limits import CHUNK, Limits
 
 LIMITS = Limits(messages_per_second=1e6)
 NONE = torch.zeros(0, dtype=torch.int64)
 
 
-async def on_link(link: ServerLink) -> None:
+async def on_link(link: ServerChannel) -> None:
     """Receipts for updates, heartbeats for heartbeats."""
-    with suppress(LinkClosedError):
+    with suppress(ChannelClosedError):
         while True:
             message = await link.receive()
-            if isinstance(message, Result):
-                await link.send(Receipt(message.task, True))
-            elif isinstance(message, Beat):
+            if isinstance(message, UpdateSubmission):
+                await link.send(UpdateAck(message.task, True))
+            elif isinstance(message, Heartbeat):
                 await link.send(message)
 
 
@@ -55,7 +55,7 @@ async def raw_server() -> tuple[aio.Server, int]:
             if len(frame) < 64:
                 await context.write(frame)
 
-    server = aio.server(options=options(LIMITS))
+    server = aio.server(options=channel_options(LIMITS))
     method: Any = grpc.stream_stream_rpc_method_handler(converse)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("raw", {"Raw": method}),))
     port = server.add_insecure_port("127.0.0.1:0")
@@ -75,15 +75,15 @@ async def both(values: int, count: int, repeats: int) -> tuple[list[float], list
     layout = Layout.flat(values) if values else None
     listener = await listen("127.0.0.1:0", ServerCredentials(), limits_of(layout), on_link)
     link = await connect(f"127.0.0.1:{listener.port}", SiteCredentials(name="site"), LIMITS)
-    await link.send(Hello(1, 1))
+    await link.send(Register(1, 1))
     server, port = await raw_server()
-    channel = aio.insecure_channel(f"127.0.0.1:{port}", options=options(LIMITS))
+    channel = aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options(LIMITS))
     call: Any = channel.stream_stream("/raw/Raw")()
     delta = torch.randn(values)
     octets = memoryview(delta.numpy()).cast("B") if values else memoryview(b"")
 
     async def through_link(number: int) -> None:
-        await link.send(Result(number, 1, delta, NONE) if values else Beat())
+        await link.send(UpdateSubmission(number, 1, delta, NONE) if values else Heartbeat())
         await link.receive()
 
     async def through_raw(_: int) -> None:
@@ -122,7 +122,7 @@ async def idle(connections: int, seconds: float) -> str:
     links = []
     for number in range(connections):
         links.append(await connect(address, SiteCredentials(name=f"site-{number}"), LIMITS))
-        await links[-1].send(Hello(1, 1))
+        await links[-1].send(Register(1, 1))
     while len(listener.sites) < connections:
         await asyncio.sleep(0.1)
     grown = (resident() - before) / connections / 1024
@@ -139,7 +139,7 @@ async def busy(seconds: float, links: list[Any], beats: bool) -> float:
     while (now := time.perf_counter() - start) < seconds:
         if beats:
             for link in links[:: max(1, round(5 / 0.5))]:
-                await link.send(Beat())
+                await link.send(Heartbeat())
                 await link.receive()
             links = links[1:] + links[:1]
         await asyncio.sleep(max(0.0, 0.5 - (time.perf_counter() - start - now)))

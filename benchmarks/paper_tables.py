@@ -23,7 +23,7 @@ from studies import Orders, run, times
 
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
-from offbeat.report import Row, make_table
+from offbeat.report import TableRow, make_table
 
 Numbers = Mapping[str, float | None]
 
@@ -80,7 +80,7 @@ STUDIES = {
 }
 
 
-def side_by_side(rows: tuple[Row, ...], paper: Setting, baseline: str) -> Iterator[str]:
+def side_by_side(rows: tuple[TableRow, ...], paper: Setting, baseline: str) -> Iterator[str]:
     """Ours and the paper's, label by label."""
     yield "| algorithm | time | paper | seeds there | best accuracy | paper |"
     yield "|---|---|---|---|---|---|"

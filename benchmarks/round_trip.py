@@ -38,11 +38,11 @@ import torch
 from processes import fork, kill, leave_when_told
 
 from offbeat.core.model import Layout
-from offbeat.net.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.kept import KEPT, LARGEST
-from offbeat.net.limits import Limits
-from offbeat.net.link import LinkClosedError, OnLink, SiteLink
-from offbeat.net.messages import Assign, Beat, Hello, Result
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubmission
+from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel
+from offbeat.net.wire.limits import Limits
+from offbeat.vectors.allocator import KEPT, LARGEST
 
 NONE = torch.zeros(0, dtype=torch.int64)
 RATE = 1e6  # messages a second: no limit here
@@ -53,7 +53,7 @@ SIZES = (
 )  # fmt: skip
 """A model, its values, so many sites, so many updates of each."""
 KEEPS = {"MALLOC_TRIM_THRESHOLD_": str(KEPT), "MALLOC_MMAP_THRESHOLD_": str(LARGEST)}
-"""What glibc is told of to keep freed memory, as `offbeat.net.kept` tells it."""
+"""What glibc is told of to keep freed memory, as `offbeat.vectors.allocator` tells it."""
 
 
 # ---- servers, each in a process of its own ----
@@ -68,17 +68,17 @@ def serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
 async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
     import offbeat as ob
     from offbeat.models.registry import LogisticSpec
-    from offbeat.net import Terms, serve
-    from offbeat.net.grpc_server import listen
-    from offbeat.net.service import Service
-    from offbeat.net.state import State
+    from offbeat.net import ServerOptions, serve
+    from offbeat.net.grpc.server import listen
+    from offbeat.net.server.durable_store import DurableStore
+    from offbeat.net.server.service import Service
 
     if not durable:
-        State.commit = lambda *_: None  # type: ignore[method-assign]
+        DurableStore.commit = lambda *_: None  # type: ignore[method-assign]
     told = state.parent / f"{state.name}.json"
     layout = Layout.flat(values)
 
-    async def door(on_link: OnLink) -> Any:
+    async def door(on_link: OnChannel) -> Any:
         listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_link)
         tell(told, listener.port)
         return listener
@@ -88,7 +88,7 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
 
     await serve(
         ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
-        terms=Terms(clients=clients, tasks=FOREVER, lease=60.0),
+        terms=ServerOptions(clients=clients, tasks=FOREVER, lease=60.0),
         sample_shape=(features(values),), classes=1, started=started,
     )  # fmt: skip
 
@@ -157,21 +157,21 @@ class Servers:
 
 
 @asynccontextmanager
-async def site(address: str, name: str) -> AsyncIterator[SiteLink]:
+async def site(address: str, name: str) -> AsyncIterator[ClientChannel]:
     """A link that has said hello."""
-    from offbeat.net.grpc_site import connect
+    from offbeat.net.grpc.client import connect
 
     link = await connect(address, SiteCredentials(name=name), limits(None))
     try:
-        await link.send(Hello(10, 1))
+        await link.send(Register(10, 1))
         yield link
     finally:
         await link.close()
 
 
-async def given(link: SiteLink) -> Assign:
+async def given(link: ClientChannel) -> TaskAssignment:
     """The next task."""
-    while not isinstance(message := await link.receive(), Assign):
+    while not isinstance(message := await link.receive(), TaskAssignment):
         pass
     return message
 
@@ -187,7 +187,7 @@ async def exchanges(address: str, values: int, count: int, name: str = "a") -> l
     async with site(address, name) as link:
         task = await given(link)
         for _ in range(warmed_up(count)):
-            await link.send(Result(task.task, 1, delta, NONE))
+            await link.send(UpdateSubmission(task.task, 1, delta, NONE))
             task = await given(link)
             times.append(time.perf_counter())
     return times[count // 10 :]
@@ -330,16 +330,16 @@ async def many(servers: Servers, connections: int, seconds: float, every: float)
     joined: list[str] = []
 
     async def one(name: str) -> None:
-        with suppress(LinkClosedError):
+        with suppress(ChannelClosedError):
             async with site(address, name) as link:
                 joined.append(name)
                 task = await given(link)
                 while not over.is_set():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(over.wait(), every if active.is_set() else 20.0)
-                    await link.send(Beat())
+                    await link.send(Heartbeat())
                     if active.is_set() and not over.is_set():
-                        await link.send(Result(task.task, 1, torch.full((2,), 1e-6), NONE))
+                        await link.send(UpdateSubmission(task.task, 1, torch.full((2,), 1e-6), NONE))
                         task = await given(link)
                         done.append(task.task)
 

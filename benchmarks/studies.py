@@ -5,19 +5,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
-from offbeat.recipes.compare import Job, Report, compare
-from offbeat.report import Row
+from offbeat.recipes.compare import PlannedRun, RunProgress, compare
+from offbeat.report import TableRow
 from offbeat.runs.record import RunRecord
 
 NEVER = float("inf")
 APART = 1.3  # pairs that the paper separates by more than this are compared
 
 
-def run(planned: Sequence[Job], jobs: int, name: str) -> list[RunRecord]:
+def run(planned: Sequence[PlannedRun], jobs: int, name: str) -> list[RunRecord]:
     """Run what is not there yet, so many at a time, and say what is over."""
     began, over = time.monotonic(), 0
 
-    def watch(report: Report) -> None:
+    def watch(report: RunProgress) -> None:
         nonlocal over
         if report.over:
             over += 1
@@ -50,7 +50,7 @@ class Orders:
         self,
         setting: str,
         paper: Mapping[str, float | None],
-        rows: Sequence[Row],
+        rows: Sequence[TableRow],
         records: Sequence[RunRecord],
         target: float,
     ) -> None:

@@ -18,9 +18,9 @@ from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.report import Claim, findings, group_runs, make_curves
 from offbeat.report.claims import By, cells, level
-from offbeat.report.curves import Measure
-from offbeat.report.drawing import LINE_STYLES, new_figure, plain, save
-from offbeat.report.palette import looks
+from offbeat.report.curves import Quantity
+from offbeat.report.figures import LINE_STYLES, new_figure, plain, save
+from offbeat.report.palette import styles
 from offbeat.runs.record import RunRecord
 
 PANELS = {"non-iid": [], "iid": ["iid"]}
@@ -72,9 +72,9 @@ def claims(figure: int, panels: Panels) -> Iterator[str]:
 
 def draw(figure: int, panels: Panels, images: Path) -> Path:
     """The figure's two panels, one over the other."""
-    measure: Measure = "loss" if figure in LOSS else "accuracy"
+    measure: Quantity = "loss" if figure in LOSS else "accuracy"
     axis = "versions" if figure in LOSS else "time"
-    style = looks(group_runs(panels["non-iid"]))
+    style = styles(group_runs(panels["non-iid"]))
     drawing, axes = new_figure(7.5, 7.0, 2)
     for ax, (panel, records) in zip(axes, panels.items(), strict=True):
         for curve in make_curves(records, axis, measure):

@@ -13,12 +13,12 @@ import torch
 from safetensors.torch import save
 
 from offbeat.core.errors import OffbeatError
-from offbeat.net import join, patience
-from offbeat.net.credentials import SiteCredentials
-from offbeat.net.limits import Limits
-from offbeat.net.link import SiteLink
-from offbeat.net.messages import FromServer, FromSite, Receipt, Result
-from offbeat.site_data import site_data
+from offbeat.data.site import site_data
+from offbeat.net import backoff, join
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.messages import FromServer, FromSite, UpdateAck, UpdateSubmission
+from offbeat.net.transport import ClientChannel
+from offbeat.net.wire.limits import Limits
 
 SENT, ACKNOWLEDGED, END = "sent", "acknowledged", "end"
 
@@ -27,18 +27,18 @@ SENT, ACKNOWLEDGED, END = "sent", "acknowledged", "end"
 class Witness:
     """A site's link that keeps a log of what passes, and sends some updates twice."""
 
-    link: SiteLink
+    link: ClientChannel
     log: Path
     chance: Random
-    last: Result | None = None
+    last: UpdateSubmission | None = None
 
     async def send(self, message: FromSite) -> None:
         """Send; an update is written down first, and now and then it goes out again, or the one before."""
-        if isinstance(message, Result):
+        if isinstance(message, UpdateSubmission):
             _keep(self.log.parent / "updates", message)
             _note(self.log / SENT, message.task)
         await self.link.send(message)
-        if isinstance(message, Result):
+        if isinstance(message, UpdateSubmission):
             for again in (message, self.last):
                 if again is not None and self.chance.random() < 0.05:
                     _note(self.log / SENT, again.task)
@@ -48,7 +48,7 @@ class Witness:
     async def receive(self) -> FromServer:
         """Receive; an acknowledgement is on the disk before the site hears of it."""
         message = await self.link.receive()
-        if isinstance(message, Receipt) and message.accepted:
+        if isinstance(message, UpdateAck) and message.accepted:
             _note(self.log / ACKNOWLEDGED, message.task, durable=True)
         return message
 
@@ -60,12 +60,12 @@ class Witness:
 def take_part(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
     """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
     torch.set_num_threads(1)
-    patience.LONGEST_PAUSE = 2.0  # they come back sooner than they would, so that there is more to lose
+    backoff.LONGEST_DELAY = 2.0  # they come back sooner than they would, so that there is more to lose
     asyncio.run(_all(address, names, shares, directory, pace))
 
 
 async def _all(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
-    from offbeat.net.grpc_site import connect
+    from offbeat.net.grpc.client import connect
 
     limits = Limits(handshake=5.0, drain=1.0)
 
@@ -74,7 +74,7 @@ async def _all(address: str, names: Sequence[str], shares: int, directory: Path,
         log.mkdir(parents=True, exist_ok=True)
         chance = Random(os.urandom(8))
 
-        async def witnessed() -> SiteLink:
+        async def witnessed() -> ClientChannel:
             return Witness(await connect(address, SiteCredentials(name=name), limits), log, chance)
 
         number = int(name.rpartition("-")[2])
@@ -105,7 +105,7 @@ def _note(path: Path, task: int, durable: bool = False) -> None:
             os.fsync(file.fileno())
 
 
-def _keep(directory: Path, result: Result) -> None:
+def _keep(directory: Path, result: UpdateSubmission) -> None:
     """Keep what an update consists of, under its task and its content: it may have been trained twice."""
     assert isinstance(result.delta, torch.Tensor)
     tensors = {"delta": result.delta, "integers": result.integers, "lr": torch.tensor([result.lr]).double()}
@@ -139,7 +139,7 @@ class _Patient(Witness):
     async def send(self, message: FromSite) -> None:
         """Send, an update not before it may."""
         assert self.honest is not None
-        if isinstance(message, Result):
+        if isinstance(message, UpdateSubmission):
             while message.task >= self.honest.after and self.honest.held.exists():
                 await asyncio.sleep(0.05)
         await super().send(message)
@@ -152,13 +152,13 @@ def keep_company(address: str, honest: Honest, directory: Path) -> None:
 
 
 async def _keep_company(address: str, honest: Honest, directory: Path) -> None:
-    from offbeat.net.grpc_site import connect
+    from offbeat.net.grpc.client import connect
 
     log = directory / honest.name
     log.mkdir(parents=True, exist_ok=True)
     limits = Limits(handshake=20.0)
 
-    async def patient() -> SiteLink:
+    async def patient() -> ClientChannel:
         link = await connect(address, honest.credentials, limits)
         return _Patient(link, log, Random(1), honest=honest)
 

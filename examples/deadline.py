@@ -23,7 +23,7 @@ from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, Timer
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 Seconds = Annotated[float, Field(gt=0, description="length of a round in seconds")]
@@ -39,7 +39,7 @@ class Round:
     overdue: bool = False
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class DeadlineRounds(Schedule):
     """Sample free clients, wait for all of them or for the deadline, aggregate, repeat."""
 

@@ -10,7 +10,7 @@
 [100, 40, 28, 35, 24]
 """
 
-import offbeat.huge_pages  # noqa: F401  before whatever imports PyTorch
+import offbeat.vectors.huge_pages  # noqa: F401  before whatever imports PyTorch
 
 # isort: split
 
@@ -42,6 +42,7 @@ from offbeat.algorithms import (
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import AlgorithmError, OffbeatError, RunError, UsageError
 from offbeat.core.learner import NoTraining
+from offbeat.core.limits import Every, Until
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
 from offbeat.core.staleness import age, constant, hinge, polynomial
@@ -49,11 +50,10 @@ from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
-from offbeat.sim.batched import Batched
-from offbeat.sim.ray_cluster import OnRay
-from offbeat.sim.run import Run, Summary
+from offbeat.sim.executors.batched import Batched
+from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.result import Run, Summary
 from offbeat.sim.simulate import resume, simulate
-from offbeat.sim.until import Every, Until
 from offbeat.version import __version__
 from offbeat.world import laws
 from offbeat.world.availability import Availability

@@ -9,7 +9,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.algorithms.over_radio import Slots
+from offbeat.algorithms.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 
@@ -93,7 +93,7 @@ def refused(schedule: Any, aggregator: Any, objective: Any) -> bool:
     """The whole list of what cannot work."""
     kinds = name(schedule), name(aggregator), name(objective)
     return (
-        ("Asking" in kinds[0]) != ("FreshMerge" in kinds[2])
+        ("RequestFreshModel" in kinds[0]) != ("FreshMerge" in kinds[2])
         or (kinds[1] == "TierWeights" and kinds[0] != "Tiers")
         or (kinds[1] == "DynamicMean" and kinds[2] != "Dynamic")
     )
@@ -160,7 +160,7 @@ def test_composed_by_name_as_in_python():
     assert composed.name == "fedcompass"
     assert ob.algorithms.build(ALGORITHMS, {"name": composed.name, **composed.hyperparameters}) == composed
     assert ob.algorithms.recorded_name(composed) == "fedcompass"
-    assert composed.needs == {Feature.SINGLE_UPDATES, Feature.CLIENT_STATE, Feature.FRESH_MODELS}
+    assert composed.requires == {Feature.SINGLE_UPDATES, Feature.CLIENT_STATE, Feature.FRESH_MODELS}
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_a_composed_algorithm_runs_and_resumes_from_its_record(tmp_path, learner
 @pytest.mark.parametrize("first", [ob.fedasmu(), ob.compose(ob.fedbuff(2, epochs=2), requests=ob.fedasmu())])
 def test_what_is_composed_can_be_composed_again(first: ob.Algorithm) -> None:
     """Also where it is on the radio and asks for fresh models: both stay."""
-    slots = Slots(1.0)
+    slots = UploadSlots(1.0)
     at_once = ob.compose(first, radio=slots, server_steps=ob.fedavgm(momentum=0.5))
     in_turn = ob.compose(ob.compose(first, radio=slots), server_steps=ob.fedavgm(momentum=0.5))
     assert in_turn == at_once

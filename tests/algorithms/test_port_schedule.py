@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_reductions import Pull, play
 
 import offbeat as ob
 from offbeat.core.commands import Aggregate, Command, Recall, Train
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost
 from offbeat.core.features import Feature
 from offbeat.core.server import Server
+from tests.algorithms.test_reductions import Pull, play
 
 
 def begun(clients: int, **options: Any) -> Server:
@@ -107,8 +107,8 @@ def test_places_are_given_up_to_the_concurrency():
 
 
 def test_only_the_urgent_need_clients_that_can_be_recalled():
-    assert ob.port(2, 2, 1, urgent=True).needs == {Feature.SINGLE_UPDATES, Feature.RECALL}
-    assert ob.port(2, 2, 1).needs == {Feature.SINGLE_UPDATES}
+    assert ob.port(2, 2, 1, urgent=True).requires == {Feature.SINGLE_UPDATES, Feature.RECALL}
+    assert ob.port(2, 2, 1).requires == {Feature.SINGLE_UPDATES}
 
 
 # ---- in a world: an epoch is 2 steps, a task 5 epochs; clients 0 and 1 take 1 s a step, client 2 takes 10 s

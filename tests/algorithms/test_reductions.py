@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import LocalRun, Objective
 
@@ -37,7 +37,7 @@ class Pull:
         return Model(Layout.flat(3), torch.tensor([1.0, -1.0, 0.5]), torch.zeros(0, dtype=torch.int64))
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         target = torch.tensor([task.client + 1.0, 2.0 - task.client, task.client**2.0])
         w = base.values.clone()

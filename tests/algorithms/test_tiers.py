@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 import torch
-from test_reductions import SPEEDS, play
 
 import offbeat as ob
 from offbeat.algorithms.fedat import Tiering
@@ -12,6 +11,7 @@ from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Timer
 from offbeat.core.journal import event_of
 from offbeat.core.server import Server
+from tests.algorithms.test_reductions import SPEEDS, play
 
 
 def begun(clients: int, **options: Any) -> Server:

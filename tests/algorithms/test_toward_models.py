@@ -6,7 +6,7 @@ import torch
 from offbeat.algorithms.aggregators import toward_models
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.model import Layout, Model
-from offbeat.parallel import PIECE
+from offbeat.vectors.chunked import CHUNK
 
 C = [0.3, -0.7, 1 / 3]
 
@@ -29,9 +29,9 @@ def step(vectors: list[torch.Tensor], old: tuple[int, ...]) -> torch.Tensor:
 @pytest.mark.parametrize("old", [(), (1,), (0, 2), (0, 1, 2)])
 def test_in_pieces_and_in_one(old: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
-    vectors = [torch.randn(2 * PIECE + 77, generator=generator) for _ in range(5)]
+    vectors = [torch.randn(2 * CHUNK + 77, generator=generator) for _ in range(5)]
     pieces = [
-        step([v.clone() for v in part], old) for part in zip(*(v.split(PIECE) for v in vectors), strict=True)
+        step([v.clone() for v in part], old) for part in zip(*(v.split(CHUNK) for v in vectors), strict=True)
     ]
     assert torch.equal(torch.cat(pieces), step(vectors, old))
 

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_reductions import Pull
 
 import offbeat as ob
-from offbeat.algorithms.over_radio import OverRadio, Slots
+from offbeat.algorithms.over_radio import OverRadio, UploadSlots
 from offbeat.algorithms.policies import AgeBased, BestChannel, BestChannelBestNorm, DataImportance, Random
 from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
 from offbeat.codec import SparseQuantised, TopK
@@ -16,6 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
 from offbeat.world.channel import Channel, Trace
+from tests.algorithms.test_reductions import Pull
 
 # gains such that log2(1 + 10^(snr/10) · gain) is 1, 2, 3 bits per symbol at 0 dB
 STEADY = Channel(600, snr_db=0.0, fading=Trace([[1.0], [3.0], [7.0]]))
@@ -181,7 +181,7 @@ def test_bit_identical_with_workers_after_an_interruption_and_in_replay(tmp_path
 
 def test_any_schedule_over_the_radio():
     base = ob.fedasync(1, alpha=0.5, staleness=ob.constant())
-    on_air = replace(base, schedule=OverRadio(base.schedule, Slots(0.5)))
+    on_air = replace(base, schedule=OverRadio(base.schedule, UploadSlots(0.5)))
     channel = replace(STEADY, period=1.0)
     run = ob.simulate(on_air, world(1, 3, 5, channel=channel), Pull((3, 1, 2)), until=ob.Until(seconds=20))
     plain = ob.simulate(base, ob.World([1.0, 3.0, 5.0]), Pull((3, 1, 2)), until=ob.Until(seconds=20))
@@ -216,7 +216,7 @@ def test_the_learning_rate_halves_with_time():
     factors = {e["t"]: e["lr_factor"] for e in run.entries("train") if e.get("lr_factor") is not None}
     assert factors == {4.0: 0.5, 8.0: pytest.approx(1 / 3), 12.0: 0.25}
     base = ob.fedasync(1, alpha=0.5)
-    on_air = replace(base, schedule=OverRadio(base.schedule, Slots(0.5, halving=3.0)))
+    on_air = replace(base, schedule=OverRadio(base.schedule, UploadSlots(0.5, halving=3.0)))
     run = ob.simulate(on_air, world(1, 3, 5), Pull((3, 1, 2)), until=ob.Until(seconds=7))
     factors = {e["t"]: e["lr_factor"] for e in run.entries("train") if e.get("lr_factor") is not None}
     assert factors[3.0] == 0.5
@@ -284,7 +284,7 @@ def test_a_codec_and_the_radio_for_any_algorithm_by_options():
     }  # fmt: skip
     made = build(ALGORITHMS, spec)
     assert made.codec == TopK(fraction=0.5)
-    assert made.schedule == OverRadio(ob.fedbuff(2, steps=1).schedule, Slots(0.25, 9.0))
+    assert made.schedule == OverRadio(ob.fedbuff(2, steps=1).schedule, UploadSlots(0.25, 9.0))
     assert build(ALGORITHMS, {"name": made.name, **made.hyperparameters}) == made
     assert recorded_name(made) == "fedbuff"
     for others, words in (

@@ -19,8 +19,8 @@ import yaml
 
 import offbeat as ob
 from offbeat import cli
-from offbeat.cli.training import memory_size
-from offbeat.console import size_text
+from offbeat.cli.console import size_text
+from offbeat.cli.executor_options import memory_size
 from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan

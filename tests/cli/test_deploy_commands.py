@@ -20,10 +20,10 @@ from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
-from offbeat.net.dashboard import Listen, Watched, dashboard
-from offbeat.net.recorded import snapshot_of
+from offbeat.net.monitor.from_journal import snapshot_of
+from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.recipes.build import run_recipe
-from offbeat.recipes.like import fit_run
+from offbeat.recipes.from_run import fit_run
 from offbeat.recipes.load import check
 from offbeat.runs.record import read_run
 from tests.net.page_token import page_token
@@ -50,7 +50,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr("offbeat.cli.deployed.out", Console(highlight=False, width=160))
+    monkeypatch.setattr("offbeat.cli.status.out", Console(highlight=False, width=160))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
     monkeypatch.delenv("OFFBEAT_TOKEN", raising=False)
 
@@ -73,7 +73,7 @@ def page(directory: Path, token: str | None = None, tls: ssl.SSLContext | None =
 
     async def serve() -> None:
         loops.append(asyncio.get_running_loop())
-        listen = Listen(token=None if token is None else page_token(directory, token), tls=tls)
+        listen = MonitorAddress(token=None if token is None else page_token(directory, token), tls=tls)
         watched = Watched(lambda: snapshot_of(read_run(directory)), directory)
         async with dashboard(watched, listen) as url:
             address.append(url)
@@ -118,7 +118,7 @@ def test_status_shows_names_and_reasons_as_they_are(
         named = [replace(site, name="a[b]\x1b[1m") for site in shown.sites]
         return replace(shown, sites=tuple(named), rejected={"the update is float32 [4]\n": 2})
 
-    monkeypatch.setattr("offbeat.cli.deployed.snapshot_of", odd)
+    monkeypatch.setattr("offbeat.cli.status.snapshot_of", odd)
     out = offbeat("status", done)[1]
     assert "rejected 2: the update is float32 [4]?\n" in out
     assert "\na[b]?[1m " in out
@@ -193,7 +193,7 @@ def test_a_token_does_not_go_readable_over_a_network(offbeat: Any, monkeypatch: 
 
 @pytest.mark.parametrize("token", ["two\nlines", "not ÄSCII", "\x00"])
 def test_what_is_no_token_is_not_sent(token: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.cli.deployed._token", lambda _: token)
+    monkeypatch.setattr("offbeat.cli.status._token", lambda _: token)
     code, _, err = offbeat("status", "http://127.0.0.1:1/")
     assert code == 2
     assert "characters that no token has" in err

@@ -23,13 +23,13 @@ from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
-from offbeat.cli.network import dashboard_of
+from offbeat.cli.transport import dashboard_of
 from offbeat.data.dataset import Source
-from offbeat.net.revoked import serial
-from offbeat.net.service import Service
-from offbeat.net.snapshot import Snapshot
+from offbeat.data.site import site_data
+from offbeat.net.auth.revocation import serial
+from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.net.server.service import Service
 from offbeat.runs.lock import lock
-from offbeat.site_data import site_data
 from tests.net.authority import Authority
 
 RECIPE: dict[str, Any] = {
@@ -388,7 +388,7 @@ def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert len({tuple(row) for s in shares for row in s.x.flatten(1).tolist()}) <= len(whole)
     assert shares[0].x.equal(site_data("digits:1/3").x)
     (tmp_path / "clinic_of_ours.py").write_text(
-        "from offbeat.site_data import site_data\n\ndef own():\n    return site_data('digits:1/3')\n",
+        "from offbeat.data.site import site_data\n\ndef own():\n    return site_data('digits:1/3')\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
@@ -401,7 +401,7 @@ def test_a_natural_group_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     patients = ob.Dataset(torch.arange(5.0)[:, None], torch.tensor([0, 1, 0, 1, 0]), 2)
     groups = np.array([0, 1, 1, 0, 1])
     source = Source("heart_disease", patients, patients, groups, ("cleveland", "va"))
-    monkeypatch.setattr("offbeat.site_data.load", lambda name: source)
+    monkeypatch.setattr("offbeat.data.site.load", lambda name: source)
     assert site_data("heart_disease:va").x.flatten().tolist() == [1.0, 2.0, 4.0]
     assert len(site_data("heart_disease")) == 5
     with pytest.raises(ob.UsageError, match=r"one of cleveland, va"):

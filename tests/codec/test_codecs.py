@@ -5,13 +5,13 @@ from math import log, sqrt
 import numpy as np
 import pytest
 import torch
-from codec_cases import CODECS, codecs, name, rng, same, seeds, vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.codec import CodecSpec, Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
 from offbeat.core.errors import UsageError
+from tests.codec.codec_cases import CODECS, codecs, name, rng, same, seeds, vectors
 
 SPEC = TypeAdapter(CodecSpec)
 

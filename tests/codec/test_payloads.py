@@ -5,16 +5,16 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from codec_cases import CODECS, codecs, name, rng, seeds, vectors
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offbeat.codec import Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
-from offbeat.codec.bitstrings import Reader
+from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import index_bits
-from offbeat.codec.choosing import random_subset
+from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.gamma import decode_gamma, encode_gamma, gamma_bits
-from offbeat.codec.indices import decode_indices, encode_indices
+from offbeat.codec.selection import random_subset
+from tests.codec.codec_cases import CODECS, codecs, name, rng, seeds, vectors
 
 
 def decoded(codec, payload, size):

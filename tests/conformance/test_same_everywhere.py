@@ -21,7 +21,7 @@ from offbeat.core.buffers import Buffers
 from offbeat.core.commands import Aggregate, Discard, Drop, Measure, Send, SetTimer, Stop, Train, Upload
 from offbeat.core.events import Arrived, Begin, Event, Joined, Measured, Ready, Timer, WantsModel
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.learner import Fresh, Inputs, LocalTask
+from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.world.channel import Trace
@@ -91,7 +91,7 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
         result = None
         if isinstance(event, Arrived):
             base, task = bases.pop(event.task)
-            inputs = Inputs(states.get(event.client, {}), fresh.pop(event.task, None))
+            inputs = TaskInputs(states.get(event.client, {}), fresh.pop(event.task, None))
             result = learner.train(base, task, algorithm.objective, inputs)
             states[event.client] = result.state
             if algorithm.codec is not None:
@@ -121,7 +121,7 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     heappush(queue, (due, False, next(number), asking if ask else arrival))
                 case Send():
                     base, task = bases[command.task]
-                    merging = Fresh(event.steps, command.version, command.clock)
+                    merging = MergePoint(event.steps, command.version, command.clock)
                     bases[command.task] = (base, replace(task, fresh=merging))
                     fresh[command.task] = tensors.send(command.task)
                 case Measure():

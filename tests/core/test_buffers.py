@@ -7,7 +7,7 @@ import torch
 
 import offbeat as ob
 from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.core.buffers import OwnBuffers, as_it_is, completion
+from offbeat.core.buffers import OwnBuffers, finalizer, unchanged
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout, Model
@@ -29,10 +29,10 @@ def test_an_algorithms_objective_is_what_its_clients_train(policy):
 
 def test_clients_that_keep_buffers_keep_state():
     plain = ob.fedavg()
-    assert replace(plain, buffers="local").needs == {Feature.CLIENT_STATE}
-    assert replace(plain, buffers="recompute").needs == plain.needs
+    assert replace(plain, buffers="local").requires == {Feature.CLIENT_STATE}
+    assert replace(plain, buffers="recompute").requires == plain.requires
     asking = replace(ob.fedasmu(), buffers="local")  # whose schedule needs the merge
-    assert asking.needs == ob.fedasmu().needs
+    assert asking.requires == ob.fedasmu().requires
     assert isinstance(asking.objective, OwnBuffers)
 
 
@@ -179,12 +179,12 @@ def test_a_model_that_comes_in_mid_task_mixes_no_buffers(mu, kept):
 def test_who_has_nothing_to_complete_completes_nothing():
     plain, normed = Model.empty(Layout.flat(3)), Model.of(torch.nn.BatchNorm1d(2))
     for policy in ("follow", "mean"):
-        assert completion(policy, None, normed, 0) is as_it_is
+        assert finalizer(policy, None, normed, 0) is unchanged
     for policy in ("local", "recompute"):
-        assert completion(policy, None, plain, 0) is as_it_is
-    assert completion("local", None, normed, 0) is as_it_is
+        assert finalizer(policy, None, plain, 0) is unchanged
+    assert finalizer("local", None, normed, 0) is unchanged
     with pytest.raises(UsageError, match=r"buffers = 'recompute' needs samples .* give it test data"):
-        completion("recompute", None, normed, 0)
+        finalizer("recompute", None, normed, 0)
 
 
 @UNSENT
@@ -193,4 +193,4 @@ def test_a_learner_that_cannot_estimate_is_refused(policy):
     with pytest.raises(
         UsageError, match=rf"buffers = '{policy}' needs a learner .* give NoTraining a method"
     ):
-        completion(policy, ob.NoTraining(3), normed, 0)
+        finalizer(policy, ob.NoTraining(3), normed, 0)

@@ -7,7 +7,7 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["offbeat", "offbeat.algorithms.anatomy", "offbeat.core.staleness", "offbeat.local.objectives"]
+    "name", ["offbeat", "offbeat.algorithms.describe", "offbeat.core.staleness", "offbeat.local.objectives"]
 )
 def test_examples(name):
     failed, tried = doctest.testmod(importlib.import_module(name))

@@ -8,7 +8,7 @@ from offbeat.core.commands import Command
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import Begin, Joined
 from offbeat.core.fleet import Labels
-from offbeat.core.journal import Row, event_row, present_row, spread
+from offbeat.core.journal import Row, event_row, expand, present_row
 from offbeat.core.server import Server
 
 
@@ -42,15 +42,15 @@ def test_it_spreads_to_the_rows_of_each(labels: Labels | None):
     each = [event_row(seq, 0.0, event, 0, None) for seq, event in enumerate(joined(labels))]
     assert row.data is not None
     assert (row.data["samples"], row.data["steps_per_epoch"]) == (SAMPLES, 2)  # one number for all
-    assert list(spread(row)) == each
+    assert list(expand(row)) == each
     for after in range(-1, 5):
-        assert list(spread(row, after)) == each[after + 1 :]
+        assert list(expand(row, after)) == each[after + 1 :]
 
 
 def test_other_rows_stand_for_themselves():
     row = Row(5, 0.0, "event", "joined", 3, data={"samples": 1, "steps_per_epoch": 1})
-    assert list(spread(row, 4)) == [row]
-    assert list(spread(row, 5)) == []
+    assert list(expand(row, 4)) == [row]
+    assert list(expand(row, 5)) == []
 
 
 @pytest.mark.parametrize("labels", LABELS)

@@ -5,7 +5,7 @@ from pydantic import TypeAdapter
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.core.staleness import INVERSE_SQRT, Staleness
+from offbeat.core.staleness import INVERSE_SQRT, StalenessWeight
 
 
 @pytest.mark.parametrize(
@@ -63,5 +63,5 @@ def test_an_age_too_great_for_its_gamma_is_told():
 
 @pytest.mark.parametrize("weight", [ob.constant(0.5), ob.polynomial(), ob.hinge(), ob.age(1.25)], ids=str)
 def test_a_weight_comes_back_from_its_options(weight):
-    weights: TypeAdapter[Staleness] = TypeAdapter(Staleness)
+    weights: TypeAdapter[StalenessWeight] = TypeAdapter(StalenessWeight)
     assert weights.validate_python(weights.dump_python(weight)) == weight

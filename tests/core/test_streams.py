@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Draws, Purpose, below, check_seed, stream
+from offbeat.core.streams import Purpose, StreamCursor, below, check_seed, stream
 
 M = 2**64 - 1
 ids = st.integers(0, 2**40)
@@ -90,7 +90,7 @@ keys = st.tuples(st.sampled_from(list(Purpose)), ids, ids)
 
 @given(st.integers(0, 2**63 - 1), st.lists(keys, min_size=2, max_size=5))
 def test_draws_at_a_key_are_those_of_its_stream(seed, several):
-    draws = Draws(seed)
+    draws = StreamCursor(seed)
     for purpose, client, task in several:
         fast, slow = draws.at(purpose, client, task), stream(seed, purpose, client, task)
         for generator in (fast, slow):  # half a word is left over of a 32-bit draw

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from offbeat.core.validation import did_you_mean, explain
+from offbeat.core.validation import did_you_mean, format_error
 
 
 class Inner(BaseModel):
@@ -30,7 +30,7 @@ class Outer(BaseModel):
 def message(**values: object) -> str:
     with pytest.raises(ValidationError) as caught:
         Outer(**values)
-    text = explain(caught.value, Outer.model_fields)
+    text = format_error(caught.value, Outer.model_fields)
     assert "\n" not in text
     return text
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from offbeat.core.errors import UsageError
 from offbeat.data import DATASETS, data_root, load
-from offbeat.data.pick import Pick, fixed_permutation
+from offbeat.data.subsample import Subsample, fixed_permutation
 
 
 @pytest.mark.parametrize(
@@ -47,23 +47,23 @@ def test_more_samples_than_there_are():
 )
 def test_wrong_picks(pick, message):
     with pytest.raises(UsageError, match=message):
-        Pick(**pick)
+        Subsample(**pick)
 
 
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(0, 2**64 - 1))
 def test_picks_are_distinct_nested_and_repeatable(n, k, seed):
     k = min(n, k)
-    rows = Pick(samples=k, seed=seed).train(n)
+    rows = Subsample(samples=k, seed=seed).train(n)
     assert len(set(rows.tolist())) == k
     assert (np.diff(rows) > 0).all()
     assert rows.min() >= 0
     assert rows.max() < n
-    assert (rows == Pick(samples=k, seed=seed).train(n)).all()
-    assert set(rows) <= set(Pick(samples=n, seed=seed).train(n))
+    assert (rows == Subsample(samples=k, seed=seed).train(n)).all()
+    assert set(rows) <= set(Subsample(samples=n, seed=seed).train(n))
 
 
 def test_pick_depends_on_seed_and_stream():
-    a, b = Pick(50, 50, seed=0), Pick(50, 50, seed=1)
+    a, b = Subsample(50, 50, seed=0), Subsample(50, 50, seed=1)
     assert a.train(1000).tolist() != b.train(1000).tolist()
     assert a.train(1000).tolist() != a.test(1000).tolist()
 

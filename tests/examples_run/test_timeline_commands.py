@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import offbeat as ob
-from offbeat.algorithms.anatomy import driver_needs
+from offbeat.algorithms.describe import driver_needs
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPEC = importlib.util.spec_from_file_location("timelines", DOCS / "timelines.py")

@@ -17,21 +17,21 @@ from flwr.supercore.task_identity import TaskIdentity
 
 import offbeat as ob
 from offbeat.data.dataset import Dataset
-from offbeat.flower import Pace, client_app, serve
-from offbeat.flower.federation import Federation
+from offbeat.flower import Polling, client_app, serve
+from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
-from offbeat.net import Terms
-from offbeat.net.coordinator import Coordinator
-from offbeat.net.plan import evaluating_learner, read_plan
+from offbeat.net import ServerOptions
+from offbeat.net.run_spec import evaluating_learner, read_run_spec
+from offbeat.net.server.coordinator import Coordinator
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.flower.fake_grid import FakeGrid, FakeNode
-from tests.net.played import Play, coordinator_of
+from tests.net.replay_player import Play, coordinator_of
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 5
-TERMS = Terms(clients=SITES, tasks=40, lease=60.0, evaluate_versions=1)
+TERMS = ServerOptions(clients=SITES, tasks=40, lease=60.0, evaluate_versions=1)
 CAN = sorted(set(ob.ALGORITHMS) - {"wireless"})
 
 
@@ -59,7 +59,8 @@ def grid_of(data: list[Dataset], first: int = 100) -> FakeGrid:
 
 
 def serve_on(
-    grid: FakeGrid, algorithm: ob.Algorithm, test: Dataset | None, directory: Path, terms: Terms = TERMS,
+    grid: FakeGrid, algorithm: ob.Algorithm, test: Dataset | None, directory: Path,
+    terms: ServerOptions = TERMS,
 ) -> str:  # fmt: skip
     """`serve`, on the grid's own time."""
     made = Federation.__init__
@@ -71,7 +72,7 @@ def serve_on(
         patch.setattr(Federation, "__init__", on_time)
         return serve(
             grid, algorithm, LogisticSpec(), TRAINING, directory, terms=terms, test=test, seed=3,
-            sample_shape=(1, 8, 8), classes=10, pace=Pace(poll=0.5),
+            sample_shape=(1, 8, 8), classes=10, pace=Polling(poll=0.5),
         )  # fmt: skip
 
 
@@ -118,7 +119,7 @@ def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: An
     data, test = digits
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
-    plan = read_plan(ob.read_run(tmp_path / "run").meta["plan"])
+    plan = read_run_spec(ob.read_run(tmp_path / "run").meta["plan"])
     maker = partial(build, plan.model, plan.sample_shape, plan.classes)
     coordinator, _ = played(algorithm, tmp_path / "run", maker)
     model = coordinator.tensors.model
@@ -135,14 +136,14 @@ def test_nodes_keep_their_running_statistics(
     name: str, digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between the two halves of a task that asks for a model, each of which may find a new process."""
-    monkeypatch.setattr("offbeat.net.plan.build_module", normed)  # no model of the registry has any
+    monkeypatch.setattr("offbeat.net.run_spec.build_module", normed)  # no model of the registry has any
     data, test = digits
     algorithm = ob.compose(ob.ALGORITHMS[name](**OPTIONS.get(name, {})), buffers="local")
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
     rows = list(ob.read_run(tmp_path / "run").rows())
     assert name != "fedasmu" or sum(row.name == "send" for row in rows) >= 3
     coordinator, play = played(algorithm, tmp_path / "run", normed)
-    judge = evaluating_learner(read_plan(ob.read_run(tmp_path / "run").meta["plan"]), test)
+    judge = evaluating_learner(read_run_spec(ob.read_run(tmp_path / "run").meta["plan"]), test)
     written = read_tensors(tmp_path / "run/model.safetensors")
     for tensor_name, tensor in judge.estimated(coordinator.tensors.model, 3).state_dict().items():
         assert torch.equal(written[tensor_name], tensor)
@@ -227,7 +228,7 @@ def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp
         node.online = not 20 < grid.time < 150
 
     grid.each_sleep = weather
-    terms = Terms(clients=SITES, tasks=60, lease=60.0)
+    terms = ServerOptions(clients=SITES, tasks=60, lease=60.0)
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 60 client tasks"
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     [left] = [row for row in rows if row.name == "left"]
@@ -339,7 +340,7 @@ def test_a_node_that_was_sent_away_is_not_asked(digits: Any, tmp_path: Path) -> 
         return Message(Error(2, "no more memory"), reply_to=message)
 
     grid.before = before
-    serve_on(grid, algorithm, test, tmp_path / "run", Terms(clients=SITES, tasks=100, setbacks=1))
+    serve_on(grid, algorithm, test, tmp_path / "run", ServerOptions(clients=SITES, tasks=100, setbacks=1))
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     left = [row.t for row in rows if row.name == "left"]
     absences = [again - t for t, again in zip(left, asked[1:], strict=False)]
@@ -351,7 +352,7 @@ def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog:
     data, test = digits
     other = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
     algorithm = ob.fedavg(steps=2)
-    terms = Terms(clients=SITES, tasks=15)
+    terms = ServerOptions(clients=SITES, tasks=15)
     grid = grid_of([other, *data])
     grid.nodes[100].seconds = 3.0
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 15 client tasks"

@@ -5,7 +5,6 @@ from math import sqrt
 
 import pytest
 import torch
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.core.algorithm import Task, Update
@@ -14,6 +13,7 @@ from offbeat.core.events import Left
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Entry, Layout, Model
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:

@@ -5,7 +5,6 @@ from math import sqrt
 
 import pytest
 import torch
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import Normalization, SumOfDeltas
@@ -14,6 +13,7 @@ from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
 from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout, Model
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:
@@ -154,4 +154,4 @@ def test_a_layer_ends_with_its_bias():
     )
     assert layers(Layout.of(module)) == [slice(0, 18 + 2 + 2), slice(22, 22 + 12 + 3)]
     assert layers(TWO) == [slice(0, 2), slice(2, 3)]
-    assert Feature.SINGLE_UPDATES in replace(ShrunkMean(), low=0.0).needs
+    assert Feature.SINGLE_UPDATES in replace(ShrunkMean(), low=0.0).requires

@@ -5,7 +5,6 @@ from math import e, log
 
 import pytest
 import torch
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.algorithms.asofed import Online
@@ -15,6 +14,7 @@ from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Entry, Layout, Tensors
 from offbeat.core.objective import LocalRun, Objective
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:

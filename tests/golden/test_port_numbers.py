@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import SumOfDeltas
@@ -12,6 +11,7 @@ from offbeat.algorithms.port import CHUNK, Similarity
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.model import Entry, Layout, Model
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:

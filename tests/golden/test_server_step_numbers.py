@@ -4,10 +4,10 @@ from math import sqrt
 from typing import Any
 
 import pytest
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.core.model import Entry, Layout
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:

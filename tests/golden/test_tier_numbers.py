@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from hand_driven import HandDriven
 
 import offbeat as ob
 from offbeat.algorithms.fedat import TierWeights
@@ -10,6 +9,7 @@ from offbeat.core.algorithm import Algorithm, Task, Update
 from offbeat.core.events import Left
 from offbeat.core.model import Layout, Model
 from offbeat.local.objectives import Plain
+from tests.golden.hand_driven import HandDriven
 
 
 def near(*expected: float) -> object:

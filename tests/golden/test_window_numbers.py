@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-from hand_driven import HandDriven
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +14,7 @@ from offbeat.algorithms.fedfa import Window
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
 from offbeat.core.model import Layout, Model
+from tests.golden.hand_driven import HandDriven
 
 NONE = torch.zeros(0, dtype=torch.int64)
 

@@ -10,7 +10,7 @@ from torch.nn import functional
 import offbeat as ob
 from offbeat.algorithms.moon import Contrastive
 from offbeat.core.errors import UsageError
-from offbeat.core.learner import Inputs, LocalResult, LocalTask
+from offbeat.core.learner import LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data import Dataset, federate
@@ -49,7 +49,7 @@ def train(
     of: ob.TorchLearner, objective: Objective, steps: int = 1, previous: torch.Tensor | None = None
 ) -> LocalResult:
     state = {} if previous is None else {"model": previous}
-    return of.train(of.initial(0), LocalTask(0, 0, 0, steps, seed=3), objective, Inputs(state))
+    return of.train(of.initial(0), LocalTask(0, 0, 0, steps, seed=3), objective, TaskInputs(state))
 
 
 @pytest.mark.parametrize("mu", [0.1, 5.0])

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.buffers import OwnBuffers, completion
+from offbeat.core.buffers import OwnBuffers, finalizer
 from offbeat.core.errors import UsageError
-from offbeat.core.learner import Inputs, LocalTask
+from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, FederatedData, federate
@@ -55,7 +55,7 @@ def test_a_clients_statistics_by_hand() -> None:
     assert first.delta[base.layout.parameters :].tolist() == [0.0, 0.0]
     assert first.delta[: base.layout.parameters].abs().sum() > 0
     assert torch.equal(first.integers, base.integers)
-    second = learner.train(base, LocalTask(1, 0, 1, 2, seed=1), LOCAL, Inputs(first.state))
+    second = learner.train(base, LocalTask(1, 0, 1, 2, seed=1), LOCAL, TaskInputs(first.state))
     assert second.state["buffers.floating"].tolist() == [1.75, 1.875]  # twice: 1.5, 1.75 and 1.75, 1.875
     assert second.state["buffers.integer"].tolist() == [3]
     assert first.state["buffers.floating"].tolist() == [1.0, 1.5]
@@ -69,7 +69,7 @@ def test_what_a_client_trains_is_the_same_under_every_policy() -> None:
     base, task = learner.initial(0), LocalTask(0, 1, 0, 4, seed=1)
     state = learner.train(base, task, LOCAL).state
     plain = learner.train(base, task, Plain())
-    for objective, inputs in ((LOCAL, Inputs(state)), (OwnBuffers(Plain(), kept=False), Inputs())):
+    for objective, inputs in ((LOCAL, TaskInputs(state)), (OwnBuffers(Plain(), kept=False), TaskInputs())):
         own = learner.train(base, task, objective, inputs)
         parameters = base.layout.parameters
         assert torch.equal(own.delta[:parameters], plain.delta[:parameters])
@@ -84,11 +84,11 @@ def test_an_average_over_all_batches_counts_the_clients_own() -> None:
     counted = Model(base.layout, base.values, base.integers + 40)
     state = learner.train(base, LocalTask(0, 0, 0, 3, seed=1), LOCAL).state
     assert state["buffers.floating"].tolist() == [2.0, 2.0]
-    later = learner.train(counted, LocalTask(1, 0, 9, 1, seed=1), LOCAL, Inputs(state))
+    later = learner.train(counted, LocalTask(1, 0, 9, 1, seed=1), LOCAL, TaskInputs(state))
     assert later.state["buffers.floating"].tolist() == [2.0, 2.0]
     assert later.state["buffers.integer"].tolist() == [4]
     assert later.integers.tolist() == [40]
-    moved = learner.train(counted, LocalTask(2, 1, 9, 1, seed=1), LOCAL, Inputs(state))
+    moved = learner.train(counted, LocalTask(2, 1, 9, 1, seed=1), LOCAL, TaskInputs(state))
     assert moved.state["buffers.floating"].tolist() == [1.75, 2.0]  # (3·2 + 1)/4
 
 
@@ -161,7 +161,7 @@ def test_who_has_no_client_uses_the_test_inputs() -> None:
 def test_one_sample_is_too_few() -> None:
     learner = tiny([1.0])
     with pytest.raises(UsageError, match="cannot be estimated from 1 samples: give at least two"):
-        completion("recompute", learner, learner.initial(0), 0)
+        finalizer("recompute", learner, learner.initial(0), 0)
 
 
 def test_estimating_leaves_everything_else_alone() -> None:

@@ -118,7 +118,7 @@ class TowardLast(Objective):
     """Leaves its parameters themselves as the client's state, or copies of them."""
 
     copied: bool
-    needs = frozenset({Feature.CLIENT_STATE})
+    requires = frozenset({Feature.CLIENT_STATE})
 
     def adjust(self, run: LocalRun) -> None:
         for i, (value, gradient) in enumerate(zip(run.values, run.gradients, strict=True)):

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from offbeat.net.link import LinkClosedError, OnLink
-from offbeat.net.messages import FromServer, FromSite, Hello
+from offbeat.net.messages import FromServer, FromSite, Register
+from offbeat.net.transport import ChannelClosedError, OnChannel
 
 _END = object()
 
@@ -55,9 +55,9 @@ class _End:
                 self._out.put_nowait(message)  # it arrives, but its sender cannot know
             self._wire.close()
         if self._wire.closed:
-            raise LinkClosedError("cut")
+            raise ChannelClosedError("cut")
         self._out.put_nowait(message)
-        if faults.twice and faults.chance.random() < faults.twice and not isinstance(message, Hello):
+        if faults.twice and faults.chance.random() < faults.twice and not isinstance(message, Register):
             faults.doubled += 1
             self._out.put_nowait(message)
 
@@ -65,7 +65,7 @@ class _End:
         message = await self._in.get()
         if message is _END:
             self._in.put_nowait(_END)
-            raise LinkClosedError("the other end is gone")
+            raise ChannelClosedError("the other end is gone")
         return message
 
     async def close(self, reason: str = "") -> None:
@@ -83,11 +83,11 @@ class Network:
 
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
-        self._on_link: OnLink | None = None
+        self._on_link: OnChannel | None = None
         self._open: set[asyncio.Task[None]] = set()
         self._wires: list[_Wire] = []
 
-    async def listen(self, on_link: OnLink) -> "Network":
+    async def listen(self, on_link: OnChannel) -> "Network":
         self._on_link = on_link
         return self
 
@@ -105,7 +105,7 @@ class Network:
     def connect(self, site: str) -> Callable[[], Any]:
         async def connect() -> Any:
             if self._on_link is None:
-                raise LinkClosedError("nobody listens")
+                raise ChannelClosedError("nobody listens")
             wire = _Wire()
             self._wires.append(wire)
             server = _ServerEnd(site, wire, wire.down, wire.up, self.faults)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from offbeat.net.access import PageToken, token_hash
+from offbeat.net.auth.access import PageToken, token_hash
 
 
 def page_token(directory: Path, token: str) -> PageToken:

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.net.state import State
+from offbeat.net.server.durable_store import DurableStore
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
-from tests.net.played import Play, coordinator_of, rows_of
+from tests.net.replay_player import Play, coordinator_of, rows_of
 
 TASKS = 40
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -62,7 +62,7 @@ def test_a_coordinator_does_what_the_simulator_does(
     coordinator = coordinator_of(make(), learner.initial(SEED), max(1, there), SEED, tasks=TASKS)
     play = Play(make(), learner, coordinator)
     meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
-    state = State.create(tmp_path / "d", meta, coordinator)
+    state = DurableStore.create(tmp_path / "d", meta, coordinator)
     for row in rows:
         if row.kind == "event":
             outcome = play.event(row)

@@ -15,21 +15,22 @@ import offbeat as ob
 from offbeat.core.errors import RunError
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import Terms, join, serve, site_store
-from offbeat.net.job import Job
-from offbeat.net.link import OnLink
-from offbeat.net.messages import FromServer, Receipt
-from offbeat.net.outcome import Outcome
-from offbeat.net.service import SMALL, Service
-from offbeat.net.site_store import SiteStore
-from offbeat.net.state import State
+from offbeat.net import ServerOptions, join, serve
+from offbeat.net.client import store
+from offbeat.net.client.store import SiteStore
+from offbeat.net.client.task import TrainingTask
+from offbeat.net.messages import FromServer, UpdateAck
+from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.effects import Effects
+from offbeat.net.server.service import SMALL, Service
+from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from tests.net.memory_links import Faults, Network
-from tests.net.net_help import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
-TERMS = Terms(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1)
+TERMS = ServerOptions(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1)
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +43,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture(params=[SMALL, -1], ids=["in the loop", "in a thread"])
 def where_it_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the coordinator runs: the models here are small, and with -1 none is."""
-    monkeypatch.setattr("offbeat.net.service.SMALL", request.param)
+    monkeypatch.setattr("offbeat.net.server.service.SMALL", request.param)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def digits() -> Shares:
 
 async def federation(
     algorithm: ob.Algorithm, digits: Shares, network: Network, directory: Path,
-    terms: Terms = TERMS, states: Path | None = None, started: Any = None, pace: float = 0.0,
+    terms: ServerOptions = TERMS, states: Path | None = None, started: Any = None, pace: float = 0.0,
 ) -> str | None:  # fmt: skip
     """A run to its end. `pace`: each site takes so many seconds a step more than the one before."""
     data, test = digits
@@ -210,7 +211,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a commit is under way the loop has turns enough to send what it should not send yet."""
-    network, commit = Network(), State.commit
+    network, commit = Network(), DurableStore.commit
     committed, acknowledged = set[int](), list[tuple[int, bool]]()
 
     class Seen:
@@ -220,7 +221,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
             self.site, self.receive, self.close, self._link = link.site, link.receive, link.close, link
 
         async def send(self, message: FromServer) -> None:
-            if isinstance(message, Receipt) and message.accepted:
+            if isinstance(message, UpdateAck) and message.accepted:
                 acknowledged.append((message.task, message.task in committed))
             await self._link.send(message)
 
@@ -231,19 +232,19 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     async def served() -> str | None:
         loop = asyncio.get_running_loop()
 
-        def slowly(state: State, *outcomes: Outcome) -> None:
+        def slowly(state: DurableStore, *outcomes: Effects) -> None:
             asyncio.run_coroutine_threadsafe(turns(), loop).result(30)
             commit(state, *outcomes)
             committed.update(*(outcome.updates for outcome in outcomes))
 
-        async def listen(on_link: OnLink) -> Network:
+        async def listen(on_link: OnChannel) -> Network:
             return await network.listen(lambda link: on_link(Seen(link)))
 
-        monkeypatch.setattr(State, "commit", slowly)
+        monkeypatch.setattr(DurableStore, "commit", slowly)
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", listen,
-                terms=Terms(clients=2, tasks=10, lease=20.0), test=digits[1], seed=3,
+                terms=ServerOptions(clients=2, tasks=10, lease=20.0), test=digits[1], seed=3,
             )
         )  # fmt: skip
         sites = [asyncio.create_task(join(network.connect(f"site-{i}"), digits[0][i])) for i in range(2)]
@@ -263,9 +264,9 @@ def test_no_update_is_acknowledged_before_it_is_committed(
 def test_while_a_batch_is_written_the_next_is_heard(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, services, heard = State.commit, list[Service](), list[bool]()
+    commit, services, heard = DurableStore.commit, list[Service](), list[bool]()
 
-    def slowly(state: State, *outcomes: Outcome) -> None:
+    def slowly(state: DurableStore, *outcomes: Effects) -> None:
         """Some updates are written when another one, of a site that was at work, has been aggregated."""
         rows = [row for outcome in outcomes for row in outcome.rows]
         if 0 < sum(row.name == "arrived" for row in rows) < SITES and len(heard) < 3:
@@ -275,8 +276,8 @@ def test_while_a_batch_is_written_the_next_is_heard(
             heard.append(driver.rows > rows[-1].seq + 1)
         commit(state, *outcomes)
 
-    monkeypatch.setattr(State, "commit", slowly)
-    monkeypatch.setattr(State, "due", lambda *_: False)  # a checkpoint waits for both
+    monkeypatch.setattr(DurableStore, "commit", slowly)
+    monkeypatch.setattr(DurableStore, "due", lambda *_: False)  # a checkpoint waits for both
     algorithm = ob.fedasync(steps=3)
     run = federation(algorithm, digits, Network(), tmp_path / "run", started=services.append, pace=0.005)
     asyncio.run(run)
@@ -287,15 +288,15 @@ def test_while_a_batch_is_written_the_next_is_heard(
 def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(state: State, *outcomes: Outcome) -> None:
+    def full(state: DurableStore, *outcomes: Effects) -> None:
         if any(outcome.updates for outcome in outcomes):
             raise RunError("the disk is full")
         commit(state, *outcomes)
 
-    commit = State.commit
-    monkeypatch.setattr(State, "commit", full)
+    commit = DurableStore.commit
+    monkeypatch.setattr(DurableStore, "commit", full)
     data, test = digits
-    terms = Terms(clients=1, tasks=10, lease=1e6)
+    terms = ServerOptions(clients=1, tasks=10, lease=1e6)
     run = federation(ob.fedasync(steps=3), (data[:1], test), Network(), tmp_path / "run", terms)
     with pytest.raises(RunError, match="the disk is full"):
         asyncio.run(asyncio.wait_for(run, 60))
@@ -311,9 +312,9 @@ def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_
         raise RunError("the disk is full")
 
     algorithm = ob.fedasync(steps=3)
-    terms = Terms(clients=SITES, accuracy=0.4, evaluate_versions=1, lease=20.0)
+    terms = ServerOptions(clients=SITES, accuracy=0.4, evaluate_versions=1, lease=20.0)
     with monkeypatch.context() as broken:
-        broken.setattr(State, "finish", fails)
+        broken.setattr(DurableStore, "finish", fails)
         with pytest.raises(RunError, match="the disk is full"):
             asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
     length = ob.read_run(tmp_path / "run").length
@@ -326,7 +327,7 @@ def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_
 def test_a_site_whose_disk_is_full_goes_on(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    written, real = 0, site_store.write_tensors
+    written, real = 0, store.write_tensors
 
     def often_full(path: Path, tensors: Any) -> None:
         nonlocal written
@@ -335,7 +336,7 @@ def test_a_site_whose_disk_is_full_goes_on(
             raise OSError(28, "No space left on device")
         real(path, tensors)
 
-    monkeypatch.setattr(site_store, "write_tensors", often_full)
+    monkeypatch.setattr(store, "write_tensors", often_full)
     algorithm = ob.scaffold(steps=3)
     run = federation(algorithm, digits, Network(), tmp_path / "run", states=tmp_path / "sites")
     asyncio.run(asyncio.wait_for(run, 60))
@@ -349,7 +350,7 @@ def test_a_site_whose_disk_is_full_goes_on(
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
-    terms = Terms(clients=SITES, tasks=20, lease=20.0)
+    terms = ServerOptions(clients=SITES, tasks=20, lease=20.0)
     algorithm = ob.fedasync(steps=3)
     asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
     record = check_run(tmp_path / "run", algorithm)
@@ -368,7 +369,7 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                terms=Terms(clients=2, tasks=20, lease=20.0, setbacks=1), test=test, seed=3,
+                terms=ServerOptions(clients=2, tasks=20, lease=20.0, setbacks=1), test=test, seed=3,
             )
         )  # fmt: skip
         good = asyncio.create_task(join(network.connect("good"), data[1]))
@@ -408,7 +409,7 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
         tasks.append(asyncio.get_running_loop().create_task(later()))
 
     tasks: list[Any] = []
-    terms = Terms(clients=SITES)
+    terms = ServerOptions(clients=SITES)
     algorithm = ob.fedavg(steps=2)
     directory = tmp_path / "run"
     assert (
@@ -429,7 +430,7 @@ def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
         server = asyncio.create_task(
             serve(
                 ob.fedavg(steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                terms=Terms(clients=2), test=test,
+                terms=ServerOptions(clients=2), test=test,
             )
         )  # fmt: skip
         await asyncio.sleep(0)
@@ -455,7 +456,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match="sample_shape and classes"):
         asyncio.run(attempt())
     with pytest.raises(ob.UsageError, match="needs evaluations"):
-        asyncio.run(attempt(terms=Terms(accuracy=0.5), **shape))
+        asyncio.run(attempt(terms=ServerOptions(accuracy=0.5), **shape))
     with pytest.raises(ob.UsageError, match="3 clients cannot train at the same time"):
         asyncio.run(attempt(algorithm=ob.fedbuff(steps=1, concurrency=3), **shape))
     assert not list(tmp_path.glob("*.db"))
@@ -465,17 +466,17 @@ def test_a_task_that_fails_at_its_site_is_lost_and_the_run_goes_on(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Training raises at one site, again and again: it says so, less and less often."""
-    run, failed = Job.run, []
+    run, failed = TrainingTask.run, []
 
-    def fails(job: Job, state: Any) -> Any:
+    def fails(job: TrainingTask, state: Any) -> Any:
         if job.workshop.client == 0:
             failed.append(job.task)
             raise ValueError("the scanner is off")
         return run(job, state)
 
-    monkeypatch.setattr(Job, "run", fails)
+    monkeypatch.setattr(TrainingTask, "run", fails)
     algorithm = ob.fedasync(steps=3)
-    terms = Terms(clients=SITES, tasks=40, lease=20.0)
+    terms = ServerOptions(clients=SITES, tasks=40, lease=20.0)
     asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     lost = [row for row in rows if row.name == "lost"]
@@ -491,18 +492,18 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
     data, test = digits
     network, algorithm, directory = Network(), ob.fedasync(steps=3), tmp_path / "run"
     services: list[Service] = []
-    run, trained = Job.run, []
+    run, trained = TrainingTask.run, []
 
-    def noted(job: Job, state: Any) -> Any:
+    def noted(job: TrainingTask, state: Any) -> Any:
         trained.append(job.task)
         return run(job, state)
 
-    monkeypatch.setattr(Job, "run", noted)
+    monkeypatch.setattr(TrainingTask, "run", noted)
 
     async def served(tasks: int) -> str | None:
         return await serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-            terms=Terms(tasks=tasks, lease=20.0), test=test, seed=3, started=services.append,
+            terms=ServerOptions(tasks=tasks, lease=20.0), test=test, seed=3, started=services.append,
         )  # fmt: skip
 
     async def lives() -> int:

@@ -12,7 +12,7 @@ from msgspec.structs import astuple
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.algorithms.over_radio import OverRadio, Slots
+from offbeat.algorithms.over_radio import OverRadio, UploadSlots
 from offbeat.algorithms.policies import AgeBased, BestChannel, Random
 from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
 from offbeat.core.commands import Aggregate
@@ -462,7 +462,7 @@ on_radio = st.one_of(
         st.none() | st.sampled_from([1.0, 7.5, 40.0]),
     ),
     st.sampled_from([ob.fedasync(3), ob.fedbuff(2, steps=5), ob.fedcompass(2, 8), ob.fedavg(4)]).map(
-        lambda a: replace(a, schedule=OverRadio(a.schedule, Slots(0.5)))
+        lambda a: replace(a, schedule=OverRadio(a.schedule, UploadSlots(0.5)))
     ),
 )  # fmt: skip
 channels = st.builds(

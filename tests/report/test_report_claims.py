@@ -1,9 +1,8 @@
 """A paper's claims beside the runs, by hand."""
 
-from report_fakes import FakeRun, evaluation
-
 from offbeat.report import Claim, claims_of, findings, group_runs, write_html
 from offbeat.report.claims import cells
+from tests.report.report_fakes import FakeRun, evaluation
 
 
 def run(label: str, seed: int, *last: float, **more: object) -> FakeRun:

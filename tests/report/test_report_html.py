@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_fakes import FakeRun, evaluation, figure_1, fleet
 
 from offbeat.core.errors import UsageError
 from offbeat.report import write_html
+from tests.report.report_fakes import FakeRun, evaluation, figure_1, fleet
 
 HOSTILE = '<script>alert("x")</script>&<!--'
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 from matplotlib.image import imread
-from report_fakes import FakeRun, figure_1, fleet
 
 from offbeat.core.errors import UsageError
 from offbeat.report import write_png
-from offbeat.report.drawing import file_name, plain
+from offbeat.report.figures import file_name, plain
 from offbeat.report.palette import LABEL_COLOURS
+from tests.report.report_fakes import FakeRun, figure_1, fleet
 
 COMMON = ["accuracy_time", "loss_time", "accuracy_versions", "accuracy_bytes", "staleness", "participation"]
 

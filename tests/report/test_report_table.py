@@ -5,11 +5,11 @@ import io
 from typing import Any
 
 import pytest
-from report_fakes import FakeRun, evaluation, figure_1, reaching
 
 from offbeat.core.errors import UsageError
 from offbeat.report import make_table, to_csv, to_markdown, to_rich, to_text
 from offbeat.report.render import to_cells
+from tests.report.report_fakes import FakeRun, evaluation, figure_1, reaching
 
 
 def runs() -> list[FakeRun]:

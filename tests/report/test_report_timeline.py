@@ -1,8 +1,7 @@
 """The client timeline of one run."""
 
-from report_fakes import FakeRun, command, event, figure_1, fleet
-
 from offbeat.report import make_timeline
+from tests.report.report_fakes import FakeRun, command, event, figure_1, fleet
 
 
 def test_figure_1_is_as_the_paper_draws_it() -> None:

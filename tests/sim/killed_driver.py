@@ -1,6 +1,6 @@
 """Starts a run, kills it with SIGKILL after so many seconds, resumes it, kills it again, and so on.
 
-    python killed_driver.py DIRECTORY ALGORITHM SECONDS…
+    python -m tests.sim.killed_driver DIRECTORY ALGORITHM SECONDS…
 
 Every life is a forked process: importing PyTorch takes longer than the run.
 """
@@ -13,10 +13,10 @@ import time
 from pathlib import Path
 
 import torch
-from sim_worlds import HARD, Wrapped, digits, make
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
+from tests.sim.sim_worlds import HARD, Wrapped, digits, make
 
 LONG = ob.Until(tasks=400)
 EVERY = ob.Every(versions=5)

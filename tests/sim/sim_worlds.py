@@ -10,10 +10,10 @@ import numpy as np
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
-from offbeat.sim.executor import Executor
+from offbeat.sim.executors.base import Executor
 
 CLIENTS = 5
 
@@ -108,7 +108,7 @@ class Wrapped:
         raise NotImplementedError
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         self.before(task)
         return self.learner.train(base, task, objective, inputs)

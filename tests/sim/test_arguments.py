@@ -9,7 +9,7 @@ import pytest
 import offbeat as ob
 from offbeat.algorithms.registry import algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.staleness import Staleness
+from offbeat.core.staleness import StalenessWeight
 from offbeat.runs.record import read_run
 
 UNTIL = ob.Until(versions=3)
@@ -55,7 +55,7 @@ def test_an_argument_given_by_its_place_is_named() -> None:
         ob.fedbuff(3, 2.5)
 
     @algorithm(paper="none")
-    def mine(staleness: Staleness) -> ob.Algorithm:
+    def mine(staleness: StalenessWeight) -> ob.Algorithm:
         """A factory whose first argument has options of its own."""
         return ob.fedasync(staleness=staleness)
 

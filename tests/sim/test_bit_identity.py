@@ -5,35 +5,35 @@ from typing import Any
 
 import pytest
 import torch
-from sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
 import offbeat as ob
 import offbeat.sim.simulate as module
-from offbeat.sim.workers import Workers
+from offbeat.sim.executors.processes import ProcessPool
+from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
 EVERY = pytest.mark.parametrize("name", ob.ALGORITHMS)
 TASKS = ob.Until(tasks=60)
 
 
 @pytest.fixture(scope="module")
-def pools() -> Iterator[dict[Any, Workers]]:
-    made: dict[Any, Workers] = {}
+def pools() -> Iterator[dict[Any, ProcessPool]]:
+    made: dict[Any, ProcessPool] = {}
     yield made
     for pool in made.values():
         pool.close()
 
 
 @pytest.fixture
-def lent(pools: dict[Any, Workers], monkeypatch: pytest.MonkeyPatch) -> None:
+def lent(pools: dict[Any, ProcessPool], monkeypatch: pytest.MonkeyPatch) -> None:
     """`simulate` gets its workers lent: starting a process takes longer than a test's run."""
 
     def lend(learner: Any, objective: Any, count: int) -> Lent:
         key = (learner, objective, count)
         if key not in pools:
-            pools[key] = Workers(learner, objective, count)
+            pools[key] = ProcessPool(learner, objective, count)
         return Lent(pools[key])
 
-    monkeypatch.setattr(module, "Workers", lend)
+    monkeypatch.setattr(module, "ProcessPool", lend)
 
 
 @pytest.fixture(scope="module")

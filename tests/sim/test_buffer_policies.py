@@ -10,18 +10,18 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 import torch
-from sim_worlds import CALM, WORLDS, Lent, Wrapped, digits, make, normed, on_disk, outcome
 from torch import nn
 
 import offbeat as ob
 import offbeat.sim.simulate as module
 from offbeat.core.buffers import Buffers
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data import Dataset
 from offbeat.runs.files import read_tensors
-from offbeat.sim.workers import Workers
+from offbeat.sim.executors.processes import ProcessPool
+from tests.sim.sim_worlds import CALM, WORLDS, Lent, Wrapped, digits, make, normed, on_disk, outcome
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
 UNTIL = ob.Until(tasks=40)
@@ -39,14 +39,14 @@ def learner() -> ob.TorchLearner:
 @pytest.fixture
 def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """One worker process for all runs of a test; it trains for one objective only."""
-    pools: list[Workers] = []
+    pools: list[ProcessPool] = []
 
     def lend(learner: Any, objective: Any, count: int) -> Lent:
         if not pools:
-            pools.append(Workers(learner, objective, count))
+            pools.append(ProcessPool(learner, objective, count))
         return Lent(pools[0])
 
-    monkeypatch.setattr(module, "Workers", lend)
+    monkeypatch.setattr(module, "ProcessPool", lend)
     yield
     for pool in pools:
         pool.close()
@@ -181,7 +181,7 @@ class Watched(Wrapped):
         self.states: dict[int, Any] = {}
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         result = self.learner.train(base, task, objective, inputs)
         self.states[task.client] = result.state

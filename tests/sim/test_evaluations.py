@@ -3,8 +3,8 @@
 import pytest
 
 from offbeat.core.errors import UsageError
+from offbeat.core.limits import Every
 from offbeat.sim.evaluations import Evaluations
-from offbeat.sim.until import Every
 
 
 def test_by_the_clock_each_moment_comes_once_and_not_at_the_limit():

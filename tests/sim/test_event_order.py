@@ -4,11 +4,11 @@ from itertools import permutations
 from typing import Any
 
 import pytest
-from sim_worlds import HARD, digits, make
 
 import offbeat as ob
 from offbeat.core.events import Arrived, Event, Joined, Left, Lost, Timer
 from offbeat.sim.queue import EventQueue
+from tests.sim.sim_worlds import HARD, digits, make
 
 EVENTS: list[Event] = [Joined(1, 10, 1), Arrived(2, 5, 3), Lost(3, 6), Left(4), Timer("a")]
 

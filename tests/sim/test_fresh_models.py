@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 import torch
-from sim_worlds import HARD, digits, outcome
 
 import offbeat as ob
 from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.core.learner import Fresh, Inputs, LocalTask
+from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.sim.replay import replay
+from tests.sim.sim_worlds import HARD, digits, outcome
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,8 @@ def test_training_up_to_the_merge_and_on(learner: ob.TorchLearner) -> None:
     generator = torch.Generator().manual_seed(1)
     other = Model(start.layout, torch.randn(start.values.shape, generator=generator), start.integers)
     merge = FreshMerge(Proximal(0.1))
-    task = LocalTask(3, 1, base=2, steps=9, seed=0, fresh=Fresh(after=4, version=7, clock=8))
-    whole = learner.train(start, task, merge, Inputs(fresh=other))
+    task = LocalTask(3, 1, base=2, steps=9, seed=0, fresh=MergePoint(after=4, version=7, clock=8))
+    whole = learner.train(start, task, merge, TaskInputs(fresh=other))
     before = learner.train(start, LocalTask(3, 1, 2, 4, 0), Proximal(0.1))
     beta, _, _ = merge.weight(1.0, 0.5, clock=8, staleness=5)
     assert whole.metrics["beta"] == beta

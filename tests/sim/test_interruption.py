@@ -13,15 +13,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
+from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
 
 UNTIL = ob.Until(tasks=60)
-DRIVER = Path(__file__).with_name("killed_driver.py")
+ROOT = Path(__file__).parents[2]
 
 
 class Interrupting(Wrapped):
@@ -309,8 +309,8 @@ def test_killed_at_ten_random_moments(name: str, tmp_path: Path) -> None:
     draw = random.Random(name)
     moments = [0.001, *(draw.uniform(0.01, 0.5) for _ in range(9))]
     done = subprocess.run(
-        [sys.executable, DRIVER, directory, name, *map(str, moments)],
-        capture_output=True, text=True, timeout=200, check=False,
+        [sys.executable, "-m", "tests.sim.killed_driver", directory, name, *map(str, moments)],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     kills = json.loads(done.stdout.splitlines()[-1])

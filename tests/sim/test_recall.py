@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from sim_worlds import WORLDS, Wrapped, digits, make, on_disk, outcome
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import SumOfDeltas
@@ -21,6 +20,7 @@ from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
 from offbeat.sim.replay import replay
 from offbeat.world.population import Population
+from tests.sim.sim_worlds import WORLDS, Wrapped, digits, make, on_disk, outcome
 
 EPOCH = 3  # steps; a task has 4 epochs, which take client 0 twelve seconds
 
@@ -32,7 +32,7 @@ class RecallAt(Schedule):
     at: float
     programme: Programme = field(default=Programme(epochs=4))
     concurrency: int | None = None
-    needs = frozenset({Feature.RECALL})
+    requires = frozenset({Feature.RECALL})
 
     def initial(self) -> None:
         return None

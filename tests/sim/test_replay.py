@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sim_worlds import WORLDS, make
 
 import offbeat as ob
 from offbeat.sim.replay import replay
+from tests.sim.sim_worlds import WORLDS, make
 
 LEARNER = ob.NoTraining(5, parameters=3, samples_per_client=40, batches=4)
 

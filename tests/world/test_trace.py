@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.sim.run import MemoryRecorder
+from offbeat.sim.result import MemoryRecorder
 from offbeat.world.fit import fit_world
 from offbeat.world.trace import read_trace, trace_section, trace_text
 from tests.sim.sim_worlds import CALM, digits, make, outcome

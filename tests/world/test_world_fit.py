@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import offbeat as ob
-from offbeat.algorithms.fedasmu_request import Fixed
+from offbeat.algorithms.fedasmu_request import FixedTiming
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.journal import Row
 from offbeat.core.learner import NoTraining
-from offbeat.sim.run import MemoryRecorder
+from offbeat.sim.result import MemoryRecorder
 from offbeat.world.fit import Fit, fit_world
 
 SPEEDS = [0.5, 1.0, 2.0, 4.0]
@@ -64,7 +64,7 @@ def test_steps_that_never_vary_take_the_link_with_them_and_it_is_said():
 
 def test_requests_in_mid_task_tell_latency_from_bandwidth():
     world = ob.World(SPEEDS, network=ob.Network(latency=0.25, up=BITS / 2, down=BITS / 2))
-    algorithm = ob.fedasmu(steps=10, ask=Fixed(), ask_every=2, size=2, period=5)
+    algorithm = ob.fedasmu(steps=10, ask=FixedTiming(), ask_every=2, size=2, period=5)
     fit = fitted(world, algorithm, model_bits=BITS, tasks=200)
     for own in fit.clients:
         assert own.latency == pytest.approx(0.25, rel=1e-3)

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 import offbeat as ob
 from offbeat.flower import serve
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import Terms
+from offbeat.net import ServerOptions
 
 ALGORITHMS = {
     "fedcompass": ob.fedcompass(q_min=2, q_max=8),
@@ -30,7 +30,7 @@ def main(grid: Grid, context: Context) -> None:
         LogisticSpec(),
         ob.Training(lr=0.1, batch_size=20),
         Path(str(config["offbeat-state"])),
-        terms=Terms(clients=int(config["clients"]), tasks=int(config["tasks"]), evaluate_versions=1),
+        terms=ServerOptions(clients=int(config["clients"]), tasks=int(config["tasks"]), evaluate_versions=1),
         test=ob.load("digits", samples=400, test_samples=200).test,
         seed=3,
     )

@@ -17,16 +17,16 @@ from torch import Tensor
 from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
-from offbeat.core.staleness import Constant, Staleness
-from offbeat.core.validation import CLOSED
-from offbeat.parallel import PIECE, fill
+from offbeat.core.staleness import ConstantWeight, StalenessWeight
+from offbeat.core.validation import STRICT
+from offbeat.vectors.chunked import CHUNK, map_chunks
 
 _NOTHING = torch.tensor(-0.0)  # what any number may be added to without a change, 0.0 and −0.0 too
 
 
 def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
     """Σ c_i v_i in a fresh tensor, summed in order."""
-    return fill(lambda out, *parts: add_up(parts, coefficients, out), *vectors)
+    return map_chunks(lambda out, *parts: add_up(parts, coefficients, out), *vectors)
 
 
 def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
@@ -44,8 +44,8 @@ def scaled(vector: Tensor, coefficient: float, out: Tensor | None = None) -> Ten
 
 def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """The vectors in pieces that fit in a cache, for what goes from piece to piece; else see `sweep`."""
-    for i in range(0, vectors[0].numel(), PIECE):
-        yield tuple(vector[i : i + PIECE] for vector in vectors)
+    for i in range(0, vectors[0].numel(), CHUNK):
+        yield tuple(vector[i : i + CHUNK] for vector in vectors)
 
 
 def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
@@ -60,14 +60,14 @@ def toward_models(updates: Sequence[Update], coefficients: Sequence[float], mode
     deltas, count, w = [u.delta for u in updates], len(updates), model.values
     # of the others base − w is zero
     moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
-    if w.numel() <= PIECE:  # one piece, which `fill` would take more time over than the sums need
+    if w.numel() <= CHUNK:  # one piece, which `map_chunks` would take more time over than the sums need
         return _toward(deltas, coefficients, moved, w)
 
     def add(out: Tensor | None, w: Tensor, *parts: Tensor) -> Tensor:
         bases = [(base, c) for base, (_, c) in zip(parts[count:], moved, strict=True)]
         return _toward(parts[:count], coefficients, bases, w, out)
 
-    return fill(add, w, *deltas, *[base for base, _ in moved])
+    return map_chunks(add, w, *deltas, *[base for base, _ in moved])
 
 
 def _toward(
@@ -84,7 +84,7 @@ def _toward(
     return step
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class MeanOfModels(Aggregator):
     """w := Σ n_i w_i / Σ n_i (FedAvg, McMahan et al. 2017, Algorithm 1)."""
 
@@ -94,13 +94,13 @@ class MeanOfModels(Aggregator):
         return toward_models(updates, [u.task.samples / total for u in updates], model)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Mixing(Aggregator):
     """w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ_i), one update after the other (FedAsync)."""
 
     alpha: Annotated[float, Field(gt=0, le=1)]
-    staleness: Staleness = Constant()
-    needs = frozenset({Feature.SINGLE_UPDATES})
+    staleness: StalenessWeight = ConstantWeight()
+    requires = frozenset({Feature.SINGLE_UPDATES})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one by one: of each, what the later ones leave of it remains."""
@@ -111,7 +111,7 @@ class Mixing(Aggregator):
         return toward_models(updates, coefficients, model)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Normalization:
     """a_i, what a client's local steps add up to: its update is divided by it (FedNova, Wang et al. 2020).
 
@@ -140,7 +140,7 @@ class Normalization:
         return float(steps)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class SumOfDeltas(Aggregator):
     """w := w + scale · Σ s(τ_i) q_i Δ_i.
 
@@ -148,7 +148,7 @@ class SumOfDeltas(Aggregator):
     `normalize`: w := w + scale · ā Σ s(τ_i) q_i Δ_i / a_i, where ā = Σ q_i a_i / Σ q_i.
     """
 
-    staleness: Staleness = Constant()
+    staleness: StalenessWeight = ConstantWeight()
     weights: Literal["share", "equal", "samples"] = "share"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     normalize: Normalization | None = None
@@ -175,7 +175,7 @@ class SumOfDeltas(Aggregator):
                 return [t.samples / total for t in tasks]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Momentum(ServerStep):
     """m := β m + step; w := w + m (FedAvgM, Hsu et al. 2019)."""
 

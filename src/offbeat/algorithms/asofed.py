@@ -48,12 +48,12 @@ from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Against = Literal["start", "copy"]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class OnlineSum(Aggregator):
     """w := w + (n_k/N) Δ_k, then, with `features`, the first layer's weight w := α∘w."""
 
@@ -61,7 +61,7 @@ class OnlineSum(Aggregator):
     features: bool = False
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """Each update, where the server keeps a copy of each client's model."""
         return frozenset({Feature.SINGLE_UPDATES}) if self.against == "copy" else NONE
 
@@ -95,13 +95,13 @@ def _first_layer(layout: Layout) -> tuple[slice, int]:
     raise UsageError("features need a model with a weight matrix: use features = false")
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Online(Objective):
     """Each step goes ζ = ∇s − v + h, with ∇s = ∇f + λ(w − w_o); the state is v and h."""
 
     proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     beta: Annotated[float, Field(ge=0, le=1)]
-    needs = frozenset({Feature.CLIENT_STATE})
+    requires = frozenset({Feature.CLIENT_STATE})
 
     def begin(self, run: LocalRun) -> None:
         """v and h are 0 before the first task."""
@@ -145,14 +145,14 @@ class DelayScaled(Schedule):
     unit: float = 1.0
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """What the schedule inside needs."""
-        return self.schedule.needs
+        return self.schedule.requires
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What the schedule inside gives."""
-        return self.schedule.gives
+        return self.schedule.provides
 
     @property
     def concurrency(self) -> int | None:

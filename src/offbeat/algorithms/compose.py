@@ -13,28 +13,28 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.algorithms.fedasmu_request import Asking
-from offbeat.algorithms.over_radio import OverRadio, Slots
+from offbeat.algorithms.fedasmu_request import RequestFreshModel
+from offbeat.algorithms.over_radio import OverRadio, UploadSlots
 from offbeat.algorithms.registry import Factory, factory_of
 from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm, Schedule
-from offbeat.core.buffers import Buffers, bare
+from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.objective import Objective
-from offbeat.core.validation import did_you_mean, explain
+from offbeat.core.validation import did_you_mean, format_error
 
 PARTS = ("aggregator", "objective", "server_steps", "requests")
 
 
-class Options(BaseModel):
+class CompositionOptions(BaseModel):
     """What stands under "with" that is no part of another algorithm."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     codec: CodecSpec | None = None
-    radio: Slots | None = None
+    radio: UploadSlots | None = None
     buffers: Buffers | None = None
 
 
@@ -46,7 +46,7 @@ def compose(
     server_steps: Algorithm | None = None,
     requests: Algorithm | None = None,
     codec: Codec | None = None,
-    radio: Slots | None = None,
+    radio: UploadSlots | None = None,
     buffers: Buffers | None = None,
 ) -> Algorithm:
     """`base`, with the parts of these algorithms in place of its own; its schedule stays.
@@ -58,13 +58,13 @@ def compose(
     """
     source = requests or base
     schedule, goal = _schedule(base), _objective(objective or base)
-    asking, merge = _off_air(source.schedule), bare(source.objective)
-    if isinstance(asking, Asking) and isinstance(merge, FreshMerge):
+    asking, merge = _off_air(source.schedule), unwrap_buffers(source.objective)
+    if isinstance(asking, RequestFreshModel) and isinstance(merge, FreshMerge):
         schedule = replace(asking, schedule=schedule)
         goal = replace(merge, objective=goal)
     elif requests is not None:
         raise UsageError(f"{requests.name} has no requests for fresh models: take those of fedasmu")
-    if radio is not None and Feature.RADIO in base.schedule.needs:
+    if radio is not None and Feature.RADIO in base.schedule.requires:
         raise UsageError(f"{base.name} is on the radio already: leave radio out")
     slots = base.schedule.slots if isinstance(base.schedule, OverRadio) else radio
     if slots is not None:
@@ -97,7 +97,7 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3, "with": {"objective": {…}}}.
 
     Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken;
-    "codec" has a codec's options, "radio" those of `Slots`, and "buffers" is one of `Algorithm`'s policies.
+    "codec" has a codec's options, "radio" those of `UploadSlots`, "buffers" is one of `Algorithm`'s policies.
     """
     options = dict(spec)
     others = options.pop("with", {})
@@ -114,14 +114,14 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
 
 def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any) -> Any:
     """What stands under "with" for one part."""
-    known = (*PARTS, *Options.model_fields)
+    known = (*PARTS, *CompositionOptions.model_fields)
     if part not in known:
         raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
-    if part in Options.model_fields:
+    if part in CompositionOptions.model_fields:
         try:
-            return getattr(Options.model_validate({part: own}), part)
+            return getattr(CompositionOptions.model_validate({part: own}), part)
         except ValidationError as error:
-            raise UsageError(f"{base}: with.{explain(error)}") from None
+            raise UsageError(f"{base}: with.{format_error(error)}") from None
     if not isinstance(own, Mapping):
         raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
     return build(factories, own)
@@ -133,9 +133,9 @@ def _off_air(schedule: Schedule) -> Schedule:
 
 def _schedule(algorithm: Algorithm) -> Schedule:
     schedule = _off_air(algorithm.schedule)
-    return schedule.schedule if isinstance(schedule, Asking) else schedule
+    return schedule.schedule if isinstance(schedule, RequestFreshModel) else schedule
 
 
 def _objective(algorithm: Algorithm) -> Objective:
-    objective = bare(algorithm.objective)
+    objective = unwrap_buffers(algorithm.objective)
     return objective.objective if isinstance(objective, FreshMerge) else objective

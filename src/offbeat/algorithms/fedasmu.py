@@ -28,7 +28,13 @@ from torch import Tensor
 
 from offbeat.algorithms.aggregators import scaled
 from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.algorithms.fedasmu_request import Asking, Fixed, Learned, Never, Selector
+from offbeat.algorithms.fedasmu_request import (
+    FixedTiming,
+    LearnedTiming,
+    NoRequests,
+    RequestFreshModel,
+    Selector,
+)
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
@@ -38,9 +44,9 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.programme import Programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-from offbeat.parallel import fill
+from offbeat.vectors.chunked import map_chunks
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -67,7 +73,7 @@ class Triggering:
     set: bool = False
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Periodic(Schedule):
     """Every `period` seconds up to `size` idle clients start, as long as fewer than `limit` train.
 
@@ -147,7 +153,7 @@ def slopes(c: Controls, mu: float, gradient: str) -> tuple[float, float, float]:
     return by_lam, -by_lam * c.lam * log(c.s), slope
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class AdaptiveMixing(Aggregator):
     """w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i (Eq. 1-3).
 
@@ -169,7 +175,7 @@ class AdaptiveMixing(Aggregator):
     adaptive: bool = True
     share_controls: bool = False
     count_from: Literal["base", "fresh"] = "base"
-    needs = frozenset({Feature.SINGLE_UPDATES})
+    requires = frozenset({Feature.SINGLE_UPDATES})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one after the other."""
@@ -195,7 +201,7 @@ class AdaptiveMixing(Aggregator):
         def direct(out: Tensor | None, base: Tensor, delta: Tensor, now: Tensor) -> Tensor:
             return torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
 
-        direction = fill(direct, update.base.values, update.delta, w)
+        direction = map_chunks(direct, update.base.values, update.delta, w)
         if self.adaptive:
             self._remember(key, controls, _head(direction, d), memory)
         return scaled(direction, alpha, direction)
@@ -244,12 +250,12 @@ def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
 
 
 def device(
-    ask: Fixed | Learned | Never, every: int | None, schedule: Schedule, merge: FreshMerge
+    ask: FixedTiming | LearnedTiming | NoRequests, every: int | None, schedule: Schedule, merge: FreshMerge
 ) -> tuple[Schedule, Objective]:
     """Schedule and objective with requests for fresh models; as they are, if there are to be none (-FA)."""
-    if isinstance(ask, Never):
+    if isinstance(ask, NoRequests):
         return schedule, merge.objective
-    return Asking(schedule, ask, every), merge
+    return RequestFreshModel(schedule, ask, every), merge
 
 
 @algorithm(
@@ -281,7 +287,7 @@ def fedasmu(
     count_from: Annotated[
         Literal["base", "fresh"], Field(description="staleness from the base or the model merged")
     ] = "base",
-    ask: Selector = Learned(),
+    ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,
     gamma: Gamma = 1.0,
     upsilon: Upsilon = 0.5,

@@ -19,13 +19,13 @@ from torch import Tensor
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import FreshModel, LocalRun, Objective
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class FreshMerge(Objective):
     """w := (1 − β) w + β w_g, once in a task, round any other objective.
 
@@ -42,14 +42,14 @@ class FreshMerge(Objective):
     upsilon_rate: NonNegative = 1e-4
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """A client keeps its γ and υ; somebody must ask for the model."""
-        return self.objective.needs | {Feature.CLIENT_STATE, Feature.ASKING}
+        return self.objective.requires | {Feature.CLIENT_STATE, Feature.ASKING}
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """The model asked for is merged."""
-        return self.objective.gives | {Feature.MERGE}
+        return self.objective.provides | {Feature.MERGE}
 
     @property
     def shared_vectors(self) -> int:

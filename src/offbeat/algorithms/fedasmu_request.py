@@ -28,7 +28,7 @@ from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Share = Annotated[float, Field(ge=0, le=1)]
 Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -37,8 +37,8 @@ _WAVES = (1, 2, 3, 4)  # where in its task an epoch is: cos(π k l / L)
 _MOST = 1e30  # of a reward; sums and products of these are finite, also in float32
 
 
-@checked(frozen=True, config=CLOSED)
-class Fixed:
+@checked(frozen=True, config=STRICT)
+class FixedTiming:
     """Always the same l*: the "first" epoch (H1), "half" of them, ⌊L/2⌋ (H2), or the "last" but one (H3)."""
 
     at: Literal["first", "half", "last"] = "half"
@@ -70,8 +70,8 @@ class Experience:
     first: dict[ClientId, int] = field(default_factory=dict)
 
 
-@checked(frozen=True, config=CLOSED)
-class Learned:
+@checked(frozen=True, config=STRICT)
+class LearnedTiming:
     """l* by REINFORCE on a client's first task, by its own Q-learning afterwards.
 
     With probability ε, `epsilon`, l* (or the action) is any one. Else a first l* is drawn by the model:
@@ -175,15 +175,15 @@ def log_chances(theta: dict[str, Tensor], epochs: int) -> Iterator[Tensor]:
     yield silent
 
 
-@checked(frozen=True, config=CLOSED)
-class Never:
+@checked(frozen=True, config=STRICT)
+class NoRequests:
     """No device asks: the ablation -FA."""
 
     kind: Literal["never"] = "never"
 
 
 Selector = Annotated[
-    Fixed | Learned | Never,
+    FixedTiming | LearnedTiming | NoRequests,
     Field(
         discriminator="kind",
         description="when to ask for a fresh model: {kind: learned}, {kind: fixed, at: half}, {kind: never}",
@@ -192,7 +192,7 @@ Selector = Annotated[
 
 
 @dataclass
-class Asked:
+class RequestState:
     """The wrapped schedule's state, the selector's, and after how many steps each running task asks."""
 
     inner: Any
@@ -201,36 +201,36 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Asking(Schedule):
+class RequestFreshModel(Schedule):
     """Any schedule, whose tasks ask once for a fresh model at the moment a selector chooses.
 
     A task of fewer than two epochs never asks. With `every`, that many local steps stand for an epoch.
     """
 
     schedule: Schedule
-    selector: Fixed | Learned = Learned()
+    selector: FixedTiming | LearnedTiming = LearnedTiming()
     every: int | None = None
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """Clients that can be sent a model while they train, and that know what to do with it."""
-        return self.schedule.needs | {Feature.FRESH_MODELS, Feature.MERGE}
+        return self.schedule.requires | {Feature.FRESH_MODELS, Feature.MERGE}
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """Somebody asks."""
-        return self.schedule.gives | {Feature.ASKING}
+        return self.schedule.provides | {Feature.ASKING}
 
     @property
     def concurrency(self) -> int | None:
         """The wrapped schedule's."""
         return self.schedule.concurrency
 
-    def initial(self) -> Asked:
+    def initial(self) -> RequestState:
         """Both states."""
-        return Asked(self.schedule.initial(), self.selector.initial())
+        return RequestState(self.schedule.initial(), self.selector.initial())
 
-    def on(self, event: Event, state: Asked, view: View) -> Iterator[Command]:
+    def on(self, event: Event, state: RequestState, view: View) -> Iterator[Command]:
         """Add requests to the wrapped schedule's tasks, answer them, and learn from what came of them."""
         match event:
             case Arrived():
@@ -252,7 +252,7 @@ class Asking(Schedule):
         if isinstance(event, WantsModel) and not answered and view.version > view.task(event.task).base:
             yield Send(event.client)
 
-    def _ask(self, command: Train, state: Asked, view: View) -> int:
+    def _ask(self, command: Train, state: RequestState, view: View) -> int:
         """After how many steps the task asks; 0 for never."""
         epoch = self.every or view.fleet.steps_per_epoch(command.client)
         epochs = -(-command.steps // epoch)
@@ -262,7 +262,7 @@ class Asking(Schedule):
             command.client, epochs, state.selector, view.generator(Purpose.SELECTOR)
         )
 
-    def _learn(self, event: Arrived, state: Asked) -> None:
+    def _learn(self, event: Arrived, state: RequestState) -> None:
         after = state.after.pop(event.task, None)
         reward = event.metrics.get("reward", 0.0)
         if after is None or event.steps <= after or not isfinite(reward):

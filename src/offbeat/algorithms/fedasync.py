@@ -9,7 +9,7 @@ from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
-from offbeat.core.staleness import Polynomial, Staleness
+from offbeat.core.staleness import PolynomialWeight, StalenessWeight
 from offbeat.local.objectives import Plain, Proximal
 
 
@@ -20,7 +20,7 @@ def fedasync(
     *,
     concurrency: Concurrency = None,
     alpha: Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")] = 0.9,
-    staleness: Staleness = Polynomial(1.0, 0.5),
+    staleness: StalenessWeight = PolynomialWeight(1.0, 0.5),
     rho: Annotated[
         float,
         Field(ge=0, allow_inf_nan=False, description="weight ρ of the proximal term, halved as in (ρ/2)‖·‖²"),

@@ -36,9 +36,9 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Proximal
-from offbeat.parallel import sweep
+from offbeat.vectors.chunked import for_each_chunk
 
 
 @dataclass
@@ -69,7 +69,7 @@ class Tiering:
     seconds: dict[ClientId, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Tiers(Schedule):
     """A round per tier of clients within `ratio` (v) of each other: all of them, or so many at random.
 
@@ -81,7 +81,7 @@ class Tiers(Schedule):
     ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
     clients_per_tier: Count | None = None
     retier: bool = False
-    gives = frozenset({Feature.TIERS})
+    provides = frozenset({Feature.TIERS})
 
     @property
     def concurrency(self) -> int | None:
@@ -198,7 +198,7 @@ class Tiers(Schedule):
         return sorted(int(client) for client in chosen)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class TierWeights(Aggregator):
     """w := Σ_m (T_{M+1−m} / T) w_m over the M tiers in `order`, each with its own w_m = Σ n_i w_i / Σ n_i.
 
@@ -206,7 +206,7 @@ class TierWeights(Aggregator):
     the share that the fastest one has of the aggregations.
     """
 
-    needs = frozenset({Feature.TIERS})
+    requires = frozenset({Feature.TIERS})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Renew the tier's own model, and go to the weighted mean of all tiers' models."""
@@ -222,7 +222,7 @@ class TierWeights(Aggregator):
             torch.add(out, w, out=tiers[order.index(tier)])  # w_m
             add_up(tiers, weights, out).sub_(w)
 
-        sweep(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
+        for_each_chunk(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
         return step
 
 

@@ -9,7 +9,7 @@ from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, 
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
-from offbeat.core.staleness import INVERSE_SQRT, Staleness
+from offbeat.core.staleness import INVERSE_SQRT, StalenessWeight
 from offbeat.local.objectives import Plain
 
 
@@ -23,7 +23,7 @@ def fedbuff(
     *,
     concurrency: Concurrency = None,
     server_lr: ServerRate = 1.0,
-    staleness: Staleness = INVERSE_SQRT,
+    staleness: StalenessWeight = INVERSE_SQRT,
 ) -> Algorithm:
     """Updates are collected in a buffer; every K of them make one step of the global model.
 

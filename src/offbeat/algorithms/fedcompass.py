@@ -26,8 +26,8 @@ from offbeat.algorithms.registry import algorithm
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
-from offbeat.core.staleness import Polynomial, Staleness
-from offbeat.core.validation import CLOSED
+from offbeat.core.staleness import PolynomialWeight, StalenessWeight
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 Steps = Annotated[int, Field(ge=1)]
@@ -71,7 +71,7 @@ class Compass:
     created: int = 0
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class CompassSchedule(Schedule):
     """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
 
@@ -223,7 +223,7 @@ def fedcompass(
     q_max: Annotated[int, Field(ge=1, description="most local steps Q_max of a task")] = 100,
     *,
     latest: Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")] = 1.2,
-    staleness: Staleness = Polynomial(0.9, 0.5),
+    staleness: StalenessWeight = PolynomialWeight(0.9, 0.5),
     momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β (+M); 0: none")] = 0.0,
     normalize: Annotated[bool, Field(description="divide each update by its steps (+N)")] = False,
     speed_memory: Annotated[

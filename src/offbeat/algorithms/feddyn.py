@@ -25,18 +25,18 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight α of the regularisation")]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Dynamic(Objective):
     """loss − ⟨g_i, w⟩ + (α/2)‖w − w_o‖², and g_i := g_i − α(w_i − w_o) at the end; the state is g_i."""
 
     alpha: Alpha
-    needs = frozenset({Feature.CLIENT_STATE})
-    gives = frozenset({Feature.CORRECTION})
+    requires = frozenset({Feature.CLIENT_STATE})
+    provides = frozenset({Feature.CORRECTION})
 
     def begin(self, run: LocalRun) -> None:
         """g_i, which is 0 before the first task."""
@@ -57,12 +57,12 @@ class Dynamic(Objective):
         return [self.alpha * (w - w_o) for w, w_o in zip(run.values, run.anchor, strict=True)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class DynamicMean(Aggregator):
     """h := h − (α/m) Σ Δ_i; w := mean of the w_i − h/α, over m clients in all; buffers: the mean alone."""
 
     alpha: Alpha
-    needs = frozenset({Feature.CORRECTION})
+    requires = frozenset({Feature.CORRECTION})
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the unweighted mean of the clients' models, less the drift h/α."""

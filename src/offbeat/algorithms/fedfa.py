@@ -30,15 +30,15 @@ from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import programme
-from offbeat.core.staleness import Constant, Staleness
-from offbeat.core.validation import CLOSED
+from offbeat.core.staleness import ConstantWeight, StalenessWeight
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.parallel import sweep
+from offbeat.vectors.chunked import for_each_chunk
 
 RESUM = 1000  # arrivals: so often the running sum is made anew, which ends its rounding errors
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Window(Aggregator):
     """The last K updates, k the ones in the window, once K have come before.
 
@@ -54,10 +54,10 @@ class Window(Aggregator):
     size: Annotated[int, Field(ge=1)]
     kind: Literal["delta", "param"] = "delta"
     scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    staleness: Staleness = Constant()
+    staleness: StalenessWeight = ConstantWeight()
     weights: Literal["equal", "share"] = "equal"
     normalize: Normalization | None = None
-    needs = frozenset({Feature.SINGLE_UPDATES})
+    requires = frozenset({Feature.SINGLE_UPDATES})
 
     @model_validator(mode="after")
     def _deltas_only(self) -> Self:
@@ -122,7 +122,7 @@ class Window(Aggregator):
             def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
                 s.sub_(x, alpha=oldest).add_(delta, alpha=newest)
 
-            sweep(slide, total, memory[own], update.delta)
+            for_each_chunk(slide, total, memory[own], update.delta)
             memory[own] = update.delta
         else:
 
@@ -130,7 +130,7 @@ class Window(Aggregator):
                 s.sub_(x, alpha=oldest)
                 s.add_(torch.add(base, delta, out=x), alpha=newest)
 
-            sweep(replace, total, memory[own], update.base.values, update.delta)
+            for_each_chunk(replace, total, memory[own], update.base.values, update.delta)
         if arrivals % RESUM == 0:
             total.copy_(combine([memory[f"x{n}"] for n in range(self.size)], c.tolist()))
         return arrivals
@@ -151,7 +151,7 @@ def fedfa(
     *,
     concurrency: Concurrency = None,
     server_lr: ServerRate = 1.0,
-    staleness: Staleness = Constant(),
+    staleness: StalenessWeight = ConstantWeight(),
     weights: Annotated[
         Literal["equal", "share"], Field(description="weigh updates equally, or by data share p_k")
     ] = "equal",

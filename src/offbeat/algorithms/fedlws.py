@@ -15,7 +15,7 @@ from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.programme import programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 Beta = Annotated[float, Field(gt=0, allow_inf_nan=False, description="strength β of the shrinking")]
@@ -23,7 +23,7 @@ Low = Annotated[float, Field(ge=0, allow_inf_nan=False, description="least τ of
 High = Annotated[float, Field(ge=0, allow_inf_nan=False, description="largest τ of a layer")]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class ShrunkMean(Aggregator):
     """w_l := γ_l w_avg,l for each layer l, with w_avg = Σ n_i w_i / Σ n_i.
 
@@ -35,7 +35,7 @@ class ShrunkMean(Aggregator):
     beta: Beta = 0.03
     low: Low = 0.01
     high: High = 0.2
-    needs = frozenset({Feature.SINGLE_UPDATES})
+    requires = frozenset({Feature.SINGLE_UPDATES})
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:

@@ -26,9 +26,9 @@ from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.model import Tensors
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-from offbeat.parallel import sweep
+from offbeat.vectors.chunked import for_each_chunk
 
 Beta1 = Annotated[float, Field(ge=0, lt=1, description="memory β₁ of the first moment m")]
 Beta2 = Annotated[float, Field(ge=0, lt=1, description="memory β₂ of the second moment v")]
@@ -37,7 +37,7 @@ Tau = Annotated[
 ]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Adagrad(ServerStep):
     """v := v + g²; the other steps here differ from it in this line."""
 
@@ -54,7 +54,7 @@ class Adagrad(ServerStep):
             self.accumulate(v, g)
             torch.div(m, v.sqrt().add_(self.tau), out=g).mul_(self.lr)
 
-        sweep(move, step, first, second)
+        for_each_chunk(move, step, first, second)
         return step
 
     def accumulate(self, v: Tensor, g: Tensor) -> None:
@@ -62,7 +62,7 @@ class Adagrad(ServerStep):
         v.addcmul_(g, g)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Adam(Adagrad):
     """v := β₂ v + (1 − β₂) g²."""
 
@@ -74,7 +74,7 @@ class Adam(Adagrad):
         v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Yogi(Adam):
     """v := v − (1 − β₂) g² sign(v − g²)."""
 

@@ -27,14 +27,14 @@ from offbeat.algorithms.fedasmu import (
     device,
 )
 from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.algorithms.fedasmu_request import Learned, Selector
+from offbeat.algorithms.fedasmu_request import LearnedTiming, Selector
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, Send
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, WantsModel
 from offbeat.core.programme import Programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 Count = Annotated[int, Field(ge=1)]
@@ -48,7 +48,7 @@ class MixedRound:
     expected: set[ClientId] = field(default_factory=set)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class MixedRounds(Schedule):
     """Rounds of `size` random clients (None: all), in which each update is aggregated as it arrives."""
 
@@ -110,7 +110,7 @@ def fedssmu(
     rate: Annotated[float, Field(ge=0, allow_inf_nan=False, description="η_λ = η_σ = η_ι")] = 1e-4,
     adaptive: Annotated[bool, Field(description="adapt λ, σ, ι")] = True,
     share_controls: Shared = False,
-    ask: Selector = Learned(),
+    ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,
     gamma: Gamma = 1.0,
     upsilon: Upsilon = 0.5,

@@ -28,11 +28,11 @@ from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Contrastive(Objective):
     """loss + μ · −log( e^{sim(z, z_glob)/T} / (e^{sim(z, z_glob)/T} + e^{sim(z, z_prev)/T}) ).
 
@@ -42,7 +42,7 @@ class Contrastive(Objective):
 
     mu: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
-    needs = frozenset({Feature.REPRESENTATIONS, Feature.CLIENT_STATE})
+    requires = frozenset({Feature.REPRESENTATIONS, Feature.CLIENT_STATE})
 
     def begin(self, run: LocalRun) -> None:
         """Keep the model received: its parameters are the anchor, its buffers will change."""

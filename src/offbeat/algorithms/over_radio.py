@@ -12,21 +12,21 @@ from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from offbeat.algorithms.radio import diminished
+from offbeat.algorithms.radio import with_decayed_lr
 from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Command, Measure, Train, Upload
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@checked(frozen=True, config=CLOSED)
-class Slots:
+@checked(frozen=True, config=STRICT)
+class UploadSlots:
     """What an upload gets: the radio for `slot` seconds.
 
-    The learning rate halves in the first `halving` seconds (see `diminished`; none: it stays).
+    The learning rate halves in the first `halving` seconds (see `with_decayed_lr`; none: it stays).
     """
 
     slot: Seconds
@@ -47,17 +47,17 @@ class OverRadio(Schedule):
     """Any schedule, whose clients upload as soon as they are ready, each in a slot of its own."""
 
     schedule: Schedule
-    slots: Slots
+    slots: UploadSlots
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """A channel, and what the schedule inside needs."""
-        return self.schedule.needs | {Feature.RADIO}
+        return self.schedule.requires | {Feature.RADIO}
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What the schedule inside gives."""
-        return self.schedule.gives
+        return self.schedule.provides
 
     @property
     def concurrency(self) -> int | None:
@@ -91,5 +91,5 @@ class OverRadio(Schedule):
     def _inside(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
         for command in self.schedule.on(event, state.inner, view):
             if isinstance(command, Train):
-                command = diminished(replace(command, hold=True), self.slots.halving, view.now)
+                command = with_decayed_lr(replace(command, hold=True), self.slots.halving, view.now)
             yield command

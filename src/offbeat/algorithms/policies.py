@@ -20,7 +20,7 @@ from pydantic.dataclasses import dataclass as checked
 from offbeat.algorithms.label_variance import least_variance
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Candidate:
     unscheduled: int = 0
 
 
-class _Policy(Protocol):
+class _ChecksCandidates(Protocol):
     """What the policies share: the checks, the pool, and the count of iterations without a device."""
 
     needs_labels: ClassVar[bool] = False
@@ -98,8 +98,8 @@ def _pool(ready: list[Candidate], population: int) -> list[Candidate]:
     return _highest(ready, max(1, population // 2), lambda c: c.capacity)
 
 
-@checked(frozen=True, config=CLOSED)
-class Random(_Policy):
+@checked(frozen=True, config=STRICT)
+class Random(_ChecksCandidates):
     """R of the ready devices, uniformly at random (the paper's "rdm")."""
 
     kind: Literal["random"] = "random"
@@ -110,8 +110,8 @@ class Random(_Policy):
         return [ready[i] for i in generator.permutation(len(ready))[:count]]
 
 
-@checked(frozen=True, config=CLOSED)
-class BestChannel(_Policy):
+@checked(frozen=True, config=STRICT)
+class BestChannel(_ChecksCandidates):
     """The R with the highest C_k (BC, Amiri et al. 2021)."""
 
     kind: Literal["best_channel"] = "best_channel"
@@ -122,8 +122,8 @@ class BestChannel(_Policy):
         return _highest(ready, count, lambda c: c.capacity)
 
 
-@checked(frozen=True, config=CLOSED)
-class BestChannelBestNorm(_Policy):
+@checked(frozen=True, config=STRICT)
+class BestChannelBestNorm(_ChecksCandidates):
     """Of the pool, the R with the highest ‖u_k‖₂ (BC-BN2, Amiri et al. 2021; symbols here by Eq. 9)."""
 
     kind: Literal["best_channel_best_norm"] = "best_channel_best_norm"
@@ -135,8 +135,8 @@ class BestChannelBestNorm(_Policy):
         return _highest(_pool(ready, population), count, lambda c: c.norm or 0.0)
 
 
-@checked(frozen=True, config=CLOSED)
-class AgeBased(_Policy):
+@checked(frozen=True, config=STRICT)
+class AgeBased(_ChecksCandidates):
     """Of the pool, the R with the highest c_k(t) = Σ_{t' < t} 1(k ∉ Π(t')) (after Yang et al. 2020).
 
     The paper's count is cumulative: it never falls. With `reset` it starts again when a device is scheduled.
@@ -155,8 +155,8 @@ class AgeBased(_Policy):
         return _highest(_pool(ready, population), count, lambda c: c.unscheduled)
 
 
-@checked(frozen=True, config=CLOSED)
-class DataImportance(_Policy):
+@checked(frozen=True, config=STRICT)
+class DataImportance(_ChecksCandidates):
     """Of the pool, the R devices whose data together have the least label variance Ω (the paper's proposal).
 
     How the least is found, and where it is only nearly found: `offbeat.algorithms.label_variance`.

@@ -31,7 +31,7 @@ from offbeat.core.events import Arrived, Event, TaskId
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 CHUNK = 1 << 16
@@ -40,7 +40,7 @@ CHUNK = 1 << 16
 Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Bounded(Schedule):
     """`concurrency` clients (None: all) train; `size` updates or more are aggregated, none staler than τ_max.
 
@@ -55,7 +55,7 @@ class Bounded(Schedule):
     urgent: bool = False
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """To recall, clients that can be recalled."""
         return frozenset({Feature.RECALL}) if self.urgent else NONE
 
@@ -86,7 +86,7 @@ class Bounded(Schedule):
             yield train(client, self.programme, view)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Similarity(Aggregator):
     """w := w + Σ ω_i Δ_i, ω_i ∝ n_i (α g(τ_i) + β (1 + cos(Δ_i, w − w_o)) / 2), Σ ω_i = 1.
 
@@ -99,7 +99,7 @@ class Similarity(Aggregator):
     beta: Weight = 1.0
     tau_max: Count = 10
     average: Literal["deltas", "models"] = "deltas"
-    needs = frozenset({Feature.SINGLE_UPDATES})
+    requires = frozenset({Feature.SINGLE_UPDATES})
 
     @model_validator(mode="after")
     def _some_weight(self) -> Self:

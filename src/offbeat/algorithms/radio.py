@@ -40,7 +40,7 @@ def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list
     return bits, [symbols / total * (worst / float(c)) for c in capacities]  # n_k = bits / C_k
 
 
-def diminished(task: Train, halving: float | None, now: float) -> Train:
+def with_decayed_lr(task: Train, halving: float | None, now: float) -> Train:
     """The task with its learning rate times halving / (halving + now), both in seconds.
 
     That is α(t) = β / (t + κ) of the paper's iterations, one every T̃ seconds, with κ = halving / T̃: the rate

@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, explain, pick
+from offbeat.core.validation import did_you_mean, format_error, most_relevant
 
 P = ParamSpec("P")
 
@@ -79,8 +79,10 @@ def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
             try:
                 made = checked(*args, **kwargs)
             except ValidationError as error:
-                known = _siblings(signature, pick(error)["loc"])
-                raise UsageError(f"{name}: {explain(error, known, list(signature.parameters))}") from None
+                known = _siblings(signature, most_relevant(error)["loc"])
+                raise UsageError(
+                    f"{name}: {format_error(error, known, list(signature.parameters))}"
+                ) from None
             bound = signature.bind(*args, **kwargs)
             bound.apply_defaults()
             return replace(made, name=name, hyperparameters=_plain(bound.arguments))
@@ -167,6 +169,7 @@ def _show(value: Any) -> str:
     if value is None:
         return "none"
     if is_dataclass(value) and not isinstance(value, type):
-        fields = {k: v for k, v in asdict(value).items() if k != "kind"}
-        return f"{type(value).__name__.lower()}({', '.join(f'{k}={v}' for k, v in fields.items())})"
+        fields = asdict(value)
+        kind = fields.pop("kind", type(value).__name__.lower())
+        return f"{kind}({', '.join(f'{k}={v}' for k, v in fields.items())})"
     return str(value)

@@ -19,14 +19,14 @@ from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class ControlVariates(Objective):
     """Each gradient + c − c_i; at the end c_i := c_i − c + (w_o − w_i)/(K η). The state is c_i."""
 
-    needs = frozenset({Feature.CLIENT_STATE, Feature.SHARED_VECTOR})
+    requires = frozenset({Feature.CLIENT_STATE, Feature.SHARED_VECTOR})
     shared_vectors = 1
 
     def begin(self, run: LocalRun) -> None:

@@ -11,7 +11,7 @@ from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId
 from offbeat.core.programme import Programme
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Count = Annotated[int, Field(ge=1)]
 
@@ -29,7 +29,7 @@ class Round:
     arrived: list[TaskId] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Rounds(Schedule):
     """Synchronous: sample `concurrency` clients (None: all), wait for all of them, aggregate, repeat.
 
@@ -67,7 +67,7 @@ class Rounds(Schedule):
             yield train(client, self.programme, view)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Buffered(Schedule):
     """Asynchronous: `concurrency` clients (None: all) train at any time; `size` arrivals are aggregated.
 

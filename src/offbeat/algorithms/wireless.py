@@ -23,7 +23,7 @@ from torch import Tensor
 
 from offbeat.algorithms.aggregators import toward_models
 from offbeat.algorithms.policies import Candidate, DataImportance, Policy
-from offbeat.algorithms.radio import diminished, equal_bits
+from offbeat.algorithms.radio import equal_bits, with_decayed_lr
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.codec import AnyCodec, SparseQuantised
@@ -45,9 +45,9 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
-from offbeat.core.staleness import Age
+from offbeat.core.staleness import AgeWeight
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain, Proximal
 
 Count = Annotated[int, Field(ge=1)]
@@ -78,13 +78,13 @@ class Iterations:
     freed: list[ClientId] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class RadioIterations(Schedule):
     """Every `period` seconds (T̃) at most `scheduled` (R) of the clients that are ready upload.
 
     Without a period it is synchronous: an iteration begins when every client is ready. An iteration has the
     radio for `slot` seconds (none: the period, or the channel's own iteration). The learning rate halves in
-    the first `halving` seconds (see `diminished`; none: it stays).
+    the first `halving` seconds (see `with_decayed_lr`; none: it stays).
     """
 
     programme: Programme
@@ -95,7 +95,7 @@ class RadioIterations(Schedule):
     halving: Seconds | None = None
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """A channel, and what the policy goes by."""
         own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
         return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
@@ -203,10 +203,10 @@ class RadioIterations(Schedule):
         for k in clients:
             state.since[k] = state.t + 1  # s_k: it holds θ(t + 1)
             command = replace(train(k, self.programme, view), hold=True)
-            yield diminished(command, self.halving, view.now)
+            yield with_decayed_lr(command, self.halving, view.now)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class AgeWeighted(Aggregator):
     """w := Σ w_k (w_o + û_k), w_k = n_k γ^{a_k} / Σ n_j γ^{a_j} (Eq. 13).
 
@@ -218,7 +218,7 @@ class AgeWeighted(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the weighted mean of the models: nothing of the global model stays."""
         ages = updates[0].note.get("ages") or [u.task.staleness for u in updates]
-        power = Age(self.gamma)
+        power = AgeWeight(self.gamma)
         weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
         if not any(weights):  # too small for numbers: it is the differences of the ages that count
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]

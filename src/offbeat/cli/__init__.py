@@ -11,8 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli import access, catalogue, compare, deployed, join, runs, serve, simulate, stop
-from offbeat.console import err, out
+from offbeat.cli import compare, join, list, runs, serve, simulate, status, stop, tokens
+from offbeat.cli.console import err, out
 from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.version import __version__
 
@@ -49,8 +49,8 @@ def _main(
     """Asynchronous federated learning: simulate, compare, look."""
 
 
-app.command()(catalogue.algorithms)
-app.command()(catalogue.recipes)
+app.command()(list.algorithms)
+app.command()(list.recipes)
 app.command()(simulate.run)
 app.command()(simulate.resume)
 app.command()(compare.compare)
@@ -60,10 +60,10 @@ app.command()(runs.replay)
 app.command()(serve.serve)
 app.command()(join.join)
 app.command()(stop.stop)
-app.command()(access.enrol)
-app.command(name="dashboard-token")(access.dashboard_token)
-app.command()(deployed.status)
-app.command(name="simulate-like")(deployed.simulate_like_command)
+app.command()(tokens.enrol)
+app.command(name="dashboard-token")(tokens.dashboard_token)
+app.command()(status.status)
+app.command(name="simulate-like")(status.simulate_like_command)
 
 
 def main() -> None:

@@ -7,10 +7,17 @@ import typer
 from rich.table import Table
 
 from offbeat.algorithms import ALGORITHMS
-from offbeat.cli.options import Baseline, Out, RecipeName, Scales, Sets, Target
+from offbeat.cli.console import CompareWatcher, live_display, out
+from offbeat.cli.executor_options import (
+    ClientMemory,
+    ExecutorOption,
+    RayAddress,
+    count_of,
+    memory_size,
+    trainers,
+)
+from offbeat.cli.options import Baseline, OutOption, RecipeName, Scales, Sets, Target
 from offbeat.cli.simulate import new_directory
-from offbeat.cli.training import ClientMemory, RayAddress, Where, count_of, memory_size, trainers
-from offbeat.console import CompareWatcher, live_display, out
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.compare import compare as run_comparison
@@ -33,9 +40,9 @@ def compare(
     baseline: Baseline = None,
     sets: Sets = None,
     scales: Scales = None,
-    directory: Out = None,
+    directory: OutOption = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
-    executor: Where = "local",
+    executor: ExecutorOption = "local",
     ray_address: RayAddress = None,
     client_memory: ClientMemory = None,
 ) -> None:

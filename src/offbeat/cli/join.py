@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.network import connect_to
+from offbeat.cli.console import out
 from offbeat.cli.options import Log, LogLevel, file_option
-from offbeat.console import out
+from offbeat.cli.transport import connect_to
 from offbeat.core.errors import UsageError
+from offbeat.data.site import site_data
 from offbeat.local.learner import check_device
-from offbeat.net.credentials import SiteCredentials
-from offbeat.net.limits import Limits
-from offbeat.net.logs import setup_logs
-from offbeat.net.patience import PATIENCE
-from offbeat.site_data import site_data
+from offbeat.net.auth.credentials import SiteCredentials
+from offbeat.net.backoff import GIVE_UP_AFTER
+from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.wire.limits import Limits
 
 
 def join(
@@ -52,7 +52,7 @@ def join(
     ] = 1,
     patience: Annotated[
         float, typer.Option("--patience", help="give up after so many seconds without a server; inf: never")
-    ] = PATIENCE,
+    ] = GIVE_UP_AFTER,
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not tell the server the number of samples of each class")
     ] = False,
@@ -64,7 +64,7 @@ def join(
     log_level: LogLevel = "info",
 ) -> None:
     """Take part in a run as a site, with data that stay here."""
-    from offbeat.net.join import join as join_run
+    from offbeat.net.client.join import join as join_run
 
     setup_logs(log, log_level)
     if pace is not None and not (math.isfinite(pace) and pace >= 0):

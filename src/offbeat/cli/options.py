@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.net.logs import Style
+from offbeat.net.monitor.logs import Style
 
 RecipeName = Annotated[
     str, typer.Argument(metavar="RECIPE", help="a recipe file, or the name of a built-in one")
@@ -14,7 +14,7 @@ Sets = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", he
 Scales = Annotated[
     list[str] | None, typer.Option("--scale", help="one of the recipe's own sets of changes; may be repeated")
 ]
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
+OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
 Target = Annotated[float | None, typer.Option("--target", help="accuracy whose first time is measured")]

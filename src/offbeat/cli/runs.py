@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from offbeat.cli.console import err, out
 from offbeat.cli.options import Baseline, Directories, Directory, Target
-from offbeat.console import err, out
 from offbeat.core.errors import UsageError
 from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
 from offbeat.core.validation import did_you_mean

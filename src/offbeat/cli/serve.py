@@ -11,22 +11,22 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from offbeat.cli.network import check_free, dashboard_of, listen_at
+from offbeat.cli.console import out
 from offbeat.cli.options import Log, LogLevel, StateDirectory, file_option
-from offbeat.cli.place import SERVER, held
-from offbeat.console import out
+from offbeat.cli.state_dir import SERVER, held
+from offbeat.cli.transport import check_free, dashboard_of, listen_at
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Layout, Model
-from offbeat.core.validation import explain, pick
+from offbeat.core.validation import format_error, most_relevant
 from offbeat.data import load
 from offbeat.models.registry import build as build_module
-from offbeat.net.credentials import Gate, ServerCredentials, pem
-from offbeat.net.limits import Limits
-from offbeat.net.link import OnLink
-from offbeat.net.logs import setup_logs
-from offbeat.net.serve import Listening
-from offbeat.net.service import Service
-from offbeat.net.terms import Terms
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
+from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.serve import Listener
+from offbeat.net.server.service import Service
+from offbeat.net.transport import OnChannel
+from offbeat.net.wire.limits import Limits
 from offbeat.recipes.build import make_algorithm
 from offbeat.recipes.load import document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
@@ -85,7 +85,7 @@ def serve(
 
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, to be served again. The recipe's seconds are real.
     """
-    from offbeat.net.serve import serve as serve_run
+    from offbeat.net.server.serve import serve as serve_run
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
@@ -98,7 +98,7 @@ def serve(
     for file in (tls_cert, tls_key, client_ca):  # now, not when the run's directory has been made
         if file is not None:
             pem(file)
-    Gate(credentials)
+    Authenticator(credentials)
     if (state / DATABASE).is_file() and held(state):
         raise UsageError(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
@@ -125,7 +125,7 @@ def serve(
         async with AsyncExitStack() as stack:
             services: list[Service] = []
 
-            async def open_door(on_link: OnLink) -> Listening:
+            async def open_door(on_link: OnChannel) -> Listener:
                 opened = await listen_at(listen, credentials, limits, on_link)
                 page = None
                 if dashboard is not None:
@@ -159,17 +159,17 @@ def serve(
         out.print(f"the run has ended: {reason}; see it with: offbeat report {state}", markup=False)
 
 
-def _terms(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> Terms:
+def _terms(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> ServerOptions:
     until, every = recipe.until, recipe.evaluate
     try:
-        return Terms(
+        return ServerOptions(
             clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
             seconds=until.seconds, versions=until.versions, tasks=until.tasks, accuracy=until.accuracy,
             evaluate_versions=every.versions, evaluate_seconds=every.seconds,
         )  # fmt: skip
     except ValidationError as error:
-        option = str(pick(error)["loc"][0])
-        raise UsageError(f"--{option.replace('_', '-')}: {explain(error)}") from None
+        option = str(most_relevant(error)["loc"][0])
+        raise UsageError(f"--{option.replace('_', '-')}: {format_error(error)}") from None
 
 
 def _layout(recipe: Recipe, shape: tuple[int, ...], classes: int, shared_vectors: int) -> Layout:

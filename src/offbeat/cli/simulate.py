@@ -6,13 +6,20 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.options import Directory, Out, RecipeName, Scales, Sets
-from offbeat.cli.training import ClientMemory, RayAddress, Where, Workers, memory_size, trainers
-from offbeat.console import RunWatcher, live_display, out, summary_lines
+from offbeat.cli.console import RunWatcher, live_display, out, summary_lines
+from offbeat.cli.executor_options import (
+    ClientMemory,
+    ExecutorOption,
+    RayAddress,
+    WorkersOption,
+    memory_size,
+    trainers,
+)
+from offbeat.cli.options import Directory, OutOption, RecipeName, Scales, Sets
 from offbeat.recipes.build import resume_run, run_recipe
 from offbeat.recipes.load import load_recipe
 from offbeat.runs.record import read_run
-from offbeat.sim.run import Run
+from offbeat.sim.result import Run
 
 
 def run(
@@ -20,9 +27,9 @@ def run(
     sets: Sets = None,
     scales: Scales = None,
     seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
-    directory: Out = None,
-    workers: Workers = "0",
-    executor: Where = "local",
+    directory: OutOption = None,
+    workers: WorkersOption = "0",
+    executor: ExecutorOption = "local",
     ray_address: RayAddress = None,
     client_memory: ClientMemory = None,
 ) -> None:
@@ -41,8 +48,8 @@ def run(
 
 def resume(
     directory: Directory,
-    workers: Workers = "0",
-    executor: Where = "local",
+    workers: WorkersOption = "0",
+    executor: ExecutorOption = "local",
     ray_address: RayAddress = None,
     client_memory: ClientMemory = None,
 ) -> None:

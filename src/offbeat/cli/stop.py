@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from offbeat.cli.place import SERVER, held, running
-from offbeat.console import out
+from offbeat.cli.console import out
+from offbeat.cli.state_dir import SERVER, held, running
 from offbeat.core.errors import RunError, UsageError
 
 

@@ -8,7 +8,7 @@ bits of those that have one, and so on: the lengths are the code's, but nothing 
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.codec.bitstrings import Reader, pack
+from offbeat.codec.bitpacking import Reader, pack
 
 Numbers = npt.NDArray[np.int32]
 

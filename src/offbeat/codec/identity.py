@@ -8,12 +8,12 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.codec.budget import refuse
-from offbeat.codec.checks import check_size, checked, is_finite
+from offbeat.codec.validation import check_size, checked, is_finite
 from offbeat.core.codec import PayloadError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Identity:
     """No compression; refuses a budget below 32 d bits. The payload has exactly the bits charged."""
 

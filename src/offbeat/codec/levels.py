@@ -3,9 +3,9 @@
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.codec.bitstrings import Reader, pack
+from offbeat.codec.bitpacking import Reader, pack
 from offbeat.codec.budget import value_bits
-from offbeat.codec.quantiser import Levels, narrow
+from offbeat.codec.quantisation import Levels, narrow
 from offbeat.core.codec import PayloadError
 
 

@@ -7,7 +7,7 @@ the last byte and has nothing else.
 gamma code. With a norm over many coordinates most levels are zero, and this is far shorter. What it takes
 depends on the values. Charged are 64 bits for the count and the norm, ⌈log2 C(d, n)⌉ for the n indices, and
 the bits of signs and levels. The paper codes the gaps between indices with Elias' code as well; here they
-have the Golomb code, which is shorter (`offbeat.codec.indices`). The payload is at most 3.5 % and
+have the Golomb code, which is shorter (`offbeat.codec.entropy_coding`). The payload is at most 3.5 % and
 64 + 14 ⌊log2 ν⌋ bits longer where the indices are not clustered, for the index code and for the whole bytes
 of each part of the gamma code. It is empty if every level is zero.
 
@@ -23,19 +23,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.codec.bitstrings import Reader, pack
+from offbeat.codec.bitpacking import Reader, pack
 from offbeat.codec.budget import NORM_BITS, index_bits, refuse, value_bits
-from offbeat.codec.checks import check_size, checked
+from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.gamma import decode_gamma, encode_gamma, gamma_bits
-from offbeat.codec.indices import decode_indices, encode_indices
 from offbeat.codec.levels import pack_levels, pack_norm, read_levels, signed_levels
-from offbeat.codec.quantiser import MOST_LEVELS, Levels, dequantise, quantise
+from offbeat.codec.quantisation import MOST_LEVELS, Levels, dequantise, quantise
 from offbeat.codec.scatter import scatter
+from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Qsgd:
     """All coordinates with ν = `levels` levels; refuses a budget that is too small.
 

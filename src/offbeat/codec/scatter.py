@@ -4,8 +4,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from offbeat.codec.checks import Floats
-from offbeat.codec.choosing import Indices
+from offbeat.codec.selection import Indices
+from offbeat.codec.validation import Floats
 
 
 def scatter(values: Floats, indices: Indices | None, size: int) -> Tensor:

@@ -1,16 +1,16 @@
 """Random sparsification, then a random quantiser: the compression of Hu, Chen and Larsson.
 
 "Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless Networks", Section II-C2.
-r coordinates, chosen uniformly at random, are kept as they are, not scaled up; the ν-level quantiser (see
-`offbeat.codec.quantiser`) is applied to them with their own norm. r is the largest that satisfies Equation 10
-(see `offbeat.codec.budget`), which is also what is charged, rounded up to whole bits.
+r coordinates, chosen uniformly at random, are kept as they are, not scaled up; the ν-level quantiser
+(see `offbeat.codec.quantisation`) is applied to them with their own norm. r is the largest that satisfies
+Equation 10 (see `offbeat.codec.budget`), which is also what is charged, rounded up to whole bits.
 
 Without scaling E[û] = (r/d) u. With `unbiased`, the receiver multiplies by d/r, and E[û] = u; this is ours.
 
-Payload: r (4 bytes), the norm, the levels, the indices (`offbeat.codec.indices`). Beside the bits charged it
-has the count of 32 bits, what fills up bytes, and what the index code takes over log2 C(d, r). In all at most
-2 % and 64 bits over for ν ≥ 2, at most 2.5 % and 64 bits for ν = 1. It is empty for r = 0: the device sends
-nothing, is charged nothing, and û = 0.
+Payload: r (4 bytes), the norm, the levels, the indices (`offbeat.codec.entropy_coding`). Beside the bits
+charged it has the count of 32 bits, what fills up bytes, and what the index code takes over log2 C(d, r). In
+all at most 2 % and 64 bits over for ν ≥ 2, at most 2.5 % and 64 bits for ν = 1. It is empty for r = 0: the
+device sends nothing, is charged nothing, and û = 0.
 """
 
 from math import ceil
@@ -22,20 +22,20 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.codec.bitstrings import Reader
+from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import NORM_BITS, bits_needed, largest_sparse, share, value_bits
-from offbeat.codec.checks import Floats, check_size, checked
-from offbeat.codec.choosing import Indices, random_subset
-from offbeat.codec.indices import decode_indices, encode_indices
+from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.levels import pack_levels, read_levels
-from offbeat.codec.quantiser import LARGEST, MOST_LEVELS, Levels, dequantise, quantise
+from offbeat.codec.quantisation import LARGEST, MOST_LEVELS, Levels, dequantise, quantise
 from offbeat.codec.scatter import scatter
+from offbeat.codec.selection import Indices, random_subset
+from offbeat.codec.validation import Floats, check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class SparseQuantised:
     """r random coordinates with ν = `levels` levels, as many as the budget buys.
 

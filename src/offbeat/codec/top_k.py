@@ -15,19 +15,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.codec.bitstrings import Reader
+from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import NORM_BITS, largest_sparse, share, sparse_bits, value_bits
-from offbeat.codec.checks import Floats, check_size, checked, is_finite
-from offbeat.codec.choosing import Indices, largest
-from offbeat.codec.indices import decode_indices, encode_indices
+from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.levels import pack_levels, read_levels
-from offbeat.codec.quantiser import MOST_LEVELS, dequantise, quantise
+from offbeat.codec.quantisation import MOST_LEVELS, dequantise, quantise
 from offbeat.codec.scatter import scatter
+from offbeat.codec.selection import Indices, largest
+from offbeat.codec.validation import Floats, check_size, checked, is_finite
 from offbeat.core.codec import PayloadError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class TopK:
     """The largest |u_i|, as many as the budget buys; of equal ones, those that come first.
 

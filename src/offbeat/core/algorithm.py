@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from offbeat.core.buffers import Buffers, dressed
+from offbeat.core.buffers import Buffers, wrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Command
 from offbeat.core.errors import UsageError
@@ -103,12 +103,12 @@ class Schedule(Protocol):
     """
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """What it needs of the other parts or the driver."""
         return NONE
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What it gives that other parts may need."""
         return NONE
 
@@ -146,12 +146,12 @@ class Aggregator(Protocol):
     """Turns updates into a step of the global model, w := w + step."""
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """What it needs of the other parts or the driver."""
         return NONE
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What it gives that other parts may need."""
         return NONE
 
@@ -192,15 +192,15 @@ class Algorithm:
 
     def __post_init__(self) -> None:
         """Refuse parts that do not go together; make of the objective what clients train."""
-        object.__setattr__(self, "objective", dressed(self.objective, self.buffers))
+        object.__setattr__(self, "objective", wrap_buffers(self.objective, self.buffers))
         parts = (self.schedule, self.aggregator, self.objective)
-        given = frozenset[Feature]().union(*(part.gives for part in parts))
+        given = frozenset[Feature]().union(*(part.provides for part in parts))
         for part in parts:
-            for feature in sorted(part.needs - given - DRIVERS):
+            for feature in sorted(part.requires - given - DRIVERS):
                 raise UsageError(f"{type(part).__name__} needs {describe(feature)}")
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """What it asks of whoever drives it."""
         parts = (self.schedule, self.aggregator, self.objective)
-        return frozenset[Feature]().union(*(part.needs for part in parts)) & DRIVERS
+        return frozenset[Feature]().union(*(part.requires for part in parts)) & DRIVERS

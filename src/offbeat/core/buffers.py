@@ -51,14 +51,14 @@ class OwnBuffers(Objective):
     kept: bool
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """A client that keeps its buffers keeps state."""
-        return self.objective.needs | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
+        return self.objective.requires | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What the objective inside gives."""
-        return self.objective.gives
+        return self.objective.provides
 
     @property
     def shared_vectors(self) -> int:
@@ -100,20 +100,20 @@ class OwnBuffers(Objective):
         return metrics
 
 
-def bare(objective: Objective) -> Objective:
+def unwrap_buffers(objective: Objective) -> Objective:
     """An objective without what a policy has put round it."""
     return objective.objective if isinstance(objective, OwnBuffers) else objective
 
 
-def dressed(objective: Objective, policy: str) -> Objective:
+def wrap_buffers(objective: Objective, policy: str) -> Objective:
     """An objective as clients train it under a policy.
 
     Raises `UsageError` for a policy that there is not, and for an objective that cannot be trained under it.
     """
-    objective = bare(objective)
+    objective = unwrap_buffers(objective)
     if policy not in POLICIES:
         raise UsageError(f"buffers = {policy!r} is not allowed: choose {', '.join(POLICIES)}")
-    if policy == "recompute" and Feature.REPRESENTATIONS in objective.needs:
+    if policy == "recompute" and Feature.REPRESENTATIONS in objective.requires:
         raise UsageError(
             f"buffers = 'recompute' is not allowed with {type(objective).__name__}, which compares with "
             "the model received, evaluated as it came, that is without running statistics: choose follow, "
@@ -124,7 +124,7 @@ def dressed(objective: Objective, policy: str) -> Objective:
 
 # ---- the model that is judged ----
 
-Completion = Callable[[Model], Model]
+Finalizer = Callable[[Model], Model]
 """Makes of a global model the one that is measured, and written at the end."""
 
 
@@ -136,21 +136,21 @@ class Estimator(Protocol):
         """`model` with running statistics of its own, from samples that follow from the seed alone."""
 
 
-def as_it_is(model: Model) -> Model:
+def unchanged(model: Model) -> Model:
     """The global model itself."""
     return model
 
 
-def completion(policy: str, learner: object, initial: Model, seed: int) -> Completion:
+def finalizer(policy: str, learner: object, initial: Model, seed: int) -> Finalizer:
     """How a run's global models are completed under a policy; `learner` None: by somebody without samples.
 
     Raises `UsageError` where they are to be and cannot.
     """
     layout = initial.layout
     if policy not in UNSENT or layout.parameters == layout.values:
-        return as_it_is
+        return unchanged
     if learner is None and policy == "local":  # the clients have statistics
-        return as_it_is
+        return unchanged
     if learner is None:
         raise UsageError(
             "buffers = 'recompute' needs samples to estimate the model's running statistics from, and this "

@@ -26,18 +26,7 @@ from offbeat.core.commands import (
     Upload,
 )
 from offbeat.core.errors import RunError
-from offbeat.core.events import (
-    Arrived,
-    Begin,
-    Event,
-    Joined,
-    Left,
-    Lost,
-    Measured,
-    Ready,
-    Timer,
-    WantsModel,
-)
+from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Measured, Ready, Timer, WantsModel
 from offbeat.core.fleet import Labels
 
 EVENT_NAMES = ("joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer")
@@ -76,7 +65,7 @@ class Row(Struct, frozen=True, gc=False):
 def present_row(samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None) -> Row:
     """One row for clients 0 … n − 1 that are there from the start, in place of a `joined` row each.
 
-    It has the number of the last of those; `spread` gives them. A number in `data` goes for all clients.
+    It has the number of the last of those; `expand` gives them. A number in `data` goes for all clients.
     """
     data: dict[str, Any] = {
         "clients": len(samples), "samples": _same(samples), "steps_per_epoch": _same(steps_per_epoch)
@@ -91,7 +80,7 @@ def _same(values: Sequence[int]) -> int | list[int]:
     return values[0] if values.count(values[0]) == len(values) else list(values)
 
 
-def spread(row: Row, after: int = -1) -> Iterator[Row]:
+def expand(row: Row, after: int = -1) -> Iterator[Row]:
     """The rows that a row stands for and whose `seq` is above `after`: itself, but for `present_row`'s."""
     if row.name != "joined" or row.client is not None:
         if row.seq > after:

@@ -24,10 +24,10 @@ class LocalTask(Struct, frozen=True, gc=False):
     steps: int
     seed: int
     lr_factor: float = 1.0
-    fresh: "Fresh | None" = None
+    fresh: "MergePoint | None" = None
 
 
-class Fresh(Struct, frozen=True, gc=False):
+class MergePoint(Struct, frozen=True, gc=False):
     """After so many local steps, merge this version; `clock` is a number for its weight."""
 
     after: int
@@ -35,7 +35,7 @@ class Fresh(Struct, frozen=True, gc=False):
     clock: int
 
 
-class Inputs(Struct, frozen=True, gc=False):
+class TaskInputs(Struct, frozen=True, gc=False):
     """What a task needs besides its base: the client's own state, and the fresh model if there is one."""
 
     state: Tensors = field(default_factory=dict)
@@ -58,10 +58,10 @@ class LocalResult(Struct, frozen=True, gc=False):
     state: Tensors = field(default_factory=dict)
 
 
-NOTHING = Inputs()
+NO_INPUTS = TaskInputs()
 
 
-class Watch(Protocol):
+class TaskControl(Protocol):
     """What a training is told while it goes on, where that is not known before. Called by the one who trains.
 
     Either may raise to end the training without a result.
@@ -70,7 +70,7 @@ class Watch(Protocol):
     def stops(self, steps: int) -> bool:
         """With `steps` local steps done, and more to come: is the task to end here? False at 0."""
 
-    def fresh(self, steps: int) -> tuple[Fresh, Model] | None:
+    def fresh(self, steps: int) -> tuple[MergePoint, Model] | None:
         """The model to merge after `steps` local steps, if there is one now; may wait for it."""
 
 
@@ -94,7 +94,7 @@ class Learner(Protocol):
         """The first global model."""
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         """Train from `base`: a function of its arguments alone, whatever process runs it."""
 
@@ -135,8 +135,8 @@ class NoTraining:
         base: Model,
         task: LocalTask,
         objective: Objective,
-        inputs: Inputs = NOTHING,
-        watch: Watch | None = None,
+        inputs: TaskInputs = NO_INPUTS,
+        watch: TaskControl | None = None,
     ) -> LocalResult:
         """A zero update."""
         for step in range(task.steps) if watch is not None else ():

@@ -92,12 +92,12 @@ class Objective:
     """
 
     @property
-    def needs(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """What it needs of the other parts or the driver."""
         return NONE
 
     @property
-    def gives(self) -> frozenset[Feature]:
+    def provides(self) -> frozenset[Feature]:
         """What it gives that other parts may need."""
         return NONE
 

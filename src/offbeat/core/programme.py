@@ -8,12 +8,12 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Count = Annotated[int, Field(ge=1)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Programme:
     """Q local steps, or E passes over the client's data: exactly one of the two."""
 

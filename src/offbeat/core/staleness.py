@@ -3,11 +3,11 @@
 τ is the number of versions published since the update's base version, taken when it arrives;
 0 means fresh. A paper that counts from 1 adds the 1 in its own formula.
 
->>> Polynomial(alpha=0.9, a=0.5)(3)
+>>> PolynomialWeight(alpha=0.9, a=0.5)(3)
 0.45
->>> Hinge(a=10, b=4)(5)
+>>> HingeWeight(a=10, b=4)(5)
 0.09090909090909091
->>> Age(gamma=0.5)(3)
+>>> AgeWeight(gamma=0.5)(3)
 0.125
 """
 
@@ -17,13 +17,13 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 _Weight = Annotated[float, Field(gt=0, le=1)]
 
 
-@dataclass(frozen=True, config=CLOSED)
-class Constant:
+@dataclass(frozen=True, config=STRICT)
+class ConstantWeight:
     """s(τ) = value (FedAsync, Xie et al. 2019)."""
 
     value: _Weight = 1.0
@@ -34,8 +34,8 @@ class Constant:
         return self.value
 
 
-@dataclass(frozen=True, config=CLOSED)
-class Polynomial:
+@dataclass(frozen=True, config=STRICT)
+class PolynomialWeight:
     """s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass uses α = 0.9, a = 0.5)."""
 
     alpha: _Weight = 1.0
@@ -47,8 +47,8 @@ class Polynomial:
         return float(self.alpha * (staleness + 1.0) ** -self.a)
 
 
-@dataclass(frozen=True, config=CLOSED)
-class Hinge:
+@dataclass(frozen=True, config=STRICT)
+class HingeWeight:
     """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
 
     a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
@@ -60,8 +60,8 @@ class Hinge:
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
-@dataclass(frozen=True, config=CLOSED)
-class Age:
+@dataclass(frozen=True, config=STRICT)
+class AgeWeight:
     """s(τ) = γ^τ (Hu, Chen, Larsson 2023, Eq. 13).
 
     γ < 1 favours fresh updates, γ > 1 old ones: a weight above 1 makes sense where weights are divided
@@ -83,31 +83,31 @@ class Age:
             ) from None
 
 
-Staleness = Annotated[
-    Constant | Polynomial | Hinge | Age,
+StalenessWeight = Annotated[
+    ConstantWeight | PolynomialWeight | HingeWeight | AgeWeight,
     Field(discriminator="kind", description="weight s(τ), such as {kind: polynomial, alpha: 0.9, a: 0.5}"),
 ]
 
 
-def constant(value: float = 1.0) -> Constant:
+def constant(value: float = 1.0) -> ConstantWeight:
     """s(τ) = value."""
-    return Constant(value)
+    return ConstantWeight(value)
 
 
-def polynomial(alpha: float = 1.0, a: float = 0.5) -> Polynomial:
+def polynomial(alpha: float = 1.0, a: float = 0.5) -> PolynomialWeight:
     """s(τ) = α (τ + 1)^(−a)."""
-    return Polynomial(alpha, a)
+    return PolynomialWeight(alpha, a)
 
 
-def hinge(a: float = 10.0, b: float = 4.0) -> Hinge:
+def hinge(a: float = 10.0, b: float = 4.0) -> HingeWeight:
     """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1)."""
-    return Hinge(a, b)
+    return HingeWeight(a, b)
 
 
-def age(gamma: float = 1.0) -> Age:
+def age(gamma: float = 1.0) -> AgeWeight:
     """s(τ) = γ^τ."""
-    return Age(gamma)
+    return AgeWeight(gamma)
 
 
-INVERSE_SQRT = Polynomial(1.0, 0.5)
+INVERSE_SQRT = PolynomialWeight(1.0, 0.5)
 """s(τ) = (1 + τ)^(−½), FedBuff's weight (Nguyen et al. 2022)."""

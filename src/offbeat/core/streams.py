@@ -41,7 +41,7 @@ def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.ra
     return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
 
-class Draws:
+class StreamCursor:
     """Streams of a seed for a few draws each: one generator, put at the start of one stream after another.
 
     Opening a stream costs as much as many draws from it; this costs as much as one.

@@ -6,7 +6,7 @@ from difflib import get_close_matches
 from pydantic import ConfigDict, ValidationError
 from pydantic_core import ErrorDetails
 
-CLOSED = ConfigDict(extra="forbid")
+STRICT = ConfigDict(extra="forbid")
 """Configuration of every checked dataclass: an unknown key is an error."""
 
 
@@ -19,12 +19,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
 
-def explain(error: ValidationError, known: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
+def format_error(error: ValidationError, known: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
     """The first problem of a validation error as one line; `known` names the options there are.
 
     `arguments` are the names of arguments that may have been given by their place.
     """
-    problem = pick(error)
+    problem = most_relevant(error)
     first, *inner = problem["loc"] or ("",)
     if isinstance(first, int) and first < len(arguments):
         problem["loc"] = (arguments[first], *inner)
@@ -54,7 +54,7 @@ def explain(error: ValidationError, known: Iterable[str] = (), arguments: Sequen
     return f"{path or 'value'} = {shown} is not allowed: {message}{rest}"
 
 
-def pick(error: ValidationError) -> ErrorDetails:
+def most_relevant(error: ValidationError) -> ErrorDetails:
     """The problem worth telling: where a value may be of several kinds, that of the kind it looks like."""
     problems = error.errors(include_url=False)
     return next((p for p in problems if not p["type"].endswith("_type")), problems[0])

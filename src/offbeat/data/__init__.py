@@ -7,11 +7,11 @@
     >>> data.clients, data.samples(0)
     (2, 50)
 
-Nothing here uses the network but `offbeat.data.fetch.fetch`, which must be called by name.
+Nothing here uses the network but `offbeat.data.download.fetch`, which must be called by name.
 """
 
 from offbeat.data.dataset import Dataset, FederatedData, Source, federate
-from offbeat.data.places import data_root
+from offbeat.data.paths import data_root
 from offbeat.data.registry import DATASETS, load
 
 __all__ = ["DATASETS", "Dataset", "FederatedData", "Source", "data_root", "federate", "load"]

@@ -5,14 +5,14 @@ import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Dataset, Source
-from offbeat.data.pick import Pick, fixed_permutation
+from offbeat.data.subsample import Subsample, fixed_permutation
 
 _TRAIN = 1437  # of 1797: four fifths
 _SPLIT_KEY = 0x0FFBEA7
 _BRIGHTEST = 16.0
 
 
-def load_digits(pick: Pick) -> Source:
+def load_digits(pick: Subsample) -> Source:
     """The digits, x float32 [N, 1, 8, 8] in [0, 1], ten classes, 1437 train and 360 test samples, no groups.
 
     The split is the same always and everywhere. Raises `UsageError` when scikit-learn is not installed.

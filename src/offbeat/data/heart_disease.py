@@ -18,8 +18,8 @@ import torch
 
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Dataset, Source
-from offbeat.data.pick import Pick, fixed_permutation
-from offbeat.data.places import find_files
+from offbeat.data.paths import find_files
+from offbeat.data.subsample import Subsample, fixed_permutation
 
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 FILES = tuple(f"processed.{hospital}.data" for hospital in HOSPITALS)
@@ -35,7 +35,7 @@ _SPLIT_KEY = 0x0FFBEA7
 Rows = npt.NDArray[np.float64]
 
 
-def load_heart_disease(root: Path, pick: Pick) -> Source:
+def load_heart_disease(root: Path, pick: Subsample) -> Source:
     """The four hospitals from `root/heart_disease`: x float32 [N, 13], two classes, group = hospital.
 
     Raises `UsageError` when a file is missing, is not in UCI's format or has no complete row.

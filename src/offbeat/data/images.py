@@ -10,8 +10,8 @@ import torch
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Dataset, Source
 from offbeat.data.idx import read_idx
-from offbeat.data.pick import Pick
-from offbeat.data.places import find_files
+from offbeat.data.paths import find_files
+from offbeat.data.subsample import Subsample
 
 IDX_FILES = (
     "train-images-idx3-ubyte",
@@ -34,7 +34,7 @@ class _Pixels:
 _PIXELS = {"mnist": _Pixels(0.1307, 0.3081), "fashion_mnist": _Pixels(0.2860, 0.3530)}
 
 
-def load_images(name: str, root: Path, pick: Pick) -> Source:
+def load_images(name: str, root: Path, pick: Subsample) -> Source:
     """MNIST or Fashion-MNIST (`name` mnist or fashion_mnist) from `root/name/raw`.
 
     x is float32 [N, 1, 28, 28], scaled to [0, 1] and then normalised with the dataset's published mean and

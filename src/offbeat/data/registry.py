@@ -10,15 +10,15 @@ from offbeat.data.dataset import Source
 from offbeat.data.digits import load_digits
 from offbeat.data.heart_disease import load_heart_disease
 from offbeat.data.images import load_images
-from offbeat.data.pick import Pick
-from offbeat.data.places import data_root
+from offbeat.data.paths import data_root
+from offbeat.data.subsample import Subsample
 
 
-def _digits(root: Path, pick: Pick) -> Source:  # noqa: ARG001 - digits come with scikit-learn, not with a file
+def _digits(root: Path, pick: Subsample) -> Source:  # noqa: ARG001 - digits come with scikit-learn, not with a file
     return load_digits(pick)
 
 
-_LOADERS: dict[str, Callable[[Path, Pick], Source]] = {
+_LOADERS: dict[str, Callable[[Path, Subsample], Source]] = {
     "digits": _digits,
     "fashion_mnist": partial(load_images, "fashion_mnist"),
     "heart_disease": load_heart_disease,
@@ -46,7 +46,7 @@ def load(
     """
     if name not in _LOADERS:
         raise UsageError(f"dataset {name!r} is unknown{_did_you_mean(name)}; known: {', '.join(DATASETS)}")
-    return _LOADERS[name](data_root(root), Pick(samples, test_samples, seed))
+    return _LOADERS[name](data_root(root), Subsample(samples, test_samples, seed))
 
 
 def _did_you_mean(name: str) -> str:

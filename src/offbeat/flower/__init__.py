@@ -12,7 +12,7 @@ except ImportError as error:  # pragma: no cover
     ) from error
 
 from offbeat.flower.client import client_app
-from offbeat.flower.federation import Pace
 from offbeat.flower.server import serve, server_app
+from offbeat.flower.server_loop import Polling
 
-__all__ = ["Pace", "client_app", "serve", "server_app"]
+__all__ = ["Polling", "client_app", "serve", "server_app"]

@@ -7,9 +7,9 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from offbeat.data.dataset import Dataset
-from offbeat.flower.letters import TO_SITES, seal, unseal
-from offbeat.flower.memory import recall, remember
-from offbeat.flower.site import answer, greet, layout_of
+from offbeat.flower.client_task import layout_of, register, respond
+from offbeat.flower.context_state import load_state, save_state
+from offbeat.flower.serialization import TO_SITES, decode, encode
 from offbeat.net.messages import FromSite
 
 ACTION = "offbeat"
@@ -30,15 +30,15 @@ def client_app(
     """
 
     def query(message: Message, context: Context) -> Message:
-        letter = unseal(message.content, ())
-        return _reply(message, [greet(letter, data(context), tell_labels)])
+        letter = decode(message.content, ())
+        return _reply(message, [register(letter, data(context), tell_labels)])
 
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(threads)
-        letter = unseal(message.content, TO_SITES, layout_of)
-        memory = recall(context.state, layout_of(letter.head))
-        said = answer(letter, memory, data(context), device)
-        remember(memory, context.state)
+        letter = decode(message.content, TO_SITES, layout_of)
+        memory = load_state(context.state, layout_of(letter.head))
+        said = respond(letter, memory, data(context), device)
+        save_state(memory, context.state)
         return _reply(message, said)
 
     app = ClientApp()
@@ -48,5 +48,5 @@ def client_app(
 
 
 def _reply(message: Message, said: Sequence[FromSite]) -> Message:
-    content: RecordDict = seal({}, said)
+    content: RecordDict = encode({}, said)
     return Message(content, reply_to=message)

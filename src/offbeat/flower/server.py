@@ -13,13 +13,13 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.data.dataset import Dataset
-from offbeat.flower.federation import Federation, Grid, Pace
+from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
-from offbeat.net.plan import evaluating_learner
-from offbeat.net.serve import ended, judging, open_run, plan_of
-from offbeat.net.state import CHECKPOINT_SECONDS
-from offbeat.net.terms import Terms
+from offbeat.net.run_spec import evaluating_learner
+from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.serve import ended, make_evaluator, open_run, plan_of
 
 log = logging.getLogger(__name__)
 
@@ -31,14 +31,14 @@ def serve(
     training: Training,
     state: str | Path,
     *,
-    terms: Terms | None = None,
+    terms: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     test: Dataset | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
-    pace: Pace | None = None,
+    pace: Polling | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> str:
     """Serve a run on the nodes of a Flower grid until it ends; returns why it ended.
@@ -48,22 +48,22 @@ def serve(
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
     """
-    if Feature.RECALL in algorithm.needs:
+    if Feature.RECALL in algorithm.requires:
         raise UsageError(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
-    terms = terms or Terms()
+    terms = terms or ServerOptions()
     plan = plan_of(algorithm, model, training, seed, terms, sample_shape, classes, test)
     if (reason := ended(Path(state), plan)) is not None:
         return reason
     learner = evaluating_learner(plan, test)
-    evaluate, complete = judging(algorithm, learner, plan, test is not None)
+    evaluate, complete = make_evaluator(algorithm, learner, plan, test is not None)
     coordinator, opened, _ = open_run(
         algorithm, learner, plan, Path(state),
         terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
     )  # fmt: skip
-    reason = Federation(grid, coordinator, opened, evaluate, pace or Pace()).run()
+    reason = Federation(grid, coordinator, opened, evaluate, pace or Polling()).run()
     log.info("the run has ended: %s", reason)
     return reason
 
@@ -74,13 +74,13 @@ def server_app(
     training: Training,
     state: str | Path,
     *,
-    terms: Terms | None = None,
+    terms: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
     test: Callable[[], Dataset] | None = None,
     label: str | None = None,
-    pace: Pace | None = None,
+    pace: Polling | None = None,
 ) -> ServerApp:
     """A `ServerApp` that does what `serve` does; `test` gives the test data, when they are needed.
 

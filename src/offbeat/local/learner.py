@@ -14,17 +14,17 @@ from torch.nn import functional
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.features import Feature
-from offbeat.core.learner import NOTHING, Fresh, Inputs, LocalResult, LocalTask, Watch
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
-from offbeat.core.streams import Draws, Purpose, stream
+from offbeat.core.streams import Purpose, StreamCursor, stream
 from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
-from offbeat.local.course import Course, halfway, take_up
+from offbeat.local.flat_module import FlatModule
 from offbeat.local.representation import Represent, representing
+from offbeat.local.session import Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
-from offbeat.local.workbench import Workbench
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 _EVALUATION_BATCH = 1000
@@ -48,7 +48,7 @@ class TorchLearner:
         self.data, self.training = data, training
         self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # stays as it is now
         self.loss = loss
-        self._ready: Ready | None = None
+        self._ready: DeviceState | None = None
         self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
         check_device(training.device)
 
@@ -86,8 +86,8 @@ class TorchLearner:
         base: Model,
         task: LocalTask,
         objective: Objective,
-        inputs: Inputs = NOTHING,
-        watch: Watch | None = None,
+        inputs: TaskInputs = NO_INPUTS,
+        watch: TaskControl | None = None,
     ) -> LocalResult:
         """`task.steps` steps of the optimizer from `base` on the client's own data.
 
@@ -107,16 +107,22 @@ class TorchLearner:
             return self._finish(course)
 
     def train_half(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs, steps: int
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs, steps: int
     ) -> Tensors:
         """The first `steps` steps of a task; returns what `train_rest` needs to go on from there."""
         with self._start(base, task, objective, inputs) as course:
             for x, y in islice(self._batches(task), steps):
                 self._step(course, x, y)
-            return halfway(course)
+            return checkpoint(course)
 
     def train_rest(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs, steps: int, half: Tensors
+        self,
+        base: Model,
+        task: LocalTask,
+        objective: Objective,
+        inputs: TaskInputs,
+        steps: int,
+        half: Tensors,
     ) -> LocalResult:
         """The other steps of a task of which `steps` are done, and the model that `task.fresh` says merged.
 
@@ -125,27 +131,29 @@ class TorchLearner:
         with self._start(base, task, objective, inputs) as course:
             for step, (x, y) in enumerate(islice(self._batches(task), steps, None), steps):
                 if step == steps:
-                    take_up(course, half)
+                    restore(course, half)
                     if (merging := _told(task, inputs, step)) is not None:
                         self._merge(course, *merging, x, y)
                 self._step(course, x, y)
             return self._finish(course)
 
     @contextmanager
-    def _start(self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs) -> Iterator[Course]:
+    def _start(
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs
+    ) -> Iterator[Session]:
         """A task's training before its first step."""
         bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
         bench.train()
         lr = training.rate(task.base, task.lr_factor)
-        with representing(bench, Feature.REPRESENTATIONS in objective.needs) as represent:
+        with representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent:
             run = self._run(base, inputs, anchor, represent, lr, task.steps)
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
-            yield Course(bench, base, task.base, objective, optimizer, run, total)
+            yield Session(bench, base, task.base, objective, optimizer, run, total)
 
-    def _step(self, course: Course, x: Tensor, y: Tensor) -> None:
+    def _step(self, course: Session, x: Tensor, y: Tensor) -> None:
         course.optimizer.zero_grad()
         for parameter in course.bench.frozen:  # what the objective gave it
             parameter.grad = None
@@ -155,14 +163,14 @@ class TorchLearner:
         course.optimizer.step()
         course.total += loss.detach()
 
-    def _merge(self, course: Course, fresh: Fresh, model: Model, x: Tensor, y: Tensor) -> None:
+    def _merge(self, course: Session, fresh: MergePoint, model: Model, x: Tensor, y: Tensor) -> None:
         """The objective merges the model a task was sent; its next batch is (x, y)."""
         bench = course.bench
         values = bench.floats(model.values.to(self.training.device))
         received = FreshModel(values, fresh.clock, fresh.version - course.version)
         course.objective.merge(course.run, received, lambda: self.loss(bench.module(x), y))
 
-    def _finish(self, course: Course) -> LocalResult:
+    def _finish(self, course: Session) -> LocalResult:
         run = course.run
         own = course.objective.end(run)
         delta, integers = course.bench.delta(course.base)
@@ -174,7 +182,7 @@ class TorchLearner:
     def _run(
         self,
         base: Model,
-        inputs: Inputs,
+        inputs: TaskInputs,
         anchor: list[Tensor],
         represent: Represent,
         lr: float,
@@ -246,7 +254,7 @@ class TorchLearner:
             seed_layers(int(chance.integers(2**63)), device)
             return estimate(ready.bench, model, (x[part.to(x.device)].to(device) for part in pieces(rows)))
 
-    def prepare(self) -> "Ready":
+    def prepare(self) -> "DeviceState":
         """The workbench and the data on their device, made at first use in each process."""
         if self._ready is None:
             if isinstance(self._module, nn.Module):
@@ -255,34 +263,34 @@ class TorchLearner:
                 with torch.random.fork_rng(devices=[]):  # made on the CPU
                     module = self._module()
             device, train = self.training.device, self.data.train
-            bench = Workbench(module, device, self.training.channels_last)
-            self._ready = Ready(bench, train.x.to(device), train.y.to(device), device)
+            bench = FlatModule(module, device, self.training.channels_last)
+            self._ready = DeviceState(bench, train.x.to(device), train.y.to(device), device)
         return self._ready
 
 
 @dataclass
-class Ready:
+class DeviceState:
     """A learner's module and train set, on its device, and the draws of the run it has trained for last."""
 
-    bench: Workbench
+    bench: FlatModule
     x: Tensor
     y: Tensor
     device: str
-    _draws: tuple[int, Draws] | None = None
+    _draws: tuple[int, StreamCursor] | None = None
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """These samples of the train set, as the module works fastest with them."""
         there = indices.to(self.device, non_blocking=True)
         return self.bench.laid_out(self.x.index_select(0, there)), self.y.index_select(0, there)
 
-    def draws(self, seed: int) -> Draws:
+    def draws(self, seed: int) -> StreamCursor:
         """Those of a run of this seed."""
         if self._draws is None or self._draws[0] != seed:
-            self._draws = seed, Draws(seed)
+            self._draws = seed, StreamCursor(seed)
         return self._draws[1]
 
 
-def _kept(state: Tensors, bench: Workbench) -> Tensors:
+def _kept(state: Tensors, bench: FlatModule) -> Tensors:
     """A client's new state, on the CPU; copied, where it is in the module, which the next task writes to."""
     if not state:
         return {}
@@ -304,7 +312,7 @@ def _model_of(module: nn.Module) -> Model:
     return model
 
 
-def _told(task: LocalTask, inputs: Inputs, step: int) -> tuple[Fresh, Model] | None:
+def _told(task: LocalTask, inputs: TaskInputs, step: int) -> tuple[MergePoint, Model] | None:
     """The model to merge after `step` steps, as the task says."""
     if task.fresh is None or step != task.fresh.after:
         return None

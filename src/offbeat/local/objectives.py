@@ -14,15 +14,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.objective import LocalRun, Objective
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Plain(Objective):
     """The loss itself."""
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Proximal(Objective):
     """loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o)."""
 

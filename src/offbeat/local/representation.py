@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from offbeat.core.errors import UsageError
-from offbeat.local.workbench import Workbench
+from offbeat.local.flat_module import FlatModule
 
 Represent = Callable[[Sequence[Tensor] | None], Tensor]
 
 
 @contextmanager
-def representing(bench: Workbench, wanted: bool) -> Iterator[Represent]:
+def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
     """While open, gives the representation of the batch the module has last been called with.
 
     Called with None it is the module's own, with its history of gradients. Called with float tensors

@@ -15,13 +15,13 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Model
 from offbeat.core.objective import flat
-from offbeat.local.workbench import Workbench
+from offbeat.local.flat_module import FlatModule
 
 SAMPLES = 2048
 BATCH = 256  # the larger, the nearer a later layer's inputs are to those it will have
 
 
-def estimate(bench: Workbench, model: Model, batches: Iterable[Tensor]) -> Model:
+def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Model:
     """`model`, with the running statistics that its parameters give over `batches`, all of about one size.
 
     The layers' counters are then the number of batches; other buffers are the model's. Raises `UsageError`

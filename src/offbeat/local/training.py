@@ -9,13 +9,13 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.core.validation import CLOSED
-from offbeat.local.sgd import SGD
+from offbeat.core.validation import STRICT
+from offbeat.local.fast.sgd import SGD
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class ExponentialDecay:
     """rate · gamma^⌊version / every⌋."""
 
@@ -28,7 +28,7 @@ class ExponentialDecay:
         return float(self.gamma ** (version // self.every))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class InverseDecay:
     """rate · kappa / (kappa + version): diminishing as the wireless paper's β / (t + κ)."""
 
@@ -40,7 +40,7 @@ class InverseDecay:
         return self.kappa / (self.kappa + version)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class CosineDecay:
     """rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2)."""
 
@@ -73,7 +73,7 @@ class Optimizer(Protocol):
         """Go on from there."""
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Training:
     """Local SGD, Adam or AdamW on batches drawn by reshuffled passes over the client's data.
 

@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.models.cnn import CompassCNN, WirelessCNN
 from offbeat.models.lenet import LeNet5
 from offbeat.models.logistic import LogisticRegression
@@ -19,14 +19,14 @@ _MNIST_SHAPE = (1, 28, 28)
 _LENET_SHAPES = tuple((channels, side, side) for channels in (1, 3) for side in (28, 32))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class LogisticSpec:
     """Logistic regression on samples of any shape."""
 
     name: Literal["logistic"] = "logistic"
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class MLPSpec:
     """A multilayer perceptron with ReLU on samples of any shape."""
 
@@ -37,21 +37,21 @@ class MLPSpec:
     ] = (64,)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class WirelessCNNSpec:
     """The wireless paper's CNN: 1x28x28 images, 21,840 parameters with ten classes."""
 
     name: Literal["cnn_21840"] = "cnn_21840"
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class CompassCNNSpec:
     """FedCompass's CNN for MNIST (Table 8): 1x28x28 images, 582,026 parameters with ten classes."""
 
     name: Literal["cnn_582026"] = "cnn_582026"
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class LeNet5Spec:
     """LeNet-5: images of 28x28 or 32x32 with one channel or three, 61,706 parameters for 1x28x28."""
 

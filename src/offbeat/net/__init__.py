@@ -3,8 +3,8 @@
 `serve` runs the server's side, `join` a site's; both take any transport that keeps the promises of `link`.
 """
 
-from offbeat.net.join import join
-from offbeat.net.serve import serve
-from offbeat.net.terms import Terms
+from offbeat.net.client.join import join
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.serve import serve
 
-__all__ = ["Terms", "join", "serve"]
+__all__ = ["ServerOptions", "join", "serve"]

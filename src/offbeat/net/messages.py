@@ -1,9 +1,9 @@
 """What a server and a site say to each other, as values: no bytes, no sockets.
 
-A site is one client of the federation: an institution, a device. It opens a conversation with `Hello`, is
-answered with `Welcome` or `Refused`, and then both may speak at any time. Names of the site's messages say
-what happened there; those of the server say what to do. Either side may fall silent at any moment and come
-back with a new conversation: every message can be sent again, and says of which task it speaks.
+A site is one client of the federation: an institution, a device. It opens a connection with `Register`, is
+answered with `Registered` or `Rejected`, and then both may send at any time. Names of the site's messages
+say what happened there; those of the server say what to do. Either side may fall silent at any moment and
+return with a new connection: every message can be sent again, and names its task.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from offbeat.core.model import Model
 
 
 @dataclass(frozen=True, slots=True)
-class Hello:
+class Register:
     """A site is there. Who it is, its credential says.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
@@ -35,7 +35,7 @@ class Hello:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
+class Heartbeat:
     """The site is alive; `steps` local steps of `task` are done. The server answers with one."""
 
     task: TaskId | None = None
@@ -43,7 +43,7 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
-class Asks:
+class ModelRequest:
     """After `steps` local steps of a task the site asks for the current model, and waits for the answer."""
 
     task: TaskId
@@ -51,7 +51,7 @@ class Asks:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class UpdateReady:
     """The site has finished a task it was to hold, and keeps its update until it is told what to do."""
 
     task: TaskId
@@ -60,7 +60,7 @@ class Done:
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class UpdateSubmission:
     """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or what the codec made of it.
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
@@ -76,7 +76,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class TaskFailed:
     """The task came to nothing at the site, which is idle again."""
 
     task: TaskId
@@ -84,19 +84,19 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
-class Bye:
-    """The site leaves for good, or has heard that the run is over (`Over`)."""
+class Leave:
+    """The site leaves for good, or has heard that the run is over (`RunFinished`)."""
 
     reason: str = ""
 
 
-FromSite = Hello | Beat | Asks | Done | Result | Failed | Bye
+FromSite = Register | Heartbeat | ModelRequest | UpdateReady | UpdateSubmission | TaskFailed | Leave
 
 # ---- from the server ----
 
 
 @dataclass(frozen=True, slots=True)
-class Welcome:
+class Registered:
     """The site is client `client` of the run named `run`. `plan` says what is trained, as plain JSON values.
 
     `lease` is for how many seconds the site may be silent before it is declared gone.
@@ -109,7 +109,7 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class Rejected:
     """The site may not take part, or its last message was not accepted: `reason` says why.
 
     With `final` the conversation is over and trying again is of no use.
@@ -120,7 +120,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Assign:
+class TaskAssignment:
     """Train `steps` local steps from `model`, which is version `base`; fields as in `core.commands.Train`."""
 
     task: TaskId
@@ -134,8 +134,8 @@ class Assign:
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
-    """The answer to `Asks`: merge this model, version `version`; without a model there is nothing for it."""
+class ModelResponse:
+    """The answer to `ModelRequest`: merge this model, version `version`; no model: nothing newer."""
 
     task: TaskId
     version: Version = 0
@@ -144,14 +144,14 @@ class Fresh:
 
 
 @dataclass(frozen=True, slots=True)
-class CutShort:
+class TaskRecall:
     """Report the task at the end of the epoch under way (`core.commands.Recall`)."""
 
     task: TaskId
 
 
 @dataclass(frozen=True, slots=True)
-class MaySend:
+class UploadGrant:
     """Send the update that is held, within so many bits (none: all it takes)."""
 
     task: TaskId
@@ -159,10 +159,10 @@ class MaySend:
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class TaskCancel:
     """Stop this task, if it is in training, and forget what there is of it: its update is not wanted.
 
-    A site that held it (`Done`) has trained all the same: its own state stays as it is after the task.
+    A site that held it (`UpdateReady`) has trained all the same: its own state stays as it is after the task.
     """
 
     task: TaskId
@@ -170,8 +170,8 @@ class Forget:
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of a `Result`: `accepted` says that it is durable at the server, or else `reason` why not.
+class UpdateAck:
+    """What became of a `UpdateSubmission`: `accepted` and durable at the server, or `reason` says why not.
 
     One that the server has already is accepted again.
     """
@@ -182,11 +182,22 @@ class Receipt:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
+class RunFinished:
     """The run has ended."""
 
     reason: str
 
 
-FromServer = Welcome | Refused | Beat | Assign | Fresh | CutShort | MaySend | Forget | Receipt | Over
+FromServer = (
+    Registered
+    | Rejected
+    | Heartbeat
+    | TaskAssignment
+    | ModelResponse
+    | TaskRecall
+    | UploadGrant
+    | TaskCancel
+    | UpdateAck
+    | RunFinished
+)
 Message = FromSite | FromServer

@@ -21,14 +21,14 @@ from offbeat.recipes.load import document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
-from offbeat.sim.batched import Batched
-from offbeat.sim.interrupt import terminated_as_interrupted
+from offbeat.sim.executors.batched import Batched
+from offbeat.sim.executors.ray_cluster import OnRay, import_ray
 from offbeat.sim.progress import Progress
-from offbeat.sim.ray_cluster import OnRay, import_ray
+from offbeat.sim.signals import terminated_as_interrupted
 
 
 @dataclass(frozen=True)
-class Job:
+class PlannedRun:
     """One run of a comparison; its clients keep at most `client_memory` bytes in memory (none: all).
 
     Without an `executor` it trains in its own process.
@@ -48,7 +48,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Report:
+class RunProgress:
     """News of one job: its progress, or that it is over (`error` says how it failed)."""
 
     job: str
@@ -64,7 +64,7 @@ def plan(
     out: Path,
     client_memory: int | None = None,
     executor: Batched | OnRay | None = None,
-) -> list[Job]:
+) -> list[PlannedRun]:
     """The jobs of a comparison, checked: algorithms, data and directories are as they must be."""
     jobs = []
     for seed in range(recipe.seed, recipe.seed + seeds):
@@ -72,7 +72,7 @@ def plan(
             spec = {"label": label, **recipe.spec(label)}
             make_algorithm(spec)
             place = out / label / f"seed-{seed}"
-            jobs.append(Job(recipe, spec, seed, place, client_memory, executor))
+            jobs.append(PlannedRun(recipe, spec, seed, place, client_memory, executor))
     learner = make_learner(recipe, recipe.seed)
     for job in jobs[: len(labels)]:
         _check_concurrency(make_algorithm(job.spec).schedule.concurrency, learner.clients, job)
@@ -81,7 +81,9 @@ def plan(
     return jobs
 
 
-def compare(jobs: Sequence[Job], processes: int, watch: Callable[[Report], None]) -> list[RunRecord]:
+def compare(
+    jobs: Sequence[PlannedRun], processes: int, watch: Callable[[RunProgress], None]
+) -> list[RunRecord]:
     """Run the jobs, so many at a time; `watch` hears of each. Raises `RunError` if one failed.
 
     The other jobs are finished first, and what they computed is kept. SIGTERM ends it as Ctrl-C does: the
@@ -100,7 +102,7 @@ def compare(jobs: Sequence[Job], processes: int, watch: Callable[[Report], None]
     return [read_run(job.directory) for job in jobs]
 
 
-def _reports(jobs: Sequence[Job], processes: int) -> Iterator[Report]:
+def _reports(jobs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress]:
     context = multiprocessing.get_context("spawn")
     news: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (news,)) as pool:
@@ -144,14 +146,14 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(job: Job) -> None:
+def _run(job: PlannedRun) -> None:
     """In a process of the pool: run, resume or keep what is there."""
     global _interrupted
     if _interrupted:  # it was handed out before the parent called everything off
         return
 
     def watch(progress: Progress) -> None:
-        _news.put(Report(job.name, progress))
+        _news.put(RunProgress(job.name, progress))
 
     try:
         if (job.directory / DATABASE).exists():
@@ -162,23 +164,23 @@ def _run(job: Job) -> None:
                 watch=watch, client_memory=job.client_memory,
             )  # fmt: skip
     except OffbeatError as error:
-        _news.put(Report(job.name, over=True, error=str(error)))
+        _news.put(RunProgress(job.name, over=True, error=str(error)))
     except KeyboardInterrupt:
         _interrupted = True
     except Exception as error:
-        _news.put(Report(job.name, over=True, error=f"{type(error).__name__}: {error}"))
+        _news.put(RunProgress(job.name, over=True, error=f"{type(error).__name__}: {error}"))
     else:
-        _news.put(Report(job.name, over=True))
+        _news.put(RunProgress(job.name, over=True))
 
 
-def _check_concurrency(concurrency: int | None, clients: int, job: Job) -> None:
+def _check_concurrency(concurrency: int | None, clients: int, job: PlannedRun) -> None:
     if concurrency is not None and concurrency > clients:
         raise UsageError(
             f"{job.spec['label']}: {concurrency} clients cannot train at the same time, there are {clients}"
         )
 
 
-def _check_same(job: Job) -> None:
+def _check_same(job: PlannedRun) -> None:
     """What is already in the job's directory must be the same experiment."""
     if not (job.directory / DATABASE).exists():
         return

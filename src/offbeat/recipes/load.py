@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, explain, pick
+from offbeat.core.validation import did_you_mean, format_error, most_relevant
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
-from offbeat.recipes.traced import read_in, settle
+from offbeat.recipes.trace import inline_trace, resolve_trace_path
 
 
 def built_in() -> dict[str, Path]:
@@ -42,7 +42,7 @@ def load_recipe(
             change(document, str(key), value)
     if seed is not None:
         document["seed"] = seed
-    settle(document, path.parent)
+    resolve_trace_path(document, path.parent)
     return amend(document, sets, name)
 
 
@@ -57,7 +57,7 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
             raise UsageError(f"--set {text} is not allowed: write section.key=value")
         change(document, key, _yaml(value, f"--set {text}"))
     _choose(document)
-    read_in(document)
+    inline_trace(document)
     return check(document, source)
 
 
@@ -66,7 +66,9 @@ def check(document: Any, source: str) -> Recipe:
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
-        raise UsageError(f"{source}: {explain(error, keys_allowed(pick(error)['loc']))}") from None
+        raise UsageError(
+            f"{source}: {format_error(error, keys_allowed(most_relevant(error)['loc']))}"
+        ) from None
     base, known = recipe.baseline, {*recipe.algorithms, *ALGORITHMS}
     if base is not None and base not in known:
         raise UsageError(f"{source}: baseline {base!r} is none of the algorithms{did_you_mean(base, known)}")

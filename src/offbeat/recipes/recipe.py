@@ -4,10 +4,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from offbeat.core.limits import Every, Until
 from offbeat.local.training import Training
 from offbeat.models.registry import MLPSpec, ModelSpec
 from offbeat.report.claims import Claim
-from offbeat.sim.until import Every, Until
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 

@@ -15,12 +15,17 @@ Everything takes run records (`RunLike`) and groups them by label; the runs of a
 from offbeat.report.activity import Activity, read_activity
 from offbeat.report.claims import Claim, Finding, claims_of, findings
 from offbeat.report.curves import Curve, make_curves
-from offbeat.report.distributions import Participation, Staleness, participation, staleness_histograms
+from offbeat.report.distributions import (
+    Participation,
+    StalenessHistogram,
+    participation,
+    staleness_histograms,
+)
 from offbeat.report.html import write_html
 from offbeat.report.records import RunLike, group_runs
 from offbeat.report.render import to_csv, to_markdown, to_rich, to_text
 from offbeat.report.static import write_png
-from offbeat.report.table import Row, Stat, Table, make_table, read_activities
+from offbeat.report.table import Stat, Table, TableRow, make_table, read_activities
 from offbeat.report.timeline import Aggregation, Timeline, make_timeline
 
 __all__ = [
@@ -30,11 +35,11 @@ __all__ = [
     "Curve",
     "Finding",
     "Participation",
-    "Row",
     "RunLike",
-    "Staleness",
+    "StalenessHistogram",
     "Stat",
     "Table",
+    "TableRow",
     "Timeline",
     "claims_of",
     "findings",

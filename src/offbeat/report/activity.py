@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offbeat.report.records import RunLike
-from offbeat.report.spans import Tracker, Training
+from offbeat.report.timeline_bars import Tracker, TrainingSpan
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ def read_activity(record: RunLike) -> Activity:
         span = tracker.feed(row)
         if span is not None:
             present += span.seconds
-            busy += span.seconds if isinstance(span, Training) else 0.0
+            busy += span.seconds if isinstance(span, TrainingSpan) else 0.0
     for span in tracker.finish(end):
         present += span.seconds
-        busy += span.seconds if isinstance(span, Training) else 0.0
+        busy += span.seconds if isinstance(span, TrainingSpan) else 0.0
     return Activity(dict(tasks), dict(staleness), versions, busy, present)

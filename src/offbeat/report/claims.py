@@ -14,14 +14,14 @@ import numpy as np
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.report.records import RunLike
 
 By = Literal["accuracy", "loss", "change"]
 LAST = 0.2  # of a run's time: what a claim is compared by
 
 
-@checked(frozen=True, config=CLOSED)
+@checked(frozen=True, config=STRICT)
 class Claim:
     """Something a paper says of several labels: that `better` is above each of `than`.
 

@@ -15,11 +15,11 @@ from offbeat.report.records import RunLike, group_runs
 from offbeat.report.units import Unit, byte_unit, time_unit
 
 Axis = Literal["time", "versions", "bytes"]
-Measure = Literal["accuracy", "loss"]
+Quantity = Literal["accuracy", "loss"]
 Floats = NDArray[np.float64]
 
 AXES: tuple[Axis, ...] = ("time", "versions", "bytes")
-MEASURES: tuple[Measure, ...] = ("accuracy", "loss")
+MEASURES: tuple[Quantity, ...] = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +32,14 @@ class Curve:
 
     label: str
     axis: Axis
-    measure: Measure
+    measure: Quantity
     x: Floats
     mean: Floats
     std: Floats
     seeds: int
 
 
-def make_curves(records: Sequence[RunLike], axis: Axis, measure: Measure, points: int = 400) -> list[Curve]:
+def make_curves(records: Sequence[RunLike], axis: Axis, measure: Quantity, points: int = 400) -> list[Curve]:
     """Return the curve of each label that has the measure, thinned to about `points` grid points.
 
     Labels without a single evaluation of the measure are left out. Raises UsageError like group_runs.
@@ -63,7 +63,7 @@ def axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
 
 
 def _curve(
-    label: str, seeds: list[list[dict[str, Any]]], axis: Axis, measure: Measure, points: int
+    label: str, seeds: list[list[dict[str, Any]]], axis: Axis, measure: Quantity, points: int
 ) -> Curve | None:
     series = [xy for xy in (_series(rows, axis, measure) for rows in seeds) if xy is not None]
     if not series:
@@ -79,7 +79,7 @@ def _curve(
     return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series))
 
 
-def _series(rows: list[dict[str, Any]], axis: Axis, measure: Measure) -> tuple[Floats, Floats] | None:
+def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[Floats, Floats] | None:
     rows = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
     y = np.array([np.nan if row[measure] is None else row[measure] for row in rows], dtype=np.float64)
     y[~np.isfinite(y)] = np.nan

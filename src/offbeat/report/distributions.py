@@ -12,7 +12,7 @@ MAX_CLIENTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Staleness:
+class StalenessHistogram:
     """Histogram of one label's arrived updates over all its seeds.
 
     Bin k holds staleness k·width .. (k+1)·width − 1 (versions); `shares` add up to 1 unless `updates`,
@@ -26,7 +26,7 @@ class Staleness:
     mean: float | None
 
 
-def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[Staleness]:
+def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[StalenessHistogram]:
     """Return each label's histogram, on bins common to all labels (at most 40 of them)."""
     counts: dict[str, Counter[int]] = {}
     for label, group in activities.items():
@@ -43,7 +43,7 @@ def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[S
         for staleness, n in count.items():
             shares[staleness // width] += n / total
         mean = sum(s * n for s, n in count.items()) / total if total else None
-        histograms.append(Staleness(label, width, tuple(shares), total, mean))
+        histograms.append(StalenessHistogram(label, width, tuple(shares), total, mean))
     return histograms
 
 

@@ -14,13 +14,8 @@ from offbeat.report.assets import SCRIPT, STYLE
 from offbeat.report.claims import cells, claims_of, findings
 from offbeat.report.curves import AXES, MEASURES, make_curves
 from offbeat.report.distributions import participation, staleness_histograms
-from offbeat.report.interactive import (
-    curve_figure,
-    participation_figure,
-    staleness_figure,
-    timeline_figure,
-)
-from offbeat.report.palette import GROUPS_TOLD_APART, Looks, looks
+from offbeat.report.interactive import curve_figure, participation_figure, staleness_figure, timeline_figure
+from offbeat.report.palette import GROUPS_TOLD_APART, Styles, styles
 from offbeat.report.records import RunLike, group_runs
 from offbeat.report.render import relative_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
@@ -55,7 +50,7 @@ def write_html(
     groups = group_runs(records)
     activities = read_activities(groups)
     table = make_table(records, target=target, baseline=baseline, activities=activities)
-    style = looks(groups)
+    style = styles(groups)
     timelines = _timelines(groups)
     data = {
         **_curves(records, style, target),
@@ -72,7 +67,7 @@ def write_html(
     return out
 
 
-def _curves(records: Sequence[RunLike], style: Looks, target: float | None) -> dict[str, Any]:
+def _curves(records: Sequence[RunLike], style: Styles, target: float | None) -> dict[str, Any]:
     points = max(60, min(400, MAX_CURVE_POINTS // len(style)))
     figures = {}
     for measure in MEASURES:
@@ -92,23 +87,25 @@ def _timelines(groups: Groups) -> dict[str, list[Timeline]]:
     }
 
 
-def _timeline(timeline: Timeline, style: Looks) -> dict[str, Any]:
+def _timeline(timeline: Timeline, style: Styles) -> dict[str, Any]:
     figure = timeline_figure(timeline, style[timeline.label]) if timeline.clients else None
     return {"seed": timeline.seed, "caption": timeline.caption, "figure": figure}
 
 
-def _staleness(activities: Mapping[str, Sequence[Activity]], style: Looks) -> Any:
+def _staleness(activities: Mapping[str, Sequence[Activity]], style: Styles) -> Any:
     if not any(activity.staleness for group in activities.values() for activity in group):
         return None
     return staleness_figure(staleness_histograms(activities), style)
 
 
-def _participation(groups: Groups, activities: Mapping[str, Sequence[Activity]], style: Looks) -> Any:
+def _participation(groups: Groups, activities: Mapping[str, Sequence[Activity]], style: Styles) -> Any:
     parts = [participation(runs[0], activities[label][0]) for label, runs in groups.items()]
     return participation_figure(parts, style) if any(part.clients for part in parts) else None
 
 
-def _page(groups: Groups, table: Table, style: Looks, data: dict[str, Any], title: str, left_out: int) -> str:
+def _page(
+    groups: Groups, table: Table, style: Styles, data: dict[str, Any], title: str, left_out: int
+) -> str:
     more = f" Timelines of {left_out} more runs were left out to keep the page small." if left_out else ""
     return f"""<!doctype html>
 <html lang="en">
@@ -204,7 +201,7 @@ def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _cards(table: Table, style: Looks) -> str:
+def _cards(table: Table, style: Styles) -> str:
     """Show the best label by time, by accuracy and by idleness, where there is a choice."""
     cards = []
     if timed := [row for row in table.rows if row.relative is not None and row.time is not None]:
@@ -227,7 +224,7 @@ def _cards(table: Table, style: Looks) -> str:
     )
 
 
-def _summary(table: Table, style: Looks) -> str:
+def _summary(table: Table, style: Styles) -> str:
     cells = to_cells(table)
     accuracies = [row.accuracy.mean for row in table.rows if row.accuracy]
     relatives = [row.relative for row in table.rows if row.relative is not None]
@@ -267,7 +264,7 @@ it so, ± one standard deviation over the seeds.</p>
 </section>"""
 
 
-def _name(style: Looks, label: str) -> str:
+def _name(style: Styles, label: str) -> str:
     swatch = f'<span class="swatch" style="background:{style[label].colour}"></span>'
     return f'<span class="name">{swatch}<span>{escape(label)}</span></span>'
 
@@ -279,7 +276,7 @@ def _switch(sets: str, name: str, options: Sequence[tuple[str, str]]) -> str:
     return f'<div class="switch" role="group" aria-label="{name}">{buttons}</div>'
 
 
-def _runs(groups: Groups, style: Looks) -> str:
+def _runs(groups: Groups, style: Styles) -> str:
     heads = ("label", "algorithm", "seed", "clients", "virtual time", "evaluations", "status")
     body = []
     for label, runs in groups.items():
@@ -299,7 +296,7 @@ def _runs(groups: Groups, style: Looks) -> str:
     return f'<table class="runs"><thead><tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
 
 
-def _configuration(groups: Groups, style: Looks) -> str:
+def _configuration(groups: Groups, style: Styles) -> str:
     """Show each distinct recipe of each label once, with the seeds that used it."""
     parts = []
     for label, runs in groups.items():

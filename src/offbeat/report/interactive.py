@@ -12,8 +12,7 @@ from typing import Any
 import plotly.graph_objects as go
 
 from offbeat.report.curves import Curve, axis_unit
-from offbeat.report.distributions import Participation, Staleness
-from offbeat.report.marks import NAMES, Kind, Mark
+from offbeat.report.distributions import Participation, StalenessHistogram
 from offbeat.report.palette import (
     GRID,
     GROUPS_TOLD_APART,
@@ -23,15 +22,16 @@ from offbeat.report.palette import (
     RECALLED,
     WAITING,
     WAITING_LINES,
-    Look,
-    Looks,
+    Style,
+    Styles,
     group_colour,
     text_on,
     tint,
     translucent,
 )
-from offbeat.report.spans import Training
 from offbeat.report.timeline import Timeline
+from offbeat.report.timeline_bars import TrainingSpan
+from offbeat.report.timeline_events import NAMES, Kind, Mark
 from offbeat.report.units import Unit, duration_text, percent, time_unit
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
@@ -49,7 +49,7 @@ MARKS: dict[Kind, Figure] = {
 }  # fmt: skip
 
 
-def curve_figure(curves: Sequence[Curve], looks: Looks, target: float | None) -> Figure:
+def curve_figure(curves: Sequence[Curve], looks: Styles, target: float | None) -> Figure:
     """Draw curves of one measure against one axis: a line per label, and a band of ± one deviation."""
     axis, measure = curves[0].axis, curves[0].measure
     unit, title = axis_unit(axis, max(float(curve.x[-1]) for curve in curves))
@@ -88,7 +88,7 @@ def curve_figure(curves: Sequence[Curve], looks: Looks, target: float | None) ->
     return _json(figure)
 
 
-def timeline_figure(timeline: Timeline, look: Look) -> Figure:
+def timeline_figure(timeline: Timeline, look: Style) -> Figure:
     """Draw a client timeline: bars for training and waiting, arrivals, losses and aggregations."""
     unit = time_unit(timeline.until)
     place = {client: k for k, client in enumerate(timeline.clients)}
@@ -96,7 +96,7 @@ def timeline_figure(timeline: Timeline, look: Look) -> Figure:
     traces: list[Any] = []
     if timeline.waiting:
         traces.append(_waiting_bars(timeline, place, unit))
-    tasks: dict[int | None, list[Training]] = {}
+    tasks: dict[int | None, list[TrainingSpan]] = {}
     for task in timeline.training:
         tasks.setdefault(task.group, []).append(task)
     for order, group in enumerate(sorted(tasks, key=lambda g: (g is not None, g or 0))):
@@ -161,7 +161,7 @@ def _waiting_bars(timeline: Timeline, place: Mapping[int, int], unit: Unit) -> A
 
 
 def _training_bars(
-    tasks: Sequence[Training], place: Mapping[int, int], unit: Unit, name: str, colour: str
+    tasks: Sequence[TrainingSpan], place: Mapping[int, int], unit: Unit, name: str, colour: str
 ) -> Any:
     return go.Bar(
         base=_round([task.start / unit.size for task in tasks]),
@@ -202,7 +202,7 @@ def _marks(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: Ki
     )
 
 
-def _describe(task: Training) -> str:
+def _describe(task: TrainingSpan) -> str:
     facts = [f"<b>client {task.client}</b>, task {task.task}: {task.outcome}"]
     facts.append(f"{duration_text(task.start)} – {duration_text(task.end)} ({duration_text(task.seconds)})")
     early = task.steps is not None and task.planned is not None and task.steps < task.planned
@@ -235,7 +235,7 @@ def _lines(timeline: Timeline, rows: int, unit: Unit) -> list[Any]:
     ]
 
 
-def staleness_figure(histograms: Sequence[Staleness], looks: Looks) -> Figure:
+def staleness_figure(histograms: Sequence[StalenessHistogram], looks: Styles) -> Figure:
     """Draw one small histogram per label, one above the other on a common axis."""
     figure = go.Figure(layout=_layout(height=90 + 105 * len(histograms)))
     width = histograms[0].width
@@ -267,7 +267,7 @@ def staleness_figure(histograms: Sequence[Staleness], looks: Looks) -> Figure:
     return _json(figure)
 
 
-def participation_figure(parts: Sequence[Participation], looks: Looks) -> Figure:
+def participation_figure(parts: Sequence[Participation], looks: Styles) -> Figure:
     """Draw one small bar chart per label: each client's share of the updates, and of the samples."""
     figure = go.Figure(layout=_layout(height=90 + 105 * len(parts)))
     for k, part in enumerate(parts, 1):

@@ -26,21 +26,21 @@ RECALLED = "#6A1B9A"
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class Style:
     """How a label is drawn: a colour, and a dash once the colours have run out."""
 
     colour: str
     dash: Dash
 
 
-Looks = Mapping[str, Look]
+Styles = Mapping[str, Style]
 
 
-def looks(labels: Iterable[str]) -> Looks:
+def styles(labels: Iterable[str]) -> Styles:
     """Give each label its look, in order."""
     n = len(LABEL_COLOURS)
     return {
-        label: Look(LABEL_COLOURS[i % n], DASHES[i // n % len(DASHES)])
+        label: Style(LABEL_COLOURS[i % n], DASHES[i // n % len(DASHES)])
         for i, label in enumerate(dict.fromkeys(labels))
     }
 

@@ -10,7 +10,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.text import Text
 
-from offbeat.report.table import Row, Stat, Table
+from offbeat.report.table import Stat, Table, TableRow
 from offbeat.report.units import Unit, percent, time_unit
 
 
@@ -105,7 +105,7 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _cells(row: Row, target: float | None, unit: Unit) -> tuple[str, ...]:
+def _cells(row: TableRow, target: float | None, unit: Unit) -> tuple[str, ...]:
     return (
         row.label,
         str(row.seeds),

@@ -9,9 +9,14 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from offbeat.report import curves
-from offbeat.report.distributions import Participation, Staleness, participation, staleness_histograms
-from offbeat.report.drawing import LINE_STYLES, file_name, new_figure, plain, save
-from offbeat.report.palette import INK, MUTED, Looks, looks
+from offbeat.report.distributions import (
+    Participation,
+    StalenessHistogram,
+    participation,
+    staleness_histograms,
+)
+from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
+from offbeat.report.palette import INK, MUTED, Styles, styles
 from offbeat.report.records import RunLike, group_runs
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
@@ -19,7 +24,7 @@ from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import make_timeline
 from offbeat.report.units import percent
 
-CURVES: tuple[tuple[curves.Measure, curves.Axis], ...] = (
+CURVES: tuple[tuple[curves.Quantity, curves.Axis], ...] = (
     ("accuracy", "time"),
     ("loss", "time"),
     ("accuracy", "versions"),
@@ -47,7 +52,7 @@ def write_png(
     groups = group_runs(records)
     activities = read_activities(groups)
     table = make_table(records, target=target, baseline=baseline, activities=activities)
-    style = looks(groups)
+    style = styles(groups)
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for measure, axis in CURVES:
@@ -64,7 +69,7 @@ def write_png(
     return paths
 
 
-def _curves(found: Sequence[curves.Curve], style: Looks, table: Table) -> Figure:
+def _curves(found: Sequence[curves.Curve], style: Styles, table: Table) -> Figure:
     axis, measure = found[0].axis, found[0].measure
     unit, title = curves.axis_unit(axis, max(float(curve.x[-1]) for curve in found))
     scale = 100.0 if measure == "accuracy" else 1.0
@@ -105,7 +110,7 @@ def _curves(found: Sequence[curves.Curve], style: Looks, table: Table) -> Figure
     return figure
 
 
-def _staleness(histograms: Sequence[Staleness], style: Looks) -> Figure:
+def _staleness(histograms: Sequence[StalenessHistogram], style: Styles) -> Figure:
     figure, axes = new_figure(7.5, 0.9 + 1.25 * len(histograms), len(histograms))
     for ax, histogram in zip(axes, histograms, strict=True):
         width, colour = histogram.width, style[histogram.label].colour
@@ -117,7 +122,7 @@ def _staleness(histograms: Sequence[Staleness], style: Looks) -> Figure:
     return figure
 
 
-def _participation(parts: Sequence[Participation], style: Looks) -> Figure:
+def _participation(parts: Sequence[Participation], style: Styles) -> Figure:
     figure, axes = new_figure(7.5, 1.2 + 1.3 * len(parts), len(parts))
     for ax, part in zip(axes, parts, strict=True):
         colour = style[part.label].colour

@@ -9,8 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import Normal, Stroke
 
-from offbeat.report.drawing import new_figure, plain
-from offbeat.report.marks import NAMES, Kind
+from offbeat.report.figures import new_figure, plain
 from offbeat.report.palette import (
     GROUPS_TOLD_APART,
     INK,
@@ -19,13 +18,14 @@ from offbeat.report.palette import (
     RECALLED,
     WAITING,
     WAITING_LINES,
-    Look,
+    Style,
     group_colour,
     text_on,
     tint,
 )
-from offbeat.report.spans import Outcome, Training
 from offbeat.report.timeline import Timeline
+from offbeat.report.timeline_bars import TaskEnd, TrainingSpan
+from offbeat.report.timeline_events import NAMES, Kind
 from offbeat.report.units import Unit, time_unit
 
 WIDTH = 12.0
@@ -40,7 +40,7 @@ MARKS: dict[Kind, dict[str, Any]] = {
 }
 
 
-def draw_timeline(timeline: Timeline, look: Look) -> Figure:
+def draw_timeline(timeline: Timeline, look: Style) -> Figure:
     """Draw who trained, who waited, and when the server aggregated."""
     unit = time_unit(timeline.until)
     rows = max(1, len(timeline.clients))
@@ -85,7 +85,7 @@ def _caption(timeline: Timeline) -> str:
     return f"{timeline.caption} Group colours repeat after {GROUPS_TOLD_APART}."
 
 
-def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, look: Look) -> None:
+def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, look: Style) -> None:
     waits = [(w.start / unit.size, w.seconds / unit.size) for w in timeline.waiting if w.client == client]
     low, height = k - HEIGHT / 2, HEIGHT
     ax.broken_barh(
@@ -113,7 +113,7 @@ def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, 
         )
 
 
-def _colour(task: Training, timeline: Timeline, look: Look) -> str:
+def _colour(task: TrainingSpan, timeline: Timeline, look: Style) -> str:
     return group_colour(task.group) if timeline.grouped else tint(look.colour)
 
 
@@ -122,7 +122,7 @@ def _draw_ends(
     timeline: Timeline,
     place: dict[int, int],
     unit: Unit,
-    outcomes: Sequence[Outcome],
+    outcomes: Sequence[TaskEnd],
     marker: str,
     colour: str,
 ) -> None:
@@ -155,7 +155,7 @@ def _draw_marks(
     )
 
 
-def _legend(timeline: Timeline, look: Look) -> list[Patch | Line2D]:
+def _legend(timeline: Timeline, look: Style) -> list[Patch | Line2D]:
     handles: list[Patch | Line2D] = []
     if timeline.grouped:
         groups = sorted({t.group for t in timeline.training}, key=lambda g: (g is not None, g or 0))

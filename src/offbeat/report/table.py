@@ -23,7 +23,7 @@ class Stat:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One label over its seeds; None where there is nothing to take a mean of.
 
     `accuracy` is the best accuracy of each seed (shares in [0, 1]); `time` the virtual seconds to first
@@ -48,7 +48,7 @@ class Row:
 class Table:
     """A comparison of labels: its rows, what they are relative to, and notes for the reader."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     baseline: str
     target: float | None
     notes: tuple[str, ...]
@@ -97,10 +97,10 @@ def _row(
     activities: Sequence[Activity],
     times: list[float | None],
     reference: float | None,
-) -> Row:
+) -> TableRow:
     mean_time = _mean_time(times)
     relative = mean_time / reference if mean_time is not None and reference else None
-    return Row(
+    return TableRow(
         label=runs[0].label,
         seeds=len(runs),
         accuracy=_stat([_best(run) for run in runs]),

@@ -5,9 +5,9 @@ FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 
 from dataclasses import dataclass
 
-from offbeat.report.marks import Mark, Marker
 from offbeat.report.records import RunLike
-from offbeat.report.spans import Span, Tracker, Training, Waiting
+from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
+from offbeat.report.timeline_events import Mark, Marker
 from offbeat.report.units import duration_text
 
 MAX_CLIENTS = 40
@@ -37,8 +37,8 @@ class Timeline:
     label: str
     seed: int
     clients: tuple[int, ...]
-    training: tuple[Training, ...]
-    waiting: tuple[Waiting, ...]
+    training: tuple[TrainingSpan, ...]
+    waiting: tuple[WaitingSpan, ...]
     aggregations: tuple[Aggregation, ...]
     until: float
     cut: str
@@ -93,7 +93,7 @@ def make_timeline(
         if span is None or span.client in hidden:
             continue
         spans.append(span)
-        ended += isinstance(span, Training)
+        ended += isinstance(span, TrainingSpan)
         if stop is None and ended >= max_tasks:
             stop = float(row["t"])
     end = max(float(record.duration), last)
@@ -108,8 +108,8 @@ def make_timeline(
         label=record.label,
         seed=record.seed,
         clients=tuple(sorted(shown)),
-        training=tuple(s for s in spans if isinstance(s, Training) and s.client in shown),
-        waiting=tuple(s for s in spans if isinstance(s, Waiting) and s.client in shown),
+        training=tuple(s for s in spans if isinstance(s, TrainingSpan) and s.client in shown),
+        waiting=tuple(s for s in spans if isinstance(s, WaitingSpan) and s.client in shown),
         aggregations=tuple(aggregations[::every]),
         until=end,
         cut=_cut(record, end, len(shown), len(shown | hidden | {s.client for s in spans}), every),

@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import Row, spread
+from offbeat.core.journal import Row, expand
 from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
 
@@ -98,7 +98,7 @@ class RunRecord:
             query, values = f"{query} AND kind = ?", [*values, kind]
         values = [*values, -1 if limit is None else limit]
         stored = self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values))
-        found = (each for columns in stored for each in spread(_row(*columns), last))
+        found = (each for columns in stored for each in expand(_row(*columns), last))
         return islice(found, limit)
 
     @property

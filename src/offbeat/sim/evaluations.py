@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics, Version
+from offbeat.core.limits import Every
 from offbeat.runs.schema import Metric
-from offbeat.sim.until import Every
 
 _MOST = 10_000_000  # between two events: each is a row
 

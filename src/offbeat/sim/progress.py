@@ -32,7 +32,7 @@ class Progress:
 Watcher = Callable[[Progress], None]
 
 
-class Pace:
+class ProgressMeter:
     """Measures a simulation's progress in real time."""
 
     def __init__(self, simulation: Simulation) -> None:

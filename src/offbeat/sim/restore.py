@@ -8,13 +8,13 @@ from offbeat.runs.files import read_tensors
 from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
+from offbeat.sim.backend import LiveBackend, ReplayBackend
 from offbeat.sim.simulation import Simulation
-from offbeat.sim.work import Live, Recorded
 
 
-def recorded_past(record: RunRecord) -> Recorded:
+def recorded_past(record: RunRecord) -> ReplayBackend:
     """The journal and the evaluations of a run, to go through again."""
-    return Recorded(record.rows(), record.evaluations())
+    return ReplayBackend(record.rows(), record.evaluations())
 
 
 def catch_up(simulation: Simulation, checkpoint: Checkpoint) -> None:
@@ -33,7 +33,9 @@ def catch_up(simulation: Simulation, checkpoint: Checkpoint) -> None:
         )
 
 
-def restore_tensors(work: Live, simulation: Simulation, directory: Path, checkpoint: Checkpoint) -> None:
+def restore_tensors(
+    work: LiveBackend, simulation: Simulation, directory: Path, checkpoint: Checkpoint
+) -> None:
     """Put the checkpoint's tensors back, and submit the tasks in training again."""
     restore_model(work.tensors, simulation.server, directory, checkpoint)
     work.clients.restore(checkpoint.clients, checkpoint.client_bytes)

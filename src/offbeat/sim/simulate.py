@@ -14,29 +14,29 @@ import torch
 
 from offbeat.algorithms import recorded_name
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.buffers import completion
+from offbeat.core.buffers import finalizer
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import Learner, NoTraining
+from offbeat.core.limits import Every, Until
 from offbeat.core.model import Layout, Model
 from offbeat.core.streams import check_seed
 from offbeat.local.learner import TorchLearner
 from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
-from offbeat.sim.batched import Batched, BatchTraining
-from offbeat.sim.executor import Executor, InProcess
-from offbeat.sim.interrupt import deferred_interrupts
-from offbeat.sim.on_ray import RayWorkers
-from offbeat.sim.progress import Pace, Watcher
-from offbeat.sim.ray_cluster import OnRay
+from offbeat.sim.backend import LiveBackend
+from offbeat.sim.executors.base import Executor, InProcess
+from offbeat.sim.executors.batched import Batched, BatchTraining
+from offbeat.sim.executors.processes import ProcessPool
+from offbeat.sim.executors.ray import RayPool
+from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.progress import ProgressMeter, Watcher
 from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
-from offbeat.sim.run import MemoryRecorder, Run, Summary
+from offbeat.sim.result import MemoryRecorder, Run, Summary
+from offbeat.sim.signals import deferred_interrupts
 from offbeat.sim.simulation import Simulation
-from offbeat.sim.until import Every, Until
-from offbeat.sim.work import Live
-from offbeat.sim.workers import Workers
 from offbeat.version import __version__
 from offbeat.world.population import Population
 from offbeat.world.world import World
@@ -77,7 +77,7 @@ def simulate(
     check_memory(client_memory)
     learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
-    complete = completion(algorithm.buffers, learner, initial, seed)
+    complete = finalizer(algorithm.buffers, learner, initial, seed)
     recorder = MemoryRecorder()
     store: RunStore | None = None
     with (
@@ -91,7 +91,7 @@ def simulate(
             meta |= {"initial": _digest(initial), "batched": isinstance(executor, Batched)}
             store = RunStore.create(Path(out), meta, _client_rows(learner))
         clients = ClientStates(store.directory if store else None, client_memory)
-        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
+        work = LiveBackend(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
         simulation = Simulation(
             algorithm, population, learner, work.tensors.model.layout.nbytes,
             seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
@@ -127,7 +127,7 @@ def resume(
     initial = learner.initial(seed)
     if record.status == "finished":
         return _finished(record, initial.layout)
-    complete = completion(algorithm.buffers, learner, initial, seed)
+    complete = finalizer(algorithm.buffers, learner, initial, seed)
     _check_algorithm(record, algorithm)
     _check_executor(record, executor)
     if record.meta["initial"] != _digest(initial):
@@ -135,7 +135,7 @@ def resume(
     with _single_threaded(), _frozen(), _started(learner, algorithm, workers, executor) as trainer:
         store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         clients = ClientStates(store.directory, client_memory)
-        work = Live(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
+        work = LiveBackend(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
         try:
             record = read_run(Path(directory))  # as whoever held the lock before left it
             if record.status == "finished":
@@ -180,7 +180,7 @@ def _people(
             f"{algorithm.name}: {concurrency} clients cannot train at the same time, there are {clients}; "
             f"choose at most {clients}"
         )
-    if Feature.RADIO in algorithm.needs and world.channel is None:
+    if Feature.RADIO in algorithm.requires and world.channel is None:
         raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
     if until.never:
         raise UsageError("the run would never end: give until seconds, versions, tasks or accuracy")
@@ -256,9 +256,9 @@ def _started(
     if isinstance(executor, Batched):
         trainer = BatchTraining(learner, algorithm.objective, executor)
     elif executor is not None:
-        trainer = RayWorkers(learner, algorithm.objective, executor)
+        trainer = RayPool(learner, algorithm.objective, executor)
     elif workers:
-        trainer = Workers(learner, algorithm.objective, workers)
+        trainer = ProcessPool(learner, algorithm.objective, workers)
     else:
         trainer = InProcess(learner, algorithm.objective)
     try:
@@ -307,7 +307,7 @@ def _frozen() -> Iterator[None]:
 
 def _to_the_end(
     simulation: Simulation,
-    work: Live,
+    work: LiveBackend,
     store: RunStore | None,
     watch: Watcher | None,
     checkpoint_seconds: float,
@@ -316,7 +316,7 @@ def _to_the_end(
     fresh: bool,
 ) -> Model:
     """Step to the final model, with checkpoints; an interruption leaves one behind."""
-    pace = Pace(simulation)
+    pace = ProgressMeter(simulation)
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
     try:
@@ -349,7 +349,7 @@ def _to_the_end(
 
 
 def _result(
-    simulation: Simulation, work: Live, model: Model, recorder: MemoryRecorder, store: RunStore | None
+    simulation: Simulation, work: LiveBackend, model: Model, recorder: MemoryRecorder, store: RunStore | None
 ) -> Run:
     reason, summary = simulation.stop_reason or "", summarise(simulation, work)
     if store is None:
@@ -366,7 +366,7 @@ def _finished(record: RunRecord, layout: Layout) -> Run:
     return Run(model, Summary(**record.meta["summary"]), record.stop_reason or "", record, record.path)
 
 
-def summarise(simulation: Simulation, work: Live) -> Summary:
+def summarise(simulation: Simulation, work: LiveBackend) -> Summary:
     """A run in numbers."""
     server, metrics = simulation.server, simulation.evaluations.last_metrics
     arrived = server.counts["arrived"]

@@ -41,14 +41,14 @@ from offbeat.core.events import (
 )
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row, command_row, event_row, present_row
-from offbeat.core.learner import Fresh, Learner
+from offbeat.core.learner import Learner, MergePoint
+from offbeat.core.limits import Every, Until
 from offbeat.core.server import Server
 from offbeat.runs.schema import Metric
-from offbeat.sim.course import Course
+from offbeat.sim.backend import TensorBackend
 from offbeat.sim.evaluations import Evaluations
 from offbeat.sim.queue import EventQueue
-from offbeat.sim.until import Every, Until
-from offbeat.sim.work import Work
+from offbeat.sim.task import SimulatedTask
 from offbeat.world.population import Population
 
 _NEVER = float("inf")
@@ -80,13 +80,13 @@ class Simulation:
         seed: int,
         until: Until,
         every: Every,
-        work: Work,
+        work: TensorBackend,
         recorder: Recorder,
     ) -> None:
         self.server = Server(algorithm.schedule, seed)
-        self._labels = Feature.LABELS in algorithm.needs
-        self._norms = Feature.NORMS in algorithm.needs
-        self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.needs
+        self._labels = Feature.LABELS in algorithm.requires
+        self._norms = Feature.NORMS in algorithm.requires
+        self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.requires
         self.work, self.recorder = work, recorder
         self.until, self.evaluations = until, Evaluations(every)
         self.now = 0.0
@@ -95,7 +95,7 @@ class Simulation:
         self.staleness_sum = 0
         self.bits_up = 0
         self._measurements = 0
-        self.courses: dict[TaskId, Course] = {}  # of the tasks in training
+        self.courses: dict[TaskId, SimulatedTask] = {}  # of the tasks in training
         self._population, self._learner = population, learner
         self._model_bytes, self._model_bits, self._seed = model_bytes, 8 * model_bytes, seed
         self._queue = EventQueue()
@@ -133,7 +133,7 @@ class Simulation:
             self._happen(time, event)
             self._check_limits()
 
-    def submit_all(self, work: Work) -> None:
+    def submit_all(self, work: TensorBackend) -> None:
         """Submit the tasks in training whose end is known, as they were when the run was saved."""
         for course in self.courses.values():
             if self._needed(course):
@@ -223,10 +223,10 @@ class Simulation:
         """A request has been answered, with a model or with none: the task goes on."""
         sent = next((c for c in commands if isinstance(c, Send)), None)
         course = self.courses[event.task]
-        course.answer(Fresh(event.steps, sent.version, sent.clock) if sent else None)
+        course.answer(MergePoint(event.steps, sent.version, sent.clock) if sent else None)
         self._go_on(course)
 
-    def _go_on(self, course: Course) -> None:
+    def _go_on(self, course: SimulatedTask) -> None:
         """Queue what happens next to a task; once its end is known, it can be trained."""
         time, event = course.next()
         if not time < _NEVER:  # nor nan
@@ -240,7 +240,7 @@ class Simulation:
         if self._needed(course) and (course.upload is None or not self._trains_all):
             self.work.submit(course.local(self._seed), course.due[0])
 
-    def _needed(self, course: Course) -> bool:
+    def _needed(self, course: SimulatedTask) -> bool:
         """Is all known that determines a training, and will its result be needed?
 
         An update that is held is trained once it may be sent: many are discarded. But its length or the
@@ -255,7 +255,7 @@ class Simulation:
 
     def _train(self, command: Train) -> None:
         outcome = self._population.task(command.client, self._model_bits)
-        course = Course(command, self.now, outcome, command.steps)
+        course = SimulatedTask(command, self.now, outcome, command.steps)
         self.courses[command.task] = course
         self.work.dispatch(command)
         self._go_on(course)

@@ -6,14 +6,14 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.world.laws import Law, NonNegative, Positive
 
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Interval = tuple[NonNegative, Positive | None]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Availability:
     """Who is there, and who brings a task to an end.
 

@@ -22,15 +22,15 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Draws, Purpose, check_seed
-from offbeat.core.validation import CLOSED
+from offbeat.core.streams import Purpose, StreamCursor, check_seed
+from offbeat.core.validation import STRICT
 from offbeat.world.laws import Law, NonNegative, PerClient, Positive, check_length, of_client
 
 Decibels = Annotated[float, Field(ge=-300, le=300)]
 OfIterations = Annotated[list[NonNegative], Field(min_length=1)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Shadowing:
     """Log-normal shadowing: the gain is multiplied by 10^(X / 10), X ~ N(0, sigma_db²).
 
@@ -46,7 +46,7 @@ class Shadowing:
         return float(10 ** (generator.normal(0.0, self.sigma_db) / 10))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Rayleigh:
     """h ~ CN(0, 1), so |h|² ~ Exp(1): no path stands out (the paper's)."""
 
@@ -58,7 +58,7 @@ class Rayleigh:
         return float(generator.exponential())
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Rician:
     """h ~ √(K / (K + 1)) + CN(0, 1 / (K + 1)): a direct path with K times the power of all others, E|h|² = 1.
 
@@ -75,7 +75,7 @@ class Rician:
         return float((sqrt(self.k / (self.k + 1)) + re) ** 2 + im**2)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Trace:
     """Listed gains |h|², per client a list of one per iteration, from iteration 0 on.
 
@@ -96,7 +96,7 @@ class Trace:
 Fading = Annotated[Rayleigh | Rician | Trace, Field(discriminator="law")]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class LargeScale:
     """Received power without power control: SNR_k = P_k β_k / σ_w² (Eq. 8).
 
@@ -110,7 +110,7 @@ class LargeScale:
     power: Positive | list[Positive] | Law = 0.1
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Channel:
     """The uplink that all clients share. Its draws come from the run's seed: see `Radio`.
 
@@ -152,7 +152,7 @@ class Radio:
     """
 
     def __init__(self, channel: Channel, seed: int) -> None:
-        self._channel, self._draws = channel, Draws(check_seed(seed))
+        self._channel, self._draws = channel, StreamCursor(check_seed(seed))
         self._snr: dict[int, float] = {}
 
     def snr(self, client: int) -> float:

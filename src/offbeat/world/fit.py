@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import Row, spread
+from offbeat.core.journal import Row, expand
 from offbeat.world.availability import Availability
 from offbeat.world.network import Network
 from offbeat.world.world import World
@@ -69,7 +69,7 @@ class _Equation(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _History:
     """One client's part of a journal."""
 
     equations: list[_Equation] = field(default_factory=list)
@@ -84,7 +84,7 @@ class _Seen:
 
 
 @dataclass(slots=True)
-class _Task:
+class _FittedTask:
     """A task under way: from when, and after how many steps and what messages, the next equation counts."""
 
     client: int
@@ -130,13 +130,13 @@ def fit_world(
 # ---- reading ----
 
 
-def _read(rows: Iterable[Row], clients: int) -> list[_Seen]:
+def _read(rows: Iterable[Row], clients: int) -> list[_History]:
     """Each client's equations, counts and presence; time starts at `begin`."""
-    seen = [_Seen() for _ in range(clients)]
-    tasks: dict[int, _Task] = {}
+    seen = [_History() for _ in range(clients)]
+    tasks: dict[int, _FittedTask] = {}
     there: dict[int, float] = {}
     begun = 0.0
-    for row in chain.from_iterable(map(spread, rows)):
+    for row in chain.from_iterable(map(expand, rows)):
         if row.name == "begin":
             begun, there = row.t, dict.fromkeys(there, 0.0)
         t = row.t - begun
@@ -157,12 +157,12 @@ def _read(rows: Iterable[Row], clients: int) -> list[_Seen]:
     return seen
 
 
-def _follow(row: Row, t: float, own: _Seen, tasks: dict[int, _Task]) -> None:
+def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) -> None:
     """Take in a row about a task of its client."""
     assert row.client is not None
     assert row.task is not None
     if row.name == "train":
-        tasks[row.task] = _Task(row.client, t)
+        tasks[row.task] = _FittedTask(row.client, t)
         return
     if row.name == "arrived":
         own.arrived += 1
@@ -178,13 +178,13 @@ def _follow(row: Row, t: float, own: _Seen, tasks: dict[int, _Task]) -> None:
         own.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
     match row.name:
         case "wants_model":  # what comes back is a word, unless a model is sent
-            tasks[row.task] = _Task(row.client, t, row.steps or 0, transfer=0)
+            tasks[row.task] = _FittedTask(row.client, t, row.steps or 0, transfer=0)
         case "send":
             task.transfer = 1
         case "ready":
             task.done = row.steps or 0
         case "upload":
-            tasks[row.task] = _Task(row.client, t, task.done, latency=0, transfer=0)
+            tasks[row.task] = _FittedTask(row.client, t, task.done, latency=0, transfer=0)
         case "arrived" | "lost" | "discard":
             del tasks[row.task]
 
@@ -265,7 +265,7 @@ def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> Wor
     )  # fmt: skip
 
 
-def _notes(fits: list[ClientFit], seen: list[_Seen]) -> Iterator[str]:
+def _notes(fits: list[ClientFit], seen: list[_History]) -> Iterator[str]:
     for fit, own in zip(fits, seen, strict=True):
         if not fit.intervals:
             yield f"client {fit.client} was never there: it stays away"

@@ -13,14 +13,14 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Constant:
     """Always `mean` (FedCompass's homogeneous clients)."""
 
@@ -32,7 +32,7 @@ class Constant:
         return self.mean
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Normal:
     """N(mean, (std · mean)²), never below 5 % of the mean (FedCompass: std = 0.3)."""
 
@@ -45,7 +45,7 @@ class Normal:
         return max(0.05 * self.mean, float(generator.normal(self.mean, self.std * self.mean)))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Exponential:
     """Exp(mean), never below `minimum` · mean (FedCompass; its minimum is 0).
 
@@ -61,7 +61,7 @@ class Exponential:
         return max(self.minimum * self.mean, self.mean * generator.standard_exponential(), 1e-12 * self.mean)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Uniform:
     """U(low, high) (the wireless paper's training times)."""
 
@@ -80,7 +80,7 @@ class Uniform:
         return float(generator.uniform(self.low, self.high))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Ratio:
     """Uniform between `fastest` and `ratio` times it (FedASMU: 5, 110, 440)."""
 
@@ -101,7 +101,7 @@ class Ratio:
         return float(generator.uniform(self.fastest, self.fastest * self.ratio))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Pareto:
     """Long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
 
@@ -114,7 +114,7 @@ class Pareto:
         return self.minimum * float(1 + generator.pareto(self.shape))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class LogNormal:
     """Long-tailed: exp(N(ln median, sigma²))."""
 
@@ -127,7 +127,7 @@ class LogNormal:
         return self.median * float(np.exp(generator.normal(0.0, self.sigma)))
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Zipf:
     """Long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 

@@ -2,11 +2,11 @@
 
 from pydantic.dataclasses import dataclass
 
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.world.laws import Law, NonNegative, Positive
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Network:
     """Transfer time = latency + bits / bandwidth, each way, per client.
 

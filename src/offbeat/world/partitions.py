@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 
 if TYPE_CHECKING:
     from offbeat.data import FederatedData
@@ -34,7 +34,7 @@ Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MinSize = Annotated[int, Field(ge=1, description="fewest samples of a client; the draw repeats until met")]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Iid:
     """Equal random shares: client sizes differ by at most one sample, and every sample is used."""
 
@@ -48,7 +48,7 @@ class Iid:
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Shards:
     """Samples sorted by label and cut in equal shards, `shards_per_client` random ones to each client.
 
@@ -75,7 +75,7 @@ class Shards:
         return [np.sort(np.concatenate([pieces[shard] for shard in mine])) for mine in owned]
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class ClassPartition:
     """Few classes to a client, in amounts drawn from a normal distribution. FedCompass, Algorithm 4.
 
@@ -153,7 +153,7 @@ class ClassPartition:
         return amounts
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class DualDirichlet:
     """Client sizes from one Dirichlet distribution, class shares from another. FedCompass, Algorithm 5.
 
@@ -190,7 +190,7 @@ class DualDirichlet:
         return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class LabelDirichlet:
     """Each class divided among all clients by its own draw of Dir(`alpha`, ..., `alpha`).
 
@@ -219,7 +219,7 @@ class LabelDirichlet:
         return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class Natural:
     """One client per natural group (hospital, user), in the order of the group numbers, without chance."""
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from offbeat.core.errors import UsageError
-from offbeat.core.streams import Draws, Purpose
+from offbeat.core.streams import Purpose, StreamCursor
 from offbeat.world.channel import Radio
 from offbeat.world.laws import PerClient, of_client
 from offbeat.world.world import World
@@ -27,7 +27,7 @@ class _Client(Struct, gc=False):
     down: float
 
 
-class Outcome(Struct, frozen=True, gc=False):
+class TaskOutcome(Struct, frozen=True, gc=False):
     """How a task goes, in seconds: `down` for the model, `per_step`, `up` for the update.
 
     `latency` is that of a message without a model, each way. `lost` is the share of its time after which
@@ -64,7 +64,7 @@ class Population:
     """The clients of a world under a seed."""
 
     def __init__(self, world: World, seed: int) -> None:
-        self._world, self._draws = world, Draws(seed)
+        self._world, self._draws = world, StreamCursor(seed)
         self._known: dict[int, _Client] = {}
         self._radio = Radio(world.channel, seed) if world.channel else None
         self._varies = bool(world.jitter or world.change or world.per_task)
@@ -74,7 +74,7 @@ class Population:
         self._drops_out = world.availability.dropout != 0
         self._free = world.network.free
 
-    def task(self, client: int, bits: int) -> Outcome:
+    def task(self, client: int, bits: int) -> TaskOutcome:
         """Give a client its next task, with so many bits each way."""
         known = self._known.get(client)
         if known is None:
@@ -85,7 +85,7 @@ class Population:
             per_step = self._vary(client, number, known, per_step)
         lost = self._lost(client, number) if self._drops_out else 1.0
         if self._free:
-            return Outcome(per_step, lost=lost)
+            return TaskOutcome(per_step, lost=lost)
         return self._over_the_network(client, number, known, bits, per_step, lost)
 
     def _lost(self, client: int, number: int) -> float:
@@ -170,10 +170,10 @@ class Population:
 
     def _over_the_network(
         self, client: int, number: int, known: _Client, bits: int, per_step: float, lost: float
-    ) -> Outcome:
+    ) -> TaskOutcome:
         down = known.latency + (bits / known.down if known.down else 0.0)
         up = known.latency + (bits / known.up if known.up else 0.0)
         delay = self._world.network.delay
         if delay is not None:
             up += delay.draw(self._draws.at(Purpose.NETWORK, client, number + 1))
-        return Outcome(per_step, down, up, known.latency, lost)
+        return TaskOutcome(per_step, down, up, known.latency, lost)

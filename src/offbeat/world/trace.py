@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, explain
+from offbeat.core.validation import did_you_mean, format_error
 from offbeat.world.availability import Availability, Chance, Interval
 from offbeat.world.laws import NonNegative, Positive, Share
 from offbeat.world.network import Network
@@ -227,7 +227,7 @@ def _number(column: str, cell: str) -> float:
     try:
         return _CHECKS[column](cell)
     except ValidationError as error:
-        raise UsageError(f"{column}{explain(error).removeprefix('value')}") from None
+        raise UsageError(f"{column}{format_error(error).removeprefix('value')}") from None
 
 
 def _is_number(text: str) -> bool:

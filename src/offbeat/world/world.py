@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import CLOSED
+from offbeat.core.validation import STRICT
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
 from offbeat.world.laws import Constant, Law, Positive, Share, check_length
@@ -17,7 +17,7 @@ OfTasks = Annotated[list[Positive], Field(min_length=1)]
 Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Positive
 
 
-@dataclass(frozen=True, config=CLOSED)
+@dataclass(frozen=True, config=STRICT)
 class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 

@@ -1,0 +1,77 @@
+"""Where clients are trained, and with how much memory: options of whatever simulates."""
+
+import os
+import re
+from typing import Annotated
+
+import typer
+
+from offbeat.core.errors import UsageError
+from offbeat.sim.executors.batched import Batched
+from offbeat.sim.executors.ray_cluster import OnRay
+
+WorkersOption = Annotated[
+    str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")
+]
+ExecutorOption = Annotated[
+    str,
+    typer.Option(
+        "--executor", metavar="local|batched|ray",
+        help="train on this machine, here many clients together, or on a Ray cluster",
+    ),
+]  # fmt: skip
+RayAddress = Annotated[
+    str | None,
+    typer.Option(
+        "--ray-address", metavar="ADDRESS",
+        help="HOST:PORT of the Ray cluster's head, or auto; without it: $RAY_ADDRESS, or Ray here",
+    ),
+]  # fmt: skip
+ClientMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--client-memory", metavar="SIZE",
+        help="memory for what a run's clients keep, such as 512MB; the rest goes to files; without it: all",
+    ),
+]  # fmt: skip
+_UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
+
+
+def trainers(
+    workers: str, executor: str, address: str | None, share: int = 1
+) -> tuple[int, Batched | OnRay | None]:
+    """How many worker processes, or which other executor; on Ray, no number of workers means all CPUs."""
+    if executor not in ("local", "batched", "ray"):
+        raise UsageError(f"--executor {executor} is unknown: give local, batched or ray")
+    if executor == "ray":
+        count = 0 if workers == "auto" else count_of("--workers", workers, least=0)
+        return 0, OnRay(address, count or None, share)
+    if address is not None:
+        raise UsageError(f"--ray-address {address} is not allowed without --executor ray")
+    if executor == "batched" and workers != "0":
+        raise UsageError(
+            f"--workers {workers} is not allowed with --executor batched: it trains in this process"
+        )
+    return count_of("--workers", workers, least=0), Batched() if executor == "batched" else None
+
+
+def count_of(option: str, text: str, least: int = 1) -> int:
+    """A number of processes, at least so many; all processors for auto."""
+    if text == "auto":
+        return os.cpu_count() or 1
+    if not text.isdecimal() or int(text) < least:
+        raise UsageError(f"{option} {text} is not allowed: give a number from {least}, or auto")
+    return int(text)
+
+
+def memory_size(option: str, text: str | None) -> int | None:
+    """Bytes of a size such as 512MB; None stays None."""
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?) *([A-Z]*)", text.strip().upper(), re.ASCII)
+    if match is None or match[2] not in _UNITS:
+        raise UsageError(
+            f"{option} {text} is not allowed: give bytes, or a number with KB, MB, GB, KiB, MiB or GiB, "
+            "such as 512MB"
+        )
+    return int(float(match[1]) * _UNITS[match[2]])

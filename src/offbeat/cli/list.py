@@ -1,0 +1,93 @@
+"""The commands that list what there is: algorithms, recipes."""
+
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from offbeat.algorithms import ALGORITHMS, Factory
+from offbeat.algorithms.describe import Part, driver_needs, made_with_defaults, parts, short_paper
+from offbeat.cli.console import out
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.features import describe
+from offbeat.core.validation import did_you_mean
+from offbeat.recipes.load import built_in, load_recipe
+
+NOTHING = "nothing: weighted sums of updates are enough"
+
+
+def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+    """List the algorithms and what they need, or one with its paper, its options and its parts."""
+    if name is None:
+        show_algorithms(out)
+    elif name in ALGORITHMS:
+        show_algorithm(out, ALGORITHMS[name])
+    else:
+        raise UsageError(f"algorithm {name} is unknown{did_you_mean(name, ALGORITHMS)}")
+
+
+def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
+    """List the built-in recipes, or print one to start your own from."""
+    known = built_in()
+    if name is not None:
+        if name not in known:
+            raise UsageError(f"recipe {name} is not built in{did_you_mean(name, known)}")
+        print(known[name].read_text(encoding="utf-8"), end="")  # noqa: T201
+        return
+    table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
+    for recipe in known:
+        table.add_row(recipe, load_recipe(recipe).title)
+    out.print(table)
+
+
+def show_algorithms(out: Console) -> None:
+    """Every algorithm on a line or two."""
+    table = _table("algorithm", "what it does", "paper", "needs of its driver")
+    for factory in ALGORITHMS.values():
+        made = made_with_defaults(factory)
+        needs = ", ".join(driver_needs(made)) or "–" if isinstance(made, Algorithm) else f"? ({made})"
+        _row(table, factory.name, factory.summary, short_paper(factory.paper), needs)
+    out.print(table)
+
+
+def show_algorithm(out: Console, factory: Factory[...]) -> None:
+    """One algorithm: its paper, its options, its parts, its needs."""
+    made = made_with_defaults(factory)
+    for text in (f"{factory.name}: {factory.summary}", factory.paper, "", factory.description, ""):
+        out.print(text, markup=False, soft_wrap=True)
+    options = _table("option", "default", "allowed", "meaning")
+    for option in factory.hyperparameters:
+        _row(options, option.name, option.default, option.allowed, option.meaning)
+    out.print(options)
+    out.print("")
+    if not isinstance(made, Algorithm):
+        out.print(f"It cannot be made with its defaults: {made}", markup=False, soft_wrap=True)
+        return
+    _show_parts(out, parts(made))
+    out.print("")
+    needs = driver_needs(made)
+    out.print("needs of its driver, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
+    for feature in needs:
+        out.print(f"  {feature}: {describe(feature)}", markup=False, soft_wrap=True)
+
+
+def _show_parts(out: Console, listed: list[Part]) -> None:
+    table = _table("part", "as its defaults make it", "what it is", "can be exchanged for")
+    for part in listed:
+        _row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)
+    out.print(table)
+
+
+def _table(*heads: str) -> Table:
+    """A table whose cells break into lines where it is narrow, all but the first of each row."""
+    table = Table(*heads, box=None, padding=(0, 2, 0, 0))
+    table.columns[0].no_wrap = True
+    return table
+
+
+def _row(table: Table, *cells: str) -> None:
+    """A row of plain text, in which brackets mean nothing."""
+    table.add_row(*map(Text, cells))

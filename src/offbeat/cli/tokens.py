@@ -1,0 +1,48 @@
+"""The commands that let sites in, and people look: tokens."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli.console import out
+from offbeat.cli.options import StateDirectory, file_option
+from offbeat.cli.state_dir import PAGE_TOKEN, TOKENS, make_directory
+from offbeat.core.errors import UsageError
+
+
+def enrol(
+    site: Annotated[str, typer.Argument(metavar="SITE", help="the site's name")],
+    state: Annotated[
+        Path | None, typer.Option("--state", metavar="DIR", help="the run's directory; its tokens.json")
+    ] = None,
+    tokens: Annotated[Path | None, file_option("--tokens", "the tokens' file, instead of --state")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="the site's last token stays good beside the new one")
+    ] = False,
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="make the site's tokens worthless instead")
+    ] = False,
+) -> None:
+    """Make a token for a site and print it: it is kept nowhere, only its hash is."""
+    from offbeat.net.auth import tokens as files
+
+    if (state is None) == (tokens is None):
+        raise UsageError("give --state DIR or --tokens FILE: one of them")
+    if revoke and keep:
+        raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
+    path = tokens or Path(state or "") / TOKENS
+    if revoke:
+        files.revoke(path, site)
+        out.print(f"{site} has no token any more", markup=False)
+    else:
+        make_directory(path.parent)
+        print(files.enrol(path, site, keep=keep))  # noqa: T201
+
+
+def dashboard_token(state: StateDirectory) -> None:
+    """Make the token of a run's live page and print it; the one before is no longer good."""
+    from offbeat.net.auth.access import make_token
+
+    make_directory(state)
+    print(make_token(state / PAGE_TOKEN))  # noqa: T201

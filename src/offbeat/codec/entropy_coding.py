@@ -1,0 +1,94 @@
+"""Which r of d coordinates: a Golomb code of the gaps, close to log2 C(d, r) bits.
+
+Of the coordinates and those left out, the fewer are coded, n ≤ d/2 of them. If each is in with probability
+p = n/d, the gaps between them are geometric, and the best code that gives each gap whole bits is Golomb's
+with m ≈ ln 2 / p: a gap g is ⌊g/m⌋ in unary and g mod m in truncated binary. For m = 1 this is the bitmap.
+
+Here the parts of all gaps come one after the other, so that none has to be read before the next: a section
+of the remainders' leading bits, one of the last bit of those that have one more, and one of the unary
+numbers, q zeros and a one each. r and d are known to both sides, so m is too: it is computed with integers,
+and so the same on every machine. For p near 0.38 neither m = 1 nor m = 2 fits well: the code takes 4.4 %
+more than log2 C(d, r) there, and less elsewhere. No set takes more than n (1 + ⌈log2 m⌉) + (d − n)/m bits and
+three part-filled bytes, also where the indices are not spread evenly.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.codec.bitpacking import Reader, pack
+from offbeat.codec.selection import Indices
+from offbeat.core.codec import PayloadError
+
+
+def encode_indices(indices: Indices | None, size: int) -> bytes:
+    """Ascending indices below `size` as bytes; nothing if all are there (None) or none is."""
+    if indices is None:
+        return b""
+    if 2 * len(indices) > size:
+        indices = _others(indices, size)
+    n = len(indices)
+    if n == 0:
+        return b""
+    m = _parameter(n, size)
+    width, short = _binary(m)
+    quotients, rest = np.divmod(np.diff(indices, prepend=-1) - 1, m)
+    longer = rest >= short
+    rest[longer] += short
+    extra = (rest & 1)[longer] if m > 1 else rest[:0]
+    rest[longer] >>= 1
+    ends = np.cumsum(quotients + 1)
+    unary = np.zeros(int(ends[-1]), np.uint8)
+    unary[ends - 1] = 1
+    return pack(rest, width) + pack(extra, 1) + np.packbits(unary).tobytes()
+
+
+def decode_indices(reader: Reader, count: int, size: int) -> Indices | None:
+    """`count` ascending indices below `size`, from all that is left of the payload; None for all."""
+    n = min(count, size - count)
+    if n == 0:
+        reader.end()
+        return None if count else np.empty(0, np.int64)
+    m = _parameter(n, size)
+    width, short = _binary(m)
+    gaps = reader.numbers(n, width).astype(np.int64)
+    if m > 1:
+        longer = gaps >= short
+        extra = reader.numbers(int(np.count_nonzero(longer)), 1)
+        gaps[longer] = 2 * gaps[longer] + extra - short
+    gaps += m * _unary(reader, n, most=n + (size - n) // m)
+    gaps += 1
+    indices: Indices = np.cumsum(gaps) - 1
+    if indices[-1] >= size:
+        raise PayloadError(f"the payload has index {indices[-1]}: the vector has {size} values")
+    return indices if n == count else _others(indices, size)
+
+
+def _unary(reader: Reader, count: int, most: int) -> Indices:
+    """`count` unary numbers from all that is left, which together have at most `most` bits."""
+    length = reader.left
+    if length > (most + 7) // 8:
+        raise PayloadError(f"the payload is too long: {length} bytes left for at most {most} bits")
+    ends = np.flatnonzero(np.unpackbits(np.frombuffer(reader.take(length), np.uint8)))
+    if len(ends) != count or length != ends[-1] // 8 + 1:
+        raise PayloadError(f"the payload's {length} last bytes are not {count} gaps between indices")
+    return np.diff(ends, prepend=-1) - 1
+
+
+def _parameter(n: int, size: int) -> int:
+    """m = ⌈−log(2 − p) / log(1 − p)⌉ with p = n/size (Gallager and Van Voorhis 1975), to 1 % of a unit.
+
+    Its expansion at small p is ln 2 / p − (1 + ln 2)/2.
+    """
+    return max(1, -(-(69_315 * size - 84_657 * n) // (100_000 * n)))
+
+
+def _binary(m: int) -> tuple[int, int]:
+    """Truncated binary of numbers below m: the bits they all have, and how many have no more."""
+    return max(0, (m - 1).bit_length() - 1), (1 << (m - 1).bit_length()) - m
+
+
+def _others(indices: Indices, size: int) -> Indices:
+    """The coordinates that are not among the indices."""
+    out: npt.NDArray[np.bool_] = np.ones(size, np.bool_)
+    out[indices] = False
+    return np.flatnonzero(out)

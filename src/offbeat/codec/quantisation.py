@@ -1,0 +1,58 @@
+"""The ν-level random quantiser of QSGD (Alistarh et al. 2017), as Hu, Chen and Larsson use it.
+
+    Q(u_i) = ‖u‖₂ sign(u_i) Z ,    Z = (z + 1)/ν with probability ν|u_i|/‖u‖₂ − z, else z/ν ,
+    z = ⌊ν |u_i| / ‖u‖₂⌋ .
+
+E[Q(u)] = u, and E‖Q(u) − u‖² ≤ r ‖u‖²/(4ν²) for r values: each Z has a variance of at most 1/(4ν²). What is
+sent of a value is its signed level sign(u_i) ν Z, an integer from −ν to ν. A zero vector gives zeros.
+
+The norm is rounded to float32 before the levels are drawn, so the expectation holds for the norm sent. The
+draw is z + [U < x − z] = ⌊x + U⌋ with x = ν |u_i| / ‖u‖₂ and U uniform in [0, 1).
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.codec.validation import Floats, pieces
+from offbeat.core.errors import UsageError
+
+Levels = npt.NDArray[np.signedinteger]
+MOST_LEVELS = 2**15 - 1
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def norm_of(values: Floats) -> float:
+    """‖u‖₂, rounded to float32; never less than any |u_i|."""
+    squares = sum(float(np.sum(np.square(values[p], dtype=np.float64))) for p in pieces(len(values)))
+    norm = float(np.sqrt(squares))
+    if norm > LARGEST:
+        raise UsageError(f"a vector of norm {norm:.4g} cannot be encoded: the norm is sent as float32")
+    return float(np.float32(norm))
+
+
+def quantise(values: Floats, levels: int, generator: np.random.Generator) -> tuple[float, Levels]:
+    """The norm and the signed levels; draws one number a value, none for a zero vector."""
+    norm = norm_of(values)
+    signed = narrow(np.zeros(len(values), np.int8), levels)
+    if norm == 0.0:
+        return norm, signed
+    for piece in pieces(len(values)):
+        x = values[piece].astype(np.float64)
+        x *= levels / norm
+        drawn = np.floor(np.abs(x) + generator.random(len(x)))
+        signed[piece] = np.copysign(np.minimum(drawn, levels), x)  # x + U may round up to ν + 1
+    return norm, signed
+
+
+def narrow(signed: Levels, levels: int) -> Levels:
+    """Signed levels from −ν to ν in as few bytes as they need."""
+    return signed.astype(np.int8 if levels < 2**7 else np.int16, copy=False)
+
+
+def dequantise(norm: float, signed: Levels, levels: int, scale: float = 1.0) -> Floats:
+    """scale · ‖u‖₂ · level / ν as float32."""
+    values = np.empty(len(signed), np.float32)
+    step = scale * norm / levels
+    for piece in pieces(len(signed)):
+        values[piece] = step * signed[piece].astype(np.float64)
+    return values

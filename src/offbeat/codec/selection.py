@@ -1,0 +1,60 @@
+"""Which coordinates are kept: r of d at random, or the r largest; their indices ascend."""
+
+import numpy as np
+import numpy.typing as npt
+
+from offbeat.codec.validation import Floats, pieces
+
+Indices = npt.NDArray[np.int64]
+BLOCK = 1 << 18
+
+
+def random_subset(size: int, count: int, generator: np.random.Generator) -> Indices:
+    """`count` of `size` coordinates, each such set with the same probability.
+
+    How many fall into each block of coordinates is multivariate hypergeometric; given that, each block's are
+    uniform in it. So no permutation of `size` numbers is needed, and nothing is sorted but within a block.
+    """
+    starts = np.arange(0, size, BLOCK)
+    sizes = np.minimum(BLOCK, size - starts)
+    counts = generator.multivariate_hypergeometric(sizes, count, method="marginals")
+    chosen = np.empty(count, np.int64)
+    at = 0
+    for start, n, k in zip(starts.tolist(), sizes.tolist(), counts.tolist(), strict=True):
+        if k:
+            chosen[at : at + k] = _within(n, k, generator)
+            chosen[at : at + k] += start
+            at += k
+    return chosen
+
+
+def _within(size: int, count: int, generator: np.random.Generator) -> Indices:
+    """A random subset of one block, drawn as what it leaves out where that is less."""
+    inverted = 2 * count > size
+    drawn = generator.choice(size, size - count if inverted else count, replace=False, shuffle=False)
+    if 16 * count < size:
+        return np.sort(drawn)
+    marked = np.full(size, inverted)
+    marked[drawn] = not inverted
+    return np.flatnonzero(marked)
+
+
+def largest(values: Floats, count: int) -> Indices:
+    """The `count` coordinates of largest |u|; of equal ones, those that come first."""
+    if count == 0:
+        return np.empty(0, np.int64)
+    sizes = np.abs(values)
+    bound = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
+    chosen = np.empty(count, np.int64)
+    above = sum(int(np.count_nonzero(sizes[piece] > bound)) for piece in pieces(len(sizes)))
+    ties, at = count - above, 0
+    for piece in pieces(len(sizes)):
+        mask = sizes[piece] > bound
+        if ties:
+            equal = np.flatnonzero(sizes[piece] == bound)[:ties]
+            mask[equal] = True
+            ties -= len(equal)
+        here = np.flatnonzero(mask)
+        chosen[at : at + len(here)] = here + piece.start
+        at += len(here)
+    return chosen

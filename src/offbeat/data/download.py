@@ -1,0 +1,132 @@
+"""Raw dataset files from their official places, on explicit call only: nothing else here uses the network."""
+
+import hashlib
+import http.client
+import os
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.data.heart_disease import FILES as HEART_FILES
+from offbeat.data.images import IDX_FILES
+from offbeat.data.paths import data_root
+
+_TIMEOUT = 60.0  # seconds without a byte
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Remote:
+    """The files of a dataset: where they are, where they go, how large one may be (bytes), their MD5."""
+
+    address: str
+    folder: str
+    files: dict[str, str | None]
+    limit: int
+
+
+# The MD5 sums only tell a damaged download from a whole one.
+_REMOTES = {
+    "mnist": _Remote(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        "mnist/raw",
+        dict(
+            zip(
+                (f"{name}.gz" for name in IDX_FILES),
+                (
+                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+                    "d53e105ee54ea40749a09fcbcd1e9432",
+                    "9fb629c4189551a2d022fa330f9573f3",
+                    "ec29112dd5afa0611ce80d1b7f02629c",
+                ),
+                strict=True,
+            )
+        ),
+        64 << 20,
+    ),
+    "fashion_mnist": _Remote(
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
+        "fashion_mnist/raw",
+        dict(
+            zip(
+                (f"{name}.gz" for name in IDX_FILES),
+                (
+                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+                    "25c81989df183df01b3e8a0aad5dffbe",
+                    "bef4ecab320f06d8554ea6380940ec79",
+                    "bb300cfdad3c16e7a12a480ee83cd310",
+                ),
+                strict=True,
+            )
+        ),
+        64 << 20,
+    ),
+    "heart_disease": _Remote(
+        "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/",
+        "heart_disease",
+        dict.fromkeys(HEART_FILES),
+        1 << 20,
+    ),
+}
+
+FETCHABLE: tuple[str, ...] = tuple(_REMOTES)
+"""The names `fetch` knows."""
+
+
+def fetch(name: str, *, root: Path | None = None) -> Path:
+    """Download the raw files of `name` (one of `FETCHABLE`) that are not there yet; returns their folder.
+
+    `root` is the data directory (None: OFFBEAT_DATA, else ~/.cache/offbeat). A file appears under its name
+    only when it is whole. Raises `UsageError` for a name with nothing to fetch, and `RunError` when a
+    download fails, is too large or is damaged, or cannot be written.
+    """
+    if name not in _REMOTES:
+        why = "comes with scikit-learn" if name == "digits" else "has no files to fetch"
+        raise UsageError(f"dataset {name!r} {why}; fetch knows: {', '.join(FETCHABLE)}")
+    remote = _REMOTES[name]
+    folder = data_root(root) / remote.folder
+    for file, md5 in remote.files.items():
+        if (folder / file).is_file():
+            continue
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            _download(remote.address + file, folder / file, remote.limit, md5)
+        except (OSError, http.client.HTTPException, _DamagedError) as error:
+            raise RunError(
+                f"dataset {name!r}: {remote.address + file} could not be fetched ({error}); "
+                f"put the file in {folder} by hand"
+            ) from error
+    return folder
+
+
+class _DamagedError(Exception):
+    """What arrived is not the file."""
+
+
+def _download(url: str, target: Path, limit: int, md5: str | None) -> None:
+    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
+            digest, size = _copy(response, out, limit)
+            announced = response.headers.get("Content-Length")
+        if announced is not None and int(announced) != size:
+            raise _DamagedError(f"{size} bytes arrived of {announced}")
+        if md5 is not None and digest != md5:
+            raise _DamagedError(f"its MD5 is {digest}, not {md5}")
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _copy(source: IO[bytes], out: IO[bytes], limit: int) -> tuple[str, int]:
+    """Copy at most `limit` bytes; returns their MD5 and number."""
+    digest, size = hashlib.md5(usedforsecurity=False), 0
+    while chunk := source.read(_CHUNK):
+        size += len(chunk)
+        if size > limit:
+            raise _DamagedError(f"it is larger than {limit} bytes")
+        digest.update(chunk)
+        out.write(chunk)
+    return digest.hexdigest(), size

@@ -1,0 +1,41 @@
+"""Where raw dataset files lie, and what is said when they do not."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from offbeat.core.errors import UsageError
+
+ENVIRONMENT_VARIABLE = "OFFBEAT_DATA"
+
+
+def data_root(root: Path | None = None) -> Path:
+    """The data directory: `root`, else the environment's OFFBEAT_DATA, else ~/.cache/offbeat."""
+    if root is not None:
+        return Path(root)
+    named = os.environ.get(ENVIRONMENT_VARIABLE)
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "offbeat"
+
+
+def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) -> list[Path]:
+    """The path of each of `names` in `folder`, in order; with `gz`, `name.gz` does where `name` is not.
+
+    Raises `UsageError` naming the files that are missing, the folder, and how to move it.
+    """
+    found = {name: _find(folder, name, gz=gz) for name in names}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        plural = f"{len(missing)} files" if len(missing) > 1 else "file"
+        raise UsageError(
+            f"dataset {dataset!r} is not in {folder}: put the {plural} {', '.join(missing)} there"
+            f"{' (plain or with .gz)' if gz else ''}, or set {ENVIRONMENT_VARIABLE} to the directory that "
+            f"holds {dataset}/, or call offbeat.data.download.fetch({dataset!r}) where the network allows"
+        )
+    return [path for path in found.values() if path is not None]
+
+
+def _find(folder: Path, name: str, *, gz: bool) -> Path | None:
+    for candidate in (name, f"{name}.gz") if gz else (name,):
+        if (folder / candidate).is_file():
+            return folder / candidate
+    return None

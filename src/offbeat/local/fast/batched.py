@@ -1,0 +1,280 @@
+"""Training tasks of many clients together, step by step.
+
+Each task's batches come from its own stream, so it is the training that `TorchLearner.train` does, but for
+the order in which numbers are added: results agree up to rounding. A client's learning rate and the size of
+its batch are in the weights of its samples' losses, so one step serves clients at different rates.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.func import vmap
+from torch.nn import functional
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from offbeat.core.buffers import unwrap_buffers
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+from offbeat.core.streams import Purpose, StreamCursor
+from offbeat.local.batches import batch_table
+from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, samples_of
+from offbeat.local.learner import Loss, TorchLearner
+from offbeat.local.objectives import Plain, Proximal
+
+BatchedTask = tuple[LocalTask, Model]
+
+_ROUNDING = 1e-2
+_SAMPLES = "modules and losses that treat each sample by itself, along the first dimension"
+
+
+class BatchedTrainer:
+    """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
+
+    def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
+        objective = unwrap_buffers(
+            objective
+        )  # a model with buffers is refused, and one without has none to keep
+        _check(learner, objective)
+        _probe(learner)
+        self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
+        self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
+        self._loss = differentiated(learner.loss)
+        self._stacked = BatchedModule(self._ready.bench.module, clients)
+        x, module = self._ready.x, self._ready.bench.module
+        some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
+        self._size = samples_of(module, some, learner.training.batch_size)
+        self._samples = x.new_empty(clients * self._size, *x.shape[1:])
+
+    def train(self, jobs: Sequence[BatchedTask]) -> list[LocalResult]:
+        """The tasks' results in their order; none of them merges a model in mid-task."""
+        longest = sorted(jobs, key=lambda job: -job[0].steps)  # who is done leaves at the end
+        results = dict(zip((task.task for task, _ in longest), self._train(longest), strict=True))
+        return [results[task.task] for task, _ in jobs]
+
+    def _train(self, jobs: Sequence[BatchedTask]) -> list[LocalResult]:
+        stacked, ready, training = self._stacked, self._ready, self._training
+        tasks, bases = zip(*jobs, strict=True)
+        plan = self._plan(tasks)
+        stacked.load([base.values for base in bases])
+        rates = [training.rate(task.base, task.lr_factor) for task in tasks]
+        rate = torch.tensor(rates, device=plan.weights.device)
+        sgd = _Sgd(rate, training.momentum, training.weight_decay, self._mu, stacked.slots)
+        losses = torch.zeros_like(plan.weights)
+        rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
+        scaled = plan.steps(plan.weights * rate.unsqueeze(1))
+        room = {active: self._samples[: active * self._size] for active in set(plan.active)}
+        found = []
+        for step, active in enumerate(plan.active):
+            stacked.activate(active)
+            x = torch.index_select(ready.x, 0, rows[step], out=room[active])
+            output = stacked(ready.bench.laid_out(x))
+            each, gradient = self._loss(output.detach(), labels[step], scaled[step])
+            stacked.backward(output, gradient)
+            sgd.step(stacked.gradients())
+            found.append(each)
+        torch._foreach_copy_(kept, found)
+        total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
+        return [
+            LocalResult(
+                stacked.flat(i).to("cpu").sub_(base.values), base.integers, {"loss": loss / task.steps}, lr
+            )
+            for i, (task, base, loss, lr) in enumerate(zip(tasks, bases, total, rates, strict=True))
+        ]
+
+    def _plan(self, tasks: Sequence[LocalTask]) -> "_BatchPlan":
+        """Which samples each step of each task sees; tasks come with the longest first."""
+        size, steps = self._training.batch_size, tasks[0].steps
+        positions = np.full((steps, len(tasks), self._size), -1, dtype=np.int64)
+        rows = np.empty_like(positions)
+        draws = {seed: StreamCursor(seed) for seed in {task.seed for task in tasks}}
+        for i, task in enumerate(tasks):
+            own = self._data.client_indices(task.client).numpy()
+            generator = draws[task.seed].at(Purpose.TRAIN, task.client, task.task)
+            positions[: task.steps, i, :size] = batch_table(generator, len(own), size, task.steps)
+            rows[:, i] = own[positions[:, i]]  # where there is no sample, the client's last
+        there = positions >= 0
+        weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
+        active = [sum(task.steps > step for task in tasks) for step in range(steps)]
+        device = self._training.device
+        return _BatchPlan(_sent(rows, device), _sent(weights, device), active)
+
+
+@dataclass(frozen=True)
+class _BatchPlan:
+    """Samples as `rows` of the train set, and the `weights` of their losses, both [steps, tasks, samples].
+
+    A task's weights sum to one at each of its steps. `active` is how many tasks are at work at each step.
+    """
+
+    rows: Tensor
+    weights: Tensor
+    active: list[int]
+
+    def steps(self, table: Tensor) -> list[Tensor]:
+        """Each step's part of a table [steps, tasks, samples] for the tasks at work, flat."""
+        _, tasks, size = table.shape
+        rows = table.flatten(1).unbind()
+        return [
+            row if active == tasks else row[: size * active]
+            for row, active in zip(rows, self.active, strict=True)
+        ]
+
+
+def _sent(array: npt.NDArray[Any], device: str) -> Tensor:
+    """An array on a device; on its way to a GPU, nothing waits for it."""
+    tensor = torch.from_numpy(array)
+    pinned = tensor.pin_memory() if device.startswith("cuda") else tensor
+    return pinned.to(device, non_blocking=True)
+
+
+class _Sgd:
+    """SGD and the proximal term; gradients come times each client's `rate`, [clients]."""
+
+    def __init__(
+        self, rate: Tensor, momentum: float, decay: float, mu: float, slots: Sequence[ParameterSlots]
+    ) -> None:
+        self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
+        self._shrinks, self._anchored = bool(decay or mu), bool(mu)
+        self._anchors = {s: s.values[: len(rate)].clone() for s in slots if s.trains} if mu else {}
+        rooms = {s: ParameterSlots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
+        self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
+
+    def step(self, gradients: Mapping[ParameterSlots, Sequence[Gradient]]) -> None:
+        """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
+        for slots in self._anchors or gradients:  # the proximal term gives each that is not frozen a gradient
+            values, parts = slots.active, gradients.get(slots, ())
+            if not self._momentum:
+                self._add(values, -1.0, slots, parts)
+            else:
+                velocity = self._velocity[slots][: len(values)].mul_(self._momentum)
+                self._add(velocity, 1.0, slots, parts)
+                values -= velocity
+
+    def _add(self, target: Tensor, sign: float, slots: ParameterSlots, parts: Sequence[Gradient]) -> None:
+        """target := target + sign · rate (g + decay w + mu (w − w_o))."""
+        values = slots.active
+        if self._shrinks:
+            target.addcmul_(values, _beside(self._pull, values), value=sign)
+        if self._anchored:
+            target.addcmul_(self._anchors[slots][: len(target)], _beside(self._mu, values), value=-sign)
+        for part in parts:
+            part.add_to(target, sign)
+
+
+def _beside(numbers: Tensor, values: Tensor) -> Tensor:
+    """One number a client, to multiply the client's values with."""
+    return numbers[: len(values)].view(-1, *[1] * (values.ndim - 1))
+
+
+Differentiated = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""(output, target, weights) to each sample's loss, and the gradient of their weighted sum by the output."""
+
+
+def differentiated(loss: Loss) -> Differentiated:
+    """A loss that is a mean over the batch, sample by sample."""
+    if loss is functional.cross_entropy:
+        return cross_entropy
+    per_sample = vmap(lambda output, target: loss(output.unsqueeze(0), target.unsqueeze(0)))
+
+    def by_autograd(output: Tensor, target: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        output.requires_grad_()
+        each = per_sample(output, target)
+        (gradient,) = torch.autograd.grad(each, output, weights)
+        return each.detach(), gradient
+
+    return by_autograd
+
+
+def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """The cross entropy of scores [samples, classes], differentiated.
+
+    Samples lie side by side meanwhile, where a sum over few classes takes a fraction of the time. Only what
+    rounds alike for any number of samples serves: `softmax` along the first dimension does not.
+    """
+    labels = labels.unsqueeze(0)
+    logs = torch.log_softmax(scores.t().contiguous(), 0)
+    each = logs.gather(0, labels).squeeze(0).neg_()
+    gradient = logs.exp_().mul_(weights).scatter_add_(0, labels, weights.neg().unsqueeze(0))
+    return each, gradient.t()
+
+
+# ---- what it cannot train ----
+
+
+def _check(learner: TorchLearner, objective: Objective) -> None:
+    """Refuse what is known not to work; `_probe` finds the rest."""
+    if type(objective) not in (Plain, Proximal):
+        raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
+    if learner.training.optimizer != "sgd":
+        raise _refused(f"optimizer = {learner.training.optimizer!r}", "'sgd'")
+    module = learner.prepare().bench.module
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm) or (isinstance(layer, _DropoutNd) and layer.p > 0):
+            raise _refused(f"a model with {type(layer).__name__}", "models without dropout or batch norm")
+    if (buffer := next(module.named_buffers(), None)) is not None:
+        raise _refused(f"a model with a buffer ({buffer[0]})", "models of parameters only")
+    for name, parameter in module.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise _refused(f"a model with {name} in {parameter.dtype}", "torch.float32")
+    if next(module.parameters(), None) is None:
+        raise _refused("a model without parameters", "models that have some")
+
+
+def _refused(what: str, allowed: str) -> UsageError:
+    return UsageError(
+        f"executor batched cannot train {what}, only {allowed}: leave it out to train one task after another"
+    )
+
+
+def _probe(learner: TorchLearner) -> None:
+    """Compare the gradients of two made-up clients, together and apart: do they differ by more than rounding?
+
+    They do where a module or a loss mixes the samples of a batch, draws at random, or takes samples along
+    another dimension than the first.
+    """
+    ready, name = learner.prepare(), type(learner.prepare().bench.module).__name__
+    rows = torch.arange(2 * ALIGNED) * (len(ready.y) - 1) // (2 * ALIGNED)
+    x, y = ready.bench.laid_out(ready.x[rows]), ready.y[rows]
+    stacked = BatchedModule(ready.bench.module, 2)
+    generator = torch.Generator().manual_seed(0)
+    start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
+    noise = torch.randn(2, *start.shape, generator=generator)
+    stacked.load(list(start + noise * (0.5 * start + 0.01)))
+    with torch.random.fork_rng(devices=[]):
+        apart = _gradients_apart(stacked, learner, x, y)
+        try:
+            output = stacked(x)
+            weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
+            _, gradient = differentiated(learner.loss)(output.detach(), y, weights)
+            stacked.backward(output, gradient)
+        except Exception as error:
+            raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
+    together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}
+    for slots, parts in stacked.gradients().items():
+        for part in parts:
+            part.add_to(together[slots], 1.0)
+    found = torch.cat([gradient[i].flatten() for i in range(2) for gradient in together.values()])
+    if not (found - apart).norm() <= _ROUNDING * apart.norm():
+        raise _refused(f"{name} with this loss", _SAMPLES)
+
+
+def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y: Tensor) -> Tensor:
+    """The gradients of `stacked`'s two models as the learner would get them, flat, one after the other."""
+    found = []
+    for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
+        module = deepcopy(learner.prepare().bench.module).train()
+        with torch.no_grad():
+            for parameter, slots in zip(module.parameters(), stacked.slots, strict=True):
+                parameter.copy_(slots.values[i])
+        learner.loss(module(own_x), own_y).backward()  # type: ignore[no-untyped-call]
+        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+    return torch.cat([gradient.flatten() for gradient in found])

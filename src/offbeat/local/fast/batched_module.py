@@ -1,0 +1,308 @@
+"""One module for many clients: its parameters are stacked, and each client has a slot of its own.
+
+The samples of all clients go through the module as one batch. What has no parameters (activations, pooling,
+reshaping) runs as it is, once for all. A layer that has some knows whose samples are whose: a linear layer
+multiplies each client's by the client's own weights, in one batched multiplication; any other layer takes
+one client after the other on a CPU, where that is faster, and all at once by `torch.func.vmap` on a GPU.
+
+The gradient of a linear layer's weights is the product of two small matrices. It is never formed: the product
+is added to what it changes as it is computed, which spares writing and reading as much as the weights are.
+
+On a CPU, with one thread, a client's numbers do not depend on who is beside it. A matrix multiplication
+rounds differently at another address, so every slot begins at a multiple of 64 bytes. For the same reason a
+client has a multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32
+numbers at a time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not
+always fill them, a client has a multiple of 32.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.func import functional_call, vmap
+from torch.overrides import TorchFunctionMode
+
+ALIGNED = 16  # float32 numbers in 64 bytes
+
+
+def aligned(number: int, to: int = ALIGNED) -> int:
+    """The next multiple of 16, or of another number."""
+    return -(-number // to) * to
+
+
+class _Leftover(TorchFunctionMode):
+    """Looks whether any tensor that comes up has more numbers than fill pairs of registers: `seen`."""
+
+    seen = False
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Do it, and look at what comes of it."""
+        out = func(*args, **(kwargs or {}))
+        self.seen |= isinstance(out, Tensor) and out.numel() % (2 * ALIGNED) != 0
+        return out
+
+
+def samples_of(module: nn.Module, x: Tensor, batch: int) -> int:
+    """How many samples a client is to have for a batch of so many; `x` are 16 of the module's."""
+    with _Leftover() as leftover, torch.no_grad():
+        module(x)
+    return aligned(batch, 2 * ALIGNED if leftover.seen else ALIGNED)
+
+
+@dataclass(eq=False)
+class ParameterSlots:
+    """One parameter of all clients: `values` [clients, *shape], also as `flat`; `trains` unless frozen.
+
+    `active` is the part of `values` that belongs to the clients at work.
+    """
+
+    values: Tensor
+    flat: Tensor
+    trains: bool
+    active: Tensor
+
+    @classmethod
+    def like(cls, parameter: Tensor, clients: int) -> "ParameterSlots":
+        """Room for so many clients."""
+        size = parameter.numel()
+        flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
+        values = flat.view(clients, *parameter.shape)
+        return cls(values, flat, parameter.requires_grad, values)
+
+
+@dataclass(frozen=True)
+class Gradient:
+    """What a layer gives for its slots' gradient: a tensor, or the product of two."""
+
+    left: Tensor
+    right: Tensor | None = None
+
+    def add_to(self, target: Tensor, sign: float) -> None:
+        """target := target + sign · gradient."""
+        if self.right is None:
+            target.add_(self.left, alpha=sign)
+        else:
+            target.baddbmm_(self.left, self.right, alpha=sign)
+
+
+Take = Callable[[Tensor], object]
+"""What is done with the gradient that backward leaves in a leaf."""
+
+
+class BatchedModule:
+    """A module's twin for up to `clients` clients, of which the first `active` are at work.
+
+    `slots` are in the order of the module's parameters.
+    """
+
+    def __init__(self, module: nn.Module, clients: int) -> None:
+        self.clients = self.active = clients
+        module = deepcopy(module)
+        slots: dict[Tensor, ParameterSlots] = {
+            p: ParameterSlots.like(p, clients) for p in module.parameters()
+        }
+        self.slots = list(slots.values())
+        self._own = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))  # by client
+        self._device = next(module.parameters()).device
+        self._leaves: list[tuple[Tensor, Take]] = []
+        self._behind: dict[object, Take] = {}  # by the node that is all of a leaf's graph
+        self._found: dict[ParameterSlots, list[Gradient]] = {}
+        self._module = self._twin(module, slots, {}).train()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The outputs [active · samples, ...] of the first `active` clients' samples, client by client."""
+        output: Tensor = self._module(x)
+        return output
+
+    def activate(self, clients: int) -> None:
+        """The first so many clients are at work from now on."""
+        if clients != self.active:
+            self.active = clients
+            for slots in self.slots:
+                slots.active = slots.values[:clients]
+
+    def load(self, models: Sequence[Tensor]) -> None:
+        """Give each client its own flat parameters."""
+        device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
+        there = {model: torch.split(model.to(device), sizes) for model in models}
+        own = [flat for client in self._own[: len(models)] for flat in client]
+        torch._foreach_copy_(own, [part for model in models for part in there[model]])
+
+    def flat(self, client: int) -> Tensor:
+        """A copy of a client's flat parameters."""
+        return torch.cat(self._own[client])
+
+    def backward(self, output: Tensor, gradient: Tensor) -> None:
+        """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
+        take = self._behind.get(output.grad_fn)
+        if take is None:
+            output.backward(gradient)  # type: ignore[no-untyped-call]
+        else:
+            take(gradient)
+
+    def gradients(self) -> dict[ParameterSlots, list[Gradient]]:
+        """What backward has left for each slot, and forgets it."""
+        for leaf, take in self._leaves:
+            if leaf.grad is not None:
+                take(leaf.grad)
+        found, self._found, self._leaves, self._behind = self._found, {}, [], {}
+        return found
+
+    def found(self, slots: ParameterSlots, gradient: Gradient) -> None:
+        """Take a part of a slot's gradient in."""
+        self._found.setdefault(slots, []).append(gradient)
+
+    def opened(self, slots: ParameterSlots) -> Tensor:
+        """The active clients' values, for a layer whose gradient autograd forms."""
+        leaf = slots.active.detach().requires_grad_(slots.trains)
+        self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
+        return leaf
+
+    def watch(self, leaf: Tensor, take: Take) -> None:
+        """Give `take` the gradient that backward leaves in a leaf, if it does."""
+        self._leaves.append((leaf, take))
+
+    def nothing_but(self, output: Tensor, take: Take) -> None:
+        """Know that `output` is a leaf in another shape: its gradient goes to `take`."""
+        if output.grad_fn is not None:  # it has none where the module wants no gradient
+            self._behind[output.grad_fn] = take
+
+    def _twin(
+        self, module: nn.Module, slots: Mapping[Tensor, ParameterSlots], made: dict[nn.Module, nn.Module]
+    ) -> nn.Module:
+        """The module with the layers that have parameters of their own replaced, and all below them."""
+        if module not in made:
+            if type(module) is nn.Linear:
+                made[module] = _Linear(module, self, slots)
+            elif next(module.parameters(recurse=False), None) is not None:
+                made[module] = _Each(module, self, slots)
+            else:
+                made[module] = module
+                for name, child in list(module._modules.items()):  # a child may be there twice
+                    if child is not None:
+                        setattr(module, name, self._twin(child, slots, made))
+        return made[module]
+
+
+class _Each(nn.Module):
+    """A layer of any kind: each client's samples through it with the client's own parameters."""
+
+    def __init__(
+        self, layer: nn.Module, stacked: BatchedModule, slots: Mapping[Tensor, ParameterSlots]
+    ) -> None:
+        super().__init__()
+        self._layer, self._stacked = layer, stacked
+        self._slots = {
+            f"{path}.{name}".removeprefix("."): slots[parameter]
+            for path, module in layer.named_modules()
+            for name, parameter in module.named_parameters(recurse=False)
+        }
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[active · samples, ...] to [active · samples, ...]."""
+        values = {name: self._stacked.opened(slots) for name, slots in self._slots.items()}
+        clients = x.view(self._stacked.active, -1, *x.shape[1:])
+        return self.in_turn(values, clients) if x.device.type == "cpu" else self.at_once(values, clients)
+
+    def in_turn(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """One client after the other: [active, samples, ...] to [active · samples, ...]."""
+        each = zip(*(v.unbind() for v in values.values()), strict=True)
+        own = (dict(zip(values, tensors, strict=True)) for tensors in each)
+        return torch.cat([self._one(v, samples) for v, samples in zip(own, x.unbind(), strict=True)])
+
+    def at_once(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+        """The same for all clients together."""
+        return vmap(self._one)(dict(values), x).flatten(0, 1)
+
+    def _one(self, values: dict[str, Tensor], x: Tensor) -> Tensor:
+        output: Tensor = functional_call(self._layer, values, (x,), tie_weights=False)
+        return output
+
+
+class _Linear(nn.Module):
+    """A linear layer: all clients in one batched multiplication."""
+
+    def __init__(
+        self, layer: nn.Linear, stacked: BatchedModule, slots: Mapping[Tensor, ParameterSlots]
+    ) -> None:
+        super().__init__()
+        self._stacked = stacked
+        self._weight = slots[layer.weight]
+        self._bias = slots[layer.bias] if layer.bias is not None else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[active · samples, ..., inputs] to [active · samples, ..., outputs]."""
+        rows = x.contiguous().view(self._stacked.active, -1, x.shape[-1])
+        if x.requires_grad:
+            y: Tensor = _Multiply.apply(rows, self)  # type: ignore[no-untyped-call]
+            return _flat(y, x)
+        # Data: autograd begins behind the layer, which spares what a function of ours costs there.
+        y = self.multiply(rows).requires_grad_()
+        output, take = _flat(y, x), partial(self.differentiate, rows, back=False)
+        self._stacked.watch(y, take)
+        self._stacked.nothing_but(output, take)
+        return output
+
+    def multiply(self, x: Tensor) -> Tensor:
+        """y = x Wᵀ + b: [active, rows, inputs] to [active, rows, outputs], in either order in memory."""
+        weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
+        left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
+        if self._bias is None:
+            y = torch.bmm(left, right)
+        else:
+            y = torch.baddbmm(self._bias.active.unsqueeze(2 if few else 1), left, right)
+        return y.transpose(1, 2) if few else y
+
+    def _few(self, x: Tensor) -> bool:
+        """Are there fewer outputs than samples in x [active, samples, inputs]?"""
+        return self._weight.values.shape[1] < x.shape[1]
+
+    def differentiate(self, x: Tensor, d: Tensor, *, back: bool) -> Tensor | None:
+        """Leave the gradients of W and b, given that of y; returns that of x if it is wanted."""
+        few = self._few(x)  # then dᵀ x is faster with dᵀ laid out as such
+        d = d.reshape(*x.shape[:2], -1)
+        t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
+        d = t.transpose(1, 2)
+        if self._weight.trains:
+            self._stacked.found(self._weight, Gradient(t, x))
+        if self._bias is not None and self._bias.trains:
+            self._stacked.found(self._bias, Gradient(t.sum(2)))
+        if not back:
+            return None
+        weight = self._weight.active
+        if x.shape[2] == 1:  # here bmm rounds otherwise for one client than for two
+            return (d * weight.transpose(1, 2)).sum(2, keepdim=True)
+        return torch.bmm(d, weight)
+
+
+class _Multiply(torch.autograd.Function):
+    """A linear layer's part in autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: _Linear) -> Tensor:
+        """As `_Linear.multiply`."""
+        ctx.x, ctx.layer = x.detach(), layer
+        return layer.multiply(x)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor | None, None]:
+        """As `_Linear.differentiate`."""
+        return ctx.layer.differentiate(ctx.x, d, back=True), None
+
+
+def _flat(y: Tensor, x: Tensor) -> Tensor:
+    """A layer's y [active, rows, outputs] in the shape of its x, contiguous, for one client as for many."""
+    shape = [*x.shape[:-1], y.shape[2]]
+    if not y.is_contiguous():
+        return y.contiguous().view(shape)
+    # Unlike what `view` gives of a leaf, this may be written to, as activations in place do.
+    output: Tensor = torch.ops.aten._unsafe_view.default(y, shape)
+    return output

@@ -1,0 +1,102 @@
+"""A module that models are loaded into, trained in and read back from, over and over."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.core.model import Entry, Layout, Model
+from offbeat.vectors.pool import POOL
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a flat vector is cut into tensors."""
+
+    sizes: list[int]
+    shapes: list[tuple[int, ...]]
+
+    @classmethod
+    def of(cls, entries: Sequence[Entry]) -> "_Cut":
+        return cls([entry.size for entry in entries], [entry.shape for entry in entries])
+
+    def views(self, flat: Tensor) -> list[Tensor]:
+        """The tensors, without a copy."""
+        return [
+            part.view(shape)
+            for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)
+        ]
+
+
+class FlatModule:
+    """Keeps one module on its device, with its tensors in the order of the flat vectors."""
+
+    def __init__(self, module: nn.Module, device: str, channels_last: bool | None) -> None:
+        convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
+        supported = torch.device(device).type in ("cpu", "cuda")
+        self.channels_last = (convolutional and supported) if channels_last is None else channels_last
+        self.module = module.to(device)
+        if self.channels_last:
+            self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.layout = Layout.of(self.module)
+        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
+        self.trainable = [p for p in self.parameters if p.requires_grad]
+        self.frozen = [p for p in self.parameters if not p.requires_grad]
+        self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
+        self.float_names = [e.name for e in self.layout.section("parameter", "buffer")]
+        self.float_dtypes = [tensors[name].dtype for name in self.float_names]
+        self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
+        self.integers = [tensors[e.name] for e in self.layout.section("integer")]
+        self._device = device
+        self._float_cut = _Cut.of(self.layout.section("parameter", "buffer"))
+        self._integer_cut = _Cut.of(self.layout.section("integer"))
+        self._no_integers = torch.zeros(0, dtype=torch.int64)
+        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # room for `delta`
+        self._flat_views = self._float_cut.views(self._flat)
+        self.module.train()
+        persistent = self.module.state_dict(keep_vars=True)
+        self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
+
+    def load(self, model: Model) -> list[Tensor]:
+        """Write a model into the module; returns its parameters, shaped, as they were loaded (w_o)."""
+        values = model.values.to(self._device)
+        views = self.floats(values)
+        with torch.no_grad():
+            torch._foreach_copy_(self._floats, views)
+            for buffer, made in self._scratch:  # what travels with no model must not pass between tasks
+                buffer.copy_(made)
+            if self.integers:
+                found = self._integer_cut.views(model.integers.to(self._device))
+                for tensor, view in zip(self.integers, found, strict=True):
+                    tensor.copy_(view)
+        return views[: len(self.parameters)]
+
+    def tensors(self) -> list[Tensor]:
+        """Everything that training writes to, as it is now: parameters, and buffers of any kind."""
+        return [*self._floats, *self.integers, *(buffer for buffer, _ in self._scratch)]
+
+    def delta(self, base: Model) -> tuple[Tensor, Tensor]:
+        """The module's float tensors minus the base's, flat, and its integer buffers, flat; on the CPU."""
+        with torch.no_grad():
+            torch._foreach_copy_(self._flat_views, self._floats)
+            integers = self._no_integers
+            if self.integers:
+                integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).cpu()
+            return torch.sub(self._flat.cpu(), base.values, out=POOL.like(base.values)), integers
+
+    def floats(self, values: Tensor) -> list[Tensor]:
+        """A model's flat values, shaped as the parameters and floating buffers, without a copy."""
+        return self._float_cut.views(values)
+
+    def train(self) -> None:
+        """Set the module to training, in which it is most of the time: to tell each part takes a while."""
+        if not self.module.training:
+            self.module.train()
+
+    def laid_out(self, x: Tensor) -> Tensor:
+        """A batch in the memory layout the module works fastest with."""
+        if self.channels_last and x.ndim == 4:
+            return x.contiguous(memory_format=torch.channels_last)
+        return x

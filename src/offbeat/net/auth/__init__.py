@@ -1,0 +1,1 @@
+"""Who may connect: credentials, tokens, TLS files, revocation lists."""

@@ -1,0 +1,226 @@
+"""Who may speak: what a server asks of a site, and what a site shows.
+
+Beyond loopback the connection must be TLS and the site must prove its name: by a certificate that the
+server's client CA has signed (its common name, or its one DNS name, is the site's), by a token, or by both,
+which must then agree. Each rule can be turned off by a flag that says what it risks. On loopback, without
+credentials, a site says its own name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from offbeat.core.errors import UsageError
+from offbeat.net.address import is_loopback, split
+from offbeat.net.auth.revocation import RevocationList, serial
+from offbeat.net.auth.tokens import Tokens
+from offbeat.net.wire.fields import ProtocolError, is_name
+
+SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
+CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
+_MOST_TOKEN = 256
+PeerIdentity = Mapping[str, list[bytes]]
+"""The fields of a peer's certificate, under gRPC's words for them; none without TLS."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerCredentials:
+    """What a server shows and asks for; the files are PEM.
+
+    `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `revoked` is a file of the
+    serial numbers of those that no longer count, `tokens` is the file that `offbeat enrol` writes.
+    `insecure_plaintext` allows no TLS beyond loopback: everybody on the way can read and change everything,
+    tokens included. `insecure_any_name` allows sites without a credential beyond loopback: anybody may take
+    part, under any name.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    client_ca: Path | None = None
+    tokens: Path | None = None
+    insecure_plaintext: bool = False
+    insecure_any_name: bool = False
+    revoked: Path | None = None
+
+    def __post_init__(self) -> None:
+        _pair("tls-cert", self.certificate, "tls-key", self.key)
+        if self.client_ca is not None and self.certificate is None:
+            raise UsageError(f"client-ca = {self.client_ca}: it needs TLS, so give tls-cert and tls-key too")
+        if self.revoked is not None and self.client_ca is None:
+            raise UsageError(
+                f"revoked = {self.revoked}: only certificates are revoked so, so give client-ca too; a "
+                "site's tokens are revoked with offbeat enrol SITE --revoke"
+            )
+
+    def check(self, address: str) -> None:
+        """Whether a server may listen at this address so. Raises `UsageError`."""
+        if is_loopback(split(address)[0]):
+            return
+        if self.certificate is None and not self.insecure_plaintext:
+            raise UsageError(
+                f"listen = {address}: beyond loopback TLS is required; give tls-cert and tls-key, or "
+                "insecure-plaintext, with which everybody on the way can read and change everything"
+            )
+        if self.client_ca is None and self.tokens is None and not self.insecure_any_name:
+            raise UsageError(
+                f"listen = {address}: beyond loopback sites must prove who they are; give client-ca or "
+                "tokens, or insecure-any-name, with which anybody may take part under any name"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCredentials:
+    """What a site shows and asks for; the files are PEM.
+
+    `ca` signs the server's certificate (none: the authorities that the system trusts); `certificate` and
+    `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is the site's own word, which
+    counts where no proof is asked. `insecure_plaintext` allows no TLS beyond loopback; on loopback TLS is
+    used if `ca` or `certificate` is given.
+    """
+
+    name: str | None = None
+    token: str | None = None
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    insecure_plaintext: bool = False
+
+    def __post_init__(self) -> None:
+        _pair("certificate", self.certificate, "key", self.key)
+        if self.name is not None and not is_name(self.name):
+            raise UsageError(
+                f"name = {self.name!r}: a site's name has 1 to 63 letters, digits, dots, underscores and "
+                "hyphens of ASCII, and begins with a letter or digit"
+            )
+        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
+            raise UsageError("token: it has characters that no token has; give the line that enrol printed")
+        if self.insecure_plaintext and (self.ca or self.certificate):
+            raise UsageError(
+                "insecure-plaintext: with it neither ca nor certificate has a use; give one of them"
+            )
+
+    def __repr__(self) -> str:
+        """Without the token."""
+        shown = None if self.token is None else "…"
+        files = f"ca={self.ca}, certificate={self.certificate}, key={self.key}"
+        return f"SiteCredentials(name={self.name!r}, token={shown}, {files})"
+
+    def tls(self, address: str) -> bool:
+        """Whether the connection to this address is TLS."""
+        if self.insecure_plaintext:
+            return False
+        return not is_loopback(split(address)[0]) or self.ca is not None or self.certificate is not None
+
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What a call says of the site."""
+        name = () if self.name is None else ((SITE_KEY, self.name),)
+        return name if self.token is None else (*name, (TOKEN_KEY, f"Bearer {self.token}"))
+
+
+def pem(path: Path) -> bytes:
+    """A certificate or key file. Raises `UsageError` if there is none."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
+    if b"-----BEGIN " not in data:
+        raise UsageError(f"{path} is not a PEM file: it has no line with -----BEGIN")
+    return data
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedIdentity:
+    """A site that has proved its name; `valid` says whether what it has shown still counts."""
+
+    site: str
+    valid: Callable[[], bool]
+
+
+class Authenticator:
+    """Decides whose connection it is.
+
+    Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revoked one is.
+    """
+
+    def __init__(self, credentials: ServerCredentials) -> None:
+        self._certificates = credentials.client_ca is not None
+        self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
+        self._revoked = None if credentials.revoked is None else RevocationList(credentials.revoked)
+
+    def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
+        """The site of a call with this metadata and certificate. Raises `ProtocolError`."""
+        named = metadata.get(SITE_KEY)
+        proved: list[str] = []
+        token = _bearer(metadata) if self._tokens is not None else ""
+        if self._certificates:
+            proved.append(_certified(identity))
+        number = self._not_revoked(identity)
+        if self._tokens is not None:
+            proved.append(self._of_token(token))
+        if not proved and named is None:
+            raise ProtocolError(
+                f"no name: this server asks for no proof, but {SITE_KEY} must be given", "credential"
+            )
+        names = {*proved, *([] if named is None else [named])}
+        site = min(names)
+        if not is_name(site):
+            raise ProtocolError("the site's name is not one that a site can have", "credential")
+        if len(names) > 1:
+            raise ProtocolError(
+                "the names that the site gives and proves are not one and the same", "credential"
+            )
+        return VerifiedIdentity(site, lambda: self._still(number, token))
+
+    def _of_token(self, token: str) -> str:
+        site = self._site(token)
+        if site is None:
+            raise ProtocolError(
+                "the token is not valid: ask the server's operator to enrol the site", "credential"
+            )
+        return site
+
+    def _not_revoked(self, identity: PeerIdentity) -> int:
+        """The serial number of the certificate that was shown; 0 where no matter."""
+        if self._revoked is None:
+            return 0
+        try:
+            number = serial(identity.get(CERTIFICATE_KEY, [b""])[0])
+        except ValueError:
+            raise ProtocolError("the site's certificate has no serial number", "credential") from None
+        if self._revoked.has(number):
+            raise ProtocolError(
+                "the site's certificate is revoked: ask the server's operator for another", "credential"
+            )
+        return number
+
+    def _still(self, number: int, token: str) -> bool:
+        if self._revoked is not None and self._revoked.has(number):
+            return False
+        return self._tokens is None or self._site(token) is not None
+
+    def _site(self, token: str) -> str | None:
+        assert self._tokens is not None
+        return self._tokens.site(token)
+
+
+def _bearer(metadata: Mapping[str, str]) -> str:
+    scheme, _, token = metadata.get(TOKEN_KEY, "").partition(" ")
+    if scheme != "Bearer" or not token or len(token) > _MOST_TOKEN:
+        raise ProtocolError("no token: this server asks for one that enrol has made", "credential")
+    return token
+
+
+def _certified(identity: PeerIdentity) -> str:
+    """The name in a certificate: the common name, or else its one other name."""
+    names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
+    if len(names) != 1:
+        raise ProtocolError(
+            "the site's certificate has not one common name, nor one other name", "credential"
+        )
+    return names[0].decode("utf-8", "replace")
+
+
+def _pair(one: str, first: Path | None, other: str, second: Path | None) -> None:
+    if (first is None) != (second is None):
+        given, missing = (one, other) if second is None else (other, one)
+        raise UsageError(f"{given} without {missing}: give both or neither")

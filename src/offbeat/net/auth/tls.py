@@ -1,0 +1,87 @@
+"""A server's TLS files, read again when they change: a new certificate needs no restart.
+
+Whoever serves asks before each handshake. Connections that are open keep the certificate they began with.
+"""
+
+import logging
+import ssl
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from offbeat.core.errors import UsageError
+from offbeat.net.auth.credentials import ServerCredentials, pem
+from offbeat.net.auth.reloading import ReloadingFiles
+
+_log = logging.getLogger(__name__)
+_STAYS = "the certificate read before goes on to serve"
+
+
+def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
+    """What gRPC shows to whoever connects, as the files are then; none: no TLS.
+
+    Raises `UsageError` if they cannot be used now. Later ones that cannot be used are reported in the log.
+    """
+    certificate, key, client_ca = credentials.certificate, credentials.key, credentials.client_ca
+    if certificate is None or key is None:
+        return None
+    files = [file for file in (certificate, key, client_ca) if file is not None]
+    shown = ReloadingFiles(files, lambda: _for_grpc(certificate, key, client_ca), _STAYS)
+
+    def changed() -> Any:  # None for what has not, whatever gRPC's types say
+        new = shown.changed()
+        if new is not None:
+            _log.info("the server's certificate is read again from %s", certificate)
+        return new
+
+    return grpc.dynamic_ssl_server_credentials(
+        shown.now(), changed, require_client_authentication=client_ca is not None
+    )
+
+
+def page_tls(certificate: Path, key: Path) -> ssl.SSLContext:
+    """What the live page shows to whoever connects, as the files are then. Raises `UsageError` likewise."""
+    shown = ReloadingFiles((certificate, key), lambda: _context(certificate, key), _STAYS)
+    first = shown.now()
+
+    def before_handshake(connection: Any, _name: str | None, _first: ssl.SSLContext) -> None:
+        if (new := shown.changed()) is not None:
+            _log.info("the live page's certificate is read again from %s", certificate)
+        connection.context = shown.now() if new is None else new
+
+    first.sni_callback = before_handshake  # called for each, also for those that name no server
+    return first
+
+
+def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.ServerCertificateConfiguration:
+    pair = (pem(key), pem(certificate))
+    authority = None if client_ca is None else pem(client_ca)
+    context = _context(certificate, key)  # do they fit? gRPC would not say before a handshake fails
+    try:
+        if client_ca is not None:
+            context.load_verify_locations(client_ca)
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(
+            f"client-ca = {client_ca}: it cannot be used ({_why(error)}); give certificates (PEM)"
+        ) from None
+    return grpc.ssl_server_certificate_configuration([pair], authority)
+
+
+def _context(certificate: Path, key: Path) -> ssl.SSLContext:
+    for file in (key, certificate):
+        pem(file)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(certificate, key, password="")  # rather than ask for it
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise UsageError(
+            f"tls-cert = {certificate}, tls-key = {key}: they cannot be used "
+            f"({_why(error)}); give a certificate and its own key, without a password"
+        ) from None
+    return context
+
+
+def _why(error: Exception) -> str:
+    reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
+    return str(reason).replace("_", " ").lower()

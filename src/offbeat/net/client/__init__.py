@@ -1,0 +1,1 @@
+"""The client of a deployed run: connection, worker, pending updates."""

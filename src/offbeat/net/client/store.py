@@ -1,0 +1,152 @@
+"""What a site keeps: its state from task to task, and the update that the server has not acknowledged yet.
+
+With a directory both survive the site's end. A file is whole or not there; the update of a task carries the
+state that comes with it, so that the two cannot part.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import Metrics, TaskId
+from offbeat.core.model import Tensors
+from offbeat.net.messages import UpdateSubmission
+from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.lock import lock
+
+_STATE, _UPDATE = "client.safetensors", "update.safetensors"
+
+
+@dataclass(frozen=True)
+class PendingUpdate:
+    """A finished task: what is sent of it, and the client's state after it. `held`: until it may be sent."""
+
+    result: UpdateSubmission
+    state: Tensors = field(default_factory=dict)
+    held: bool = False
+
+
+class SiteStore:
+    """The memory of a site in one run, in `directory` if there is one.
+
+    Raises `UsageError` for a directory that cannot be used, `RunError` for files that cannot be read.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory
+        self.run = ""
+        self.state: Tensors = {}
+        self.kept: PendingUpdate | None = None
+        if directory is not None:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                self._lock = lock(directory)
+            except OSError as error:
+                raise UsageError(f"state = {directory}: nothing can be kept there ({error})") from None
+            try:
+                self._load(directory)
+            except (OSError, SafetensorError, KeyError, ValueError) as error:
+                self._lock.close()
+                raise RunError(
+                    f"the site's state in {directory} cannot be read ({error}): restore it from a copy, or "
+                    f"delete {_STATE} and {_UPDATE} there: then the site begins anew"
+                ) from None
+
+    def begin(self, run: str) -> None:
+        """The site takes part in this run; what is here of another one is forgotten."""
+        if run != self.run:
+            self.run, self.state = run, {}
+            self._remove(_UPDATE)
+            self.kept = None
+            self._save_state()
+
+    def keep(self, kept: PendingUpdate) -> None:
+        """Keep a finished task until the server has answered."""
+        self.kept = kept
+        r = kept.result
+        about = {"run": self.run, "task": r.task, "steps": r.steps, "metrics": dict(r.metrics), "lr": r.lr}
+        encoded = isinstance(r.delta, bytes)
+        delta = torch.frombuffer(bytearray(r.delta), dtype=torch.uint8) if encoded and r.delta else r.delta
+        tensors: Tensors = {
+            "about": _packed({**about, "held": kept.held, "encoded": encoded}),
+            "delta": delta if isinstance(delta, Tensor) else torch.zeros(0, dtype=torch.uint8),
+            "integers": r.integers,
+            **{f"state.{name}": tensor for name, tensor in kept.state.items()},
+        }
+        if r.shared is not None:
+            tensors["shared"] = r.shared
+        self._write(_UPDATE, tensors)
+
+    def settle(self, task: TaskId, taken: bool) -> None:
+        """The server has answered: with `taken` the state after the task is the site's own from now on.
+
+        Raises `RunError` where that cannot be written: then the update stays, for the state that is in it.
+        """
+        if self.kept is None or self.kept.result.task != task:
+            return
+        kept, self.kept = self.kept, None
+        if taken:
+            self.state = kept.state
+            self._save_state()
+        self._remove(_UPDATE)
+
+    def close(self) -> None:
+        """Let the directory go."""
+        if self._directory is not None:
+            self._lock.close()
+
+    def _load(self, directory: Path) -> None:
+        if (directory / _STATE).is_file():
+            tensors = read_tensors(directory / _STATE)
+            self.run = str(_unpacked(tensors.pop("about"))["run"])
+            self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
+        if (directory / _UPDATE).is_file():
+            tensors = read_tensors(directory / _UPDATE)
+            about = _unpacked(tensors["about"])
+            if about["run"] == self.run:
+                self.kept = _kept(about, tensors)
+
+    def _save_state(self) -> None:
+        about = _packed({"run": self.run})
+        self._write(_STATE, {"about": about, **{f"state.{n}": t for n, t in self.state.items()}})
+
+    def _write(self, name: str, tensors: Tensors) -> None:
+        if self._directory is None:
+            return
+        try:
+            write_tensors(self._directory / name, tensors)
+            sync_directory(self._directory)
+        except OSError as error:
+            raise RunError(f"cannot write the site's state to {self._directory}: {error}") from None
+
+    def _remove(self, name: str) -> None:
+        if self._directory is not None:
+            (self._directory / name).unlink(missing_ok=True)
+
+
+def _kept(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
+    delta: Tensor | bytes = tensors["delta"]
+    if about["encoded"] and isinstance(delta, Tensor):
+        delta = delta.numpy().tobytes()
+    metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
+    result = UpdateSubmission(
+        int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
+        float(str(about["lr"])), tensors.get("shared"),
+    )  # fmt: skip
+    state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
+    return PendingUpdate(result, state, bool(about["held"]))
+
+
+def _packed(about: dict[str, object]) -> Tensor:
+    """A small mapping as a tensor, to go into the same file."""
+    return torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
+
+
+def _unpacked(tensor: Tensor) -> dict[str, object]:
+    about: dict[str, object] = json.loads(tensor.numpy().tobytes())
+    return about

@@ -1,0 +1,1 @@
+"""The gRPC transport: the server's end and the client's end."""

@@ -1,0 +1,145 @@
+"""The site's end on gRPC."""
+
+import asyncio
+from collections.abc import Sequence
+
+import grpc
+from grpc import aio
+
+from offbeat.net.address import split
+from offbeat.net.auth.credentials import SiteCredentials, pem
+from offbeat.net.grpc.options import ADMITTED, FINAL, METHOD, SERVICE, channel_options
+from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.wire.connection import Connection
+from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.rate_limit import MemoryBudget
+from offbeat.net.wire.reader import MessageReader
+from offbeat.vectors.allocator import tune_malloc
+
+Call = aio.StreamStreamCall[bytes, bytes]
+
+
+async def connect(address: str, credentials: SiteCredentials, limits: Limits) -> ClientChannel:
+    """A link to the server at "HOST:PORT", once it has taken the site's credential.
+
+    Raises `ChannelRefusedError` if it has not, `ChannelClosedError` if it cannot be reached (or is not who it
+    should be), `UsageError` for an address or file that cannot be used.
+    """
+    split(address)
+    tune_malloc()
+    channel = _channel(address, credentials, limits)
+    call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
+    try:
+        async with asyncio.timeout(limits.handshake):
+            metadata = await call.initial_metadata()
+            if not set(ADMITTED) <= set(metadata):
+                raise await _broken(call)
+    except TimeoutError:
+        await _leave(call, channel)
+        raise ChannelClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
+    except aio.AioRpcError:
+        error = await _broken(call)
+        await _leave(call, channel)
+        raise error from None
+    except (asyncio.CancelledError, ChannelClosedError):
+        await _leave(call, channel)
+        raise
+    return _open(call, channel, credentials, limits)
+
+
+class _ClientStream:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def read(self) -> bytes | None:
+        try:
+            frame = await self._call.read()
+        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            raise await _broken(self._call) from None
+        if isinstance(frame, bytes):
+            return frame
+        raise await _broken(self._call)
+
+    async def write(self, frame: bytes) -> None:
+        try:
+            await self._call.write(frame)
+        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            raise await _broken(self._call) from None
+
+
+class GrpcClientChannel:
+    """A `ClientChannel` on a gRPC call."""
+
+    def __init__(
+        self, talk: Connection[FromSite, FromServer], call: Call, channel: aio.Channel, drain: float
+    ) -> None:
+        self._talk, self._call, self._channel, self._drain = talk, call, channel, drain
+
+    async def send(self, message: FromSite) -> None:
+        """Hand a message over; waits while the server reads too slowly. Raises `ChannelClosedError`."""
+        await self._talk.send(message)
+
+    async def receive(self) -> FromServer:
+        """The next message. Raises `ChannelClosedError`."""
+        return await self._talk.receive()
+
+    async def close(self, reason: str = "") -> None:
+        """End the conversation, once what was handed over is sent."""
+        await self._talk.close(reason)
+        await self._talk.release()
+        try:
+            async with asyncio.timeout(self._drain):
+                await self._call.done_writing()
+                await self._call.code()
+        except (TimeoutError, aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            self._call.cancel()
+        await self._channel.close()
+
+
+def _open(
+    call: Call, channel: aio.Channel, credentials: SiteCredentials, limits: Limits
+) -> GrpcClientChannel:
+    receiver: MessageReader[FromServer] = MessageReader("server", limits)
+    talk: Connection[FromSite, FromServer] = Connection(
+        credentials.name or "", _ClientStream(call), receiver, limits, MemoryBudget(limits.memory)
+    )
+    talk.start()
+    return GrpcClientChannel(talk, call, channel, limits.drain)
+
+
+def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.Channel:
+    chosen: Sequence[tuple[str, int]] = [
+        *channel_options(limits),
+        ("grpc.enable_retries", 0),
+        ("grpc.enable_http_proxy", 0),
+        ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
+    ]
+    if not credentials.tls(address):
+        return aio.insecure_channel(address, options=chosen)
+    tls = grpc.ssl_channel_credentials(
+        root_certificates=None if credentials.ca is None else pem(credentials.ca),
+        private_key=None if credentials.key is None else pem(credentials.key),
+        certificate_chain=None if credentials.certificate is None else pem(credentials.certificate),
+    )
+    return aio.secure_channel(address, tls, options=chosen)
+
+
+async def _leave(call: Call, channel: aio.Channel) -> None:
+    call.cancel()
+    await channel.close()
+
+
+async def _broken(call: Call) -> ChannelClosedError:
+    """How a call that is over ended; its status may wait for messages that nobody takes."""
+    try:
+        async with asyncio.timeout(1.0):
+            code, details = await call.code(), await call.details()
+    except TimeoutError:
+        return ChannelClosedError("the connection has ended")
+    what = details or "no reason given"
+    if code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
+        return ChannelClosedError(f"the server has ended the conversation: {what}")
+    if code in FINAL:
+        return ChannelRefusedError(f"the server has refused this site: {what}")
+    return ChannelClosedError(f"the connection has ended ({code.name}): {what}")

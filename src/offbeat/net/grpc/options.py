@@ -1,0 +1,52 @@
+"""What both ends of the gRPC transport share: the method, the channel's options, what the statuses mean."""
+
+import grpc
+
+from offbeat.net.wire.limits import FRAME, Limits
+
+SERVICE, METHOD = "offbeat.v1.Federation", "Converse"
+ADMITTED = (("offbeat-protocol", "1"),)
+"""The first metadata of a server that has taken a site's credential."""
+ChannelOptions = list[tuple[str, int]]
+
+STATUS = {
+    "": grpc.StatusCode.OK,
+    "credential": grpc.StatusCode.UNAUTHENTICATED,
+    "replaced": grpc.StatusCode.ABORTED,
+    "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "slow": grpc.StatusCode.DEADLINE_EXCEEDED,
+    "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "ours": grpc.StatusCode.INTERNAL,
+}
+"""The status for each kind of ending; every other kind is a message that breaks the rules."""
+
+FINAL = frozenset(
+    {
+        grpc.StatusCode.UNAUTHENTICATED,
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.INVALID_ARGUMENT,
+        grpc.StatusCode.UNIMPLEMENTED,
+        grpc.StatusCode.FAILED_PRECONDITION,
+    }
+)
+"""Statuses after which trying again as it is will not help."""
+
+
+def channel_options(limits: Limits) -> ChannelOptions:
+    """Sizes and keepalive of a channel or server."""
+    milliseconds = int(limits.keepalive * 1000)
+    return [
+        ("grpc.max_receive_message_length", FRAME),
+        ("grpc.max_send_message_length", FRAME),
+        ("grpc.max_metadata_size", limits.metadata),
+        ("grpc.absolute_max_metadata_size", limits.metadata),
+        ("grpc.keepalive_time_ms", milliseconds),
+        ("grpc.keepalive_timeout_ms", milliseconds),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.max_pings_without_data", 0),
+    ]
+
+
+def said(reason: str) -> str:
+    """A reason as a status carries it: short, one line."""
+    return " ".join(reason.split())[:500]

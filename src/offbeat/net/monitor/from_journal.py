@@ -1,0 +1,159 @@
+"""What a run's directory tells of it, without its server: a snapshot, and the ends of its tables."""
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from offbeat.core.journal import Row
+from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
+from offbeat.runs.record import RunRecord, flat
+from offbeat.runs.schema import Metric
+
+TIMELINE_ROWS = 4000
+EVALUATIONS = 5000
+_REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
+_SHOWN = (
+    "joined",
+    "train",
+    "arrived",
+    "ready",
+    "discard",
+    "lost",
+    "left",
+    "wants_model",
+    "recall",
+    "aggregate",
+)
+
+
+@dataclass(slots=True)
+class _SiteHistory:
+    state: SiteState = "away"
+    samples: int = 0
+    task: int | None = None
+    steps: int = 0
+    speed: float = 0.0
+    staleness: int = -1
+    updates: int = 0
+    last_seen: float = 0.0
+
+
+@dataclass(slots=True)
+class JournalView:
+    """What a snapshot shows, kept from journal rows; rows must come in their order.
+
+    Not in a journal are the steps done of a task in hand, which are 0, and what was refused besides updates.
+    """
+
+    run: str
+    label: str
+    algorithm: str
+    names: Mapping[int, str]
+    now: float = 0.0
+    version: int = 0
+    counts: dict[str, int] = field(
+        default_factory=lambda: {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
+    )
+    rejected: Counter[str] = field(default_factory=Counter)
+    stopped: str | None = None
+    _sites: dict[int, _SiteHistory] = field(default_factory=dict)
+
+    def feed(self, row: Row) -> None:
+        """Take the next row."""
+        data = row.data or {}
+        self.now = max(self.now, row.t)
+        if row.name == "aggregate":
+            self.version = row.version or self.version
+            self.counts["aggregated"] += len(data["tasks"])
+        elif row.name == "drop":
+            self.counts["dropped"] += 1
+        elif row.name == "stop":
+            self.stopped = data["reason"]
+        elif row.client is not None:
+            self._of_a_site(row, data, self._sites.setdefault(row.client, _SiteHistory()))
+
+    def snapshot(self, last: Metric | None = None) -> Snapshot:
+        """The run as of the last row; `last`, the last evaluation, tells how many bytes had gone."""
+        sites = tuple(self._view(client, site) for client, site in sorted(self._sites.items()))
+        return Snapshot(
+            self.run, self.label, self.algorithm, self.now, self.version,
+            running=sum(site.state == "training" for site in sites), **self.counts,
+            bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
+            rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
+        )  # fmt: skip
+
+    def _view(self, client: int, site: _SiteHistory) -> SiteView:
+        return SiteView(
+            client, self.names.get(client, f"client {client}"), site.state, site.samples, site.task, 0,
+            site.steps, site.speed, site.staleness, site.updates, site.last_seen,
+        )  # fmt: skip
+
+    def _of_a_site(self, row: Row, data: Mapping[str, Any], site: _SiteHistory) -> None:
+        if row.kind == "event":
+            site.last_seen = row.t
+        match row.name:
+            case "joined":
+                site.samples = data["samples"]
+                site.state, site.task = ("idle", None) if row.task is None else ("training", row.task)
+            case "train":
+                site.state, site.task, site.steps = "training", row.task, row.steps or 0
+            case "ready":
+                site.state = "waiting"
+            case "arrived":
+                self.counts["arrived"] += 1
+                site.updates += 1
+                site.staleness = -1 if row.staleness is None else row.staleness
+                seconds = data.get("seconds") or 0.0
+                site.speed = (row.steps or 0) / seconds if seconds > 0 else 0.0
+                self._over(row, site, "idle")
+            case "lost" | "left":
+                self.counts["lost"] += row.task is not None
+                reason = str(data.get("reason", ""))
+                if reason.startswith(_REJECTED):
+                    self.rejected[reason.removeprefix(_REJECTED)] += 1
+                self._over(row, site, "idle" if row.name == "lost" else "away")
+            case "discard":
+                self._over(row, site, "idle")
+
+    def _over(self, row: Row, site: _SiteHistory, state: SiteState) -> None:
+        """The site's task, if it is the one in hand, has come to an end."""
+        if row.name == "left" or site.task in (None, row.task):
+            site.state, site.task, site.steps = state, None, 0
+
+
+def snapshot_of(record: RunRecord) -> Snapshot:
+    """A run as its directory has it, running or not."""
+    books = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
+    for row in record.rows():
+        books.feed(row)
+    books.now = max(books.now, record.duration)
+    books.stopped = books.stopped or record.stop_reason
+    return books.snapshot(record.last_evaluation())
+
+
+def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
+    """Journal rows above `seq` = `since` (none: the newest ones), as a page draws them; `next` goes on."""
+    after = record.length - 1 - TIMELINE_ROWS if since is None else since
+    last, rows = after, []
+    for row in record.rows(after=after, limit=TIMELINE_ROWS):
+        last = row.seq
+        if row.name in _SHOWN:
+            rows.append([row.seq, row.t, row.name, row.client, row.task, row.steps, row.staleness])
+    return {"next": max(last, -1), "rows": rows}
+
+
+def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
+    """The evaluations above `seq` = `since` (none: the first ones); `next` goes on."""
+    found = record.evaluations(after=since, limit=EVALUATIONS)
+    last = found[-1].seq if found else -1 if since is None else since
+    return {"next": last, "rows": [{"seq": metric.seq, **finite(flat(metric))} for metric in found]}
+
+
+def finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN and no infinity: null instead."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in values.items()
+    }

@@ -1,0 +1,216 @@
+"""The live page of a running server: one page, three lists of numbers, and Prometheus's text; read-only.
+
+aiohttp runs it inside the server's own event loop. The page asks every two seconds for what is new; nothing
+that it shows is kept here. Every answer is made from a snapshot and the run's database.
+"""
+
+import asyncio
+import json
+import logging
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+
+from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.net.address import is_loopback
+from offbeat.net.auth.access import PageToken, authorised, check_exposure
+from offbeat.net.monitor.from_journal import finite, metrics_since, timeline_since
+from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
+from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.runs.record import read_run
+
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cache-Control": "no-store",
+    "Server": "offbeat",
+}
+PAGE = {
+    "/": ("page.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
+_WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
+_DIGITS = 18
+_LOG = logging.getLogger("offbeat.net")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """What is looked at: a server's snapshot on demand, and the directory of its run."""
+
+    snapshot: Callable[[], Snapshot]
+    directory: Path
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorAddress:
+    """Where the page is, and for whom.
+
+    `token` is what every request must carry, as its file has it then; none: anybody on this machine may look.
+    Beyond loopback a token is needed, and `tls` or `unencrypted`, which lets the token be read on its way.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token: PageToken | None = None
+    tls: ssl.SSLContext | None = None
+    unencrypted: bool = False
+
+    def __post_init__(self) -> None:
+        token = self.token_hash() is not None
+        check_exposure(self.host, token=token, tls=self.tls is not None, plain=self.unencrypted)
+
+    def token_hash(self) -> str | None:
+        """The hash of the token that a request must carry now, if it must."""
+        return None if self.token is None else self.token.hash()
+
+
+@asynccontextmanager
+async def dashboard(watched: Watched, listen: MonitorAddress) -> AsyncIterator[str]:
+    """Show a run for as long as the context lasts; gives the page's address.
+
+    Raises `UsageError` where it cannot listen.
+    """
+    runner = web.AppRunner(
+        make_app(watched, listen), access_log=None, handle_signals=False,
+        keepalive_timeout=30.0, shutdown_timeout=2.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
+    )  # fmt: skip
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, listen.host, listen.port, ssl_context=listen.tls)
+        try:
+            await site.start()
+        except OSError as error:
+            raise UsageError(f"dashboard cannot listen on {listen.host}:{listen.port}: {error}") from None
+        host, port = runner.addresses[0][:2]
+        name = f"[{host}]" if ":" in host else host
+        yield f"{'https' if listen.tls else 'http'}://{name}:{port}/"
+    finally:
+        await runner.cleanup()
+
+
+def make_app(watched: Watched, listen: MonitorAddress) -> web.Application:
+    """The application, without a socket."""
+    app = web.Application(middlewares=[_guard(listen)], client_max_size=1)
+    app[_WATCHED] = watched
+    for path in PAGE:
+        app.router.add_get(path, _page)
+    app.router.add_get("/api/snapshot", _snapshot)
+    app.router.add_get("/api/metrics", _metrics)
+    app.router.add_get("/api/timeline", _timeline)
+    app.router.add_get("/metrics", _prometheus)
+    return app
+
+
+# ---- who may look ----
+
+
+def _guard(listen: MonitorAddress) -> Any:
+    """Refuse what is not for this page, and put the security headers on every answer."""
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        refusal = _refusal(request, listen)
+        try:
+            response = refusal or await handler(request)
+        except web.HTTPException as error:
+            response = _words(error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except OffbeatError:  # its words name places on this machine
+            response = _words(503, "the run's database cannot be read now")
+        except Exception:
+            _LOG.exception("the dashboard failed to answer")
+            response = _words(500, "the answer failed; the server's log says how")
+        response.headers.update(SECURITY_HEADERS)
+        return response
+
+    return guard
+
+
+def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | None:
+    known = listen.token_hash()
+    if known is not None:
+        if not authorised(request.headers.get("Authorization"), known):
+            refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
+            refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
+            return refused
+    elif not is_loopback(_hostname(request.host)):  # a page elsewhere has sent the browser here by name
+        return _words(403, "without a token this page answers only to localhost")
+    if request.can_read_body:
+        return _words(413, "nothing is read from a request here")
+    return None
+
+
+def _hostname(host: str) -> str:
+    """A Host header without its port."""
+    return host[: host.find("]") + 1] if host.startswith("[") else host.partition(":")[0]
+
+
+def _words(status: int, text: str) -> web.Response:
+    return web.Response(status=status, text=f"{text}\n")
+
+
+# ---- what there is ----
+
+
+async def _page(request: web.Request) -> web.Response:
+    name, kind = PAGE[request.path]
+    body = (files("offbeat.net.monitor") / "page" / name).read_bytes()
+    return web.Response(body=body, content_type=kind, charset="utf-8")
+
+
+async def _snapshot(request: web.Request) -> web.Response:
+    shown = asdict(request.app[_WATCHED].snapshot())
+    sites = [finite(site) for site in shown.pop("sites")]
+    return _json({**finite(shown), "sites": sites})
+
+
+async def _metrics(request: web.Request) -> web.Response:
+    directory, since = request.app[_WATCHED].directory, _since(request)
+    return _json(await asyncio.to_thread(lambda: metrics_since(read_run(directory), since)))
+
+
+async def _timeline(request: web.Request) -> web.Response:
+    directory, since = request.app[_WATCHED].directory, _since(request)
+    return _json(await asyncio.to_thread(lambda: timeline_since(read_run(directory), since)))
+
+
+async def _prometheus(request: web.Request) -> web.Response:
+    watched = request.app[_WATCHED]
+    last = await asyncio.to_thread(lambda: read_run(watched.directory).last_evaluation())
+    body = exposition(watched.snapshot(), last)
+    return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _since(request: web.Request) -> int | None:
+    text = request.query.get("since")
+    if text is None:
+        return None
+    digits = text.removeprefix("-")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
+        raise web.HTTPBadRequest(reason="since is not allowed: give the number that `next` had")
+    return int(text)
+
+
+def _json(value: Any) -> web.Response:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return web.Response(text=text, content_type="application/json")

@@ -1,0 +1,108 @@
+"""What Prometheus is told of a running server, made afresh from a snapshot at every scrape.
+
+Names end in their unit; counters end in `_total`. Everything about one site has the label `site`.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import get_args
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.registry import Collector
+
+from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
+from offbeat.runs.schema import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+GAUGES: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
+    "run_seconds": ("Seconds of the run's clock.", lambda s: s.now),
+    "version": ("Number of the current global model.", lambda s: s.version),
+    "running_tasks": ("Tasks in training.", lambda s: s.running),
+    "stopped": ("1 once the run has ended.", lambda s: s.stopped is not None),
+}
+COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
+    "arrived_updates": ("Updates taken in.", lambda s: s.arrived),
+    "aggregated_updates": ("Updates that a version was made of.", lambda s: s.aggregated),
+    "dropped_updates": ("Updates taken in that the algorithm chose not to use.", lambda s: s.dropped),
+    "lost_tasks": ("Tasks that came to nothing.", lambda s: s.lost),
+    "received_bytes": ("Bytes of updates from sites.", lambda s: s.bytes_up),
+    "sent_bytes": ("Bytes of models to sites.", lambda s: s.bytes_down),
+}
+SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = {
+    "site_samples": ("Training samples of the site.", lambda s, _: s.samples),
+    "site_steps_done": ("Local steps done of its task in hand.", lambda s, _: s.steps_done),
+    "site_steps": ("Local steps of its task in hand.", lambda s, _: s.steps),
+    "site_steps_per_second": ("Local steps per second of its last task.", lambda s, _: s.speed or None),
+    "site_staleness_versions": (
+        "Versions published while it trained its last update.",
+        lambda s, _: s.staleness if s.staleness >= 0 else None,
+    ),
+    "site_silent_seconds": ("Seconds since it was last heard.", lambda s, now: max(0.0, now - s.last_seen)),
+}
+
+
+def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
+    """The text that a scrape gets; `evaluation` is the latest, if there is one."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_OneMoment(snapshot, evaluation))
+    return generate_latest(registry)
+
+
+@dataclass(frozen=True, eq=False)  # a registry keeps its collectors by identity
+class _OneMoment(Collector):
+    snapshot: Snapshot
+    evaluation: Metric | None
+
+    def collect(self) -> Iterator[Family]:
+        """Every metric, in the order of the tables above."""
+        s = self.snapshot
+        run = {"run": s.run, "label": s.label, "algorithm": s.algorithm}
+        yield InfoMetricFamily("offbeat_run", "The run and its algorithm.", run)
+        for name, (words, gauge) in GAUGES.items():
+            yield GaugeMetricFamily(f"offbeat_{name}", words, gauge(s))
+        for name, (words, counter) in COUNTERS.items():
+            yield CounterMetricFamily(f"offbeat_{name}", words, counter(s))
+        rejected = CounterMetricFamily(
+            "offbeat_rejected_messages", "Messages and updates refused, by reason.", labels=["reason"]
+        )
+        for reason, count in sorted(s.rejected.items()):
+            rejected.add_metric([reason], count)
+        yield rejected
+        yield from _of_the_model(self.evaluation)
+        yield from _of_the_sites(s)
+
+
+def _of_the_model(evaluation: Metric | None) -> Iterator[Family]:
+    if evaluation is None:
+        return
+    measured = {
+        "accuracy_ratio": ("Accuracy of the global model when last evaluated, 0 to 1.", evaluation.accuracy),
+        "loss": ("Loss of the global model when last evaluated.", evaluation.loss),
+        "evaluated_version": ("The version last evaluated.", evaluation.version),
+    }
+    for name, (words, value) in measured.items():
+        if value is not None:
+            yield GaugeMetricFamily(f"offbeat_{name}", words, value)
+
+
+def _of_the_sites(s: Snapshot) -> Iterator[Family]:
+    states = GaugeMetricFamily(
+        "offbeat_site_state", "1 for the state that the site is in.", labels=["site", "state"]
+    )
+    updates = CounterMetricFamily("offbeat_site_updates", "Updates taken in from it.", labels=["site"])
+    for site in s.sites:
+        for state in get_args(SiteState):
+            states.add_metric([site.name, state], site.state == state)
+        updates.add_metric([site.name], site.updates)
+    yield states
+    yield updates
+    for name, (words, measure) in SITE_GAUGES.items():
+        family = GaugeMetricFamily(f"offbeat_{name}", words, labels=["site"])
+        for site in s.sites:
+            value = measure(site, s.now)
+            if value is not None:
+                family.add_metric([site.name], value)
+        yield family

@@ -1,0 +1,1 @@
+"""The server of a deployed run: coordinator, message handlers, durable store, service."""

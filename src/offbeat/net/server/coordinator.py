@@ -1,0 +1,253 @@
+"""The server's side of a deployed run as a sans-IO state machine.
+
+Theory of operation
+-------------------
+A `Coordinator` stands between what sites say (`receive`, `disconnected`), the passing of time (`tick`) and
+the algorithm's own state machine, `core.server.Server`. It has no clock, thread, file or socket. What
+its inputs have led to is collected until `take` is called: its caller makes that durable, all or nothing, and
+only then sends the messages in it. So nobody ever hears of anything that a crash could undo.
+
+What sites say becomes answers and events in `hearing`; what an event leads to is carried out in `driver`.
+What is left for here follows from time: leases, timers, evaluations that are due, the end.
+
+Everything but tensors follows from the journal. After a crash the same coordinator is made again, its past
+events are fed by `relive`, and it holds the same books.
+
+A site's silence is not an event before its lease is over: who comes back in time is told again what it may
+have missed. Every message of a site may come twice; the second one changes nothing. Time is in seconds of the
+run's clock, and never goes back whatever the caller says.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.events import Left, Metrics, TaskId, Timer
+from offbeat.core.features import Feature, describe
+from offbeat.core.journal import Row
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model
+from offbeat.net.messages import FromSite, Heartbeat
+from offbeat.net.server.driver import Driver
+from offbeat.net.server.effects import Effects, Evaluation
+from offbeat.net.server.handlers import MessageHandler, RunInfo
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.registry import SiteRecord
+from offbeat.runs.schema import Metric
+
+
+class Coordinator:
+    """Drives one algorithm with the sites of a network.
+
+    `run` names the run, `plan` is what each site is told of it (plain JSON values). Raises `UsageError` for
+    an algorithm that needs what a network has not, or more clients than it would begin with.
+    """
+
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        initial: Model,
+        terms: ServerOptions,
+        *,
+        seed: int,
+        run: str,
+        plan: Mapping[str, Any],
+        classes: int | None = None,
+        batch_size: int = 1,
+    ) -> None:
+        _check(algorithm, terms)
+        labels = Feature.LABELS in algorithm.requires
+        conditions = RunInfo(run, plan, classes, labels, batch_size, algorithm.codec)
+        self.algorithm, self.terms = algorithm, terms
+        self.run, self.plan = run, plan
+        self.driver = Driver(algorithm, initial, terms, seed)
+        self.server, self.tensors, self.books = self.driver.server, self.driver.tensors, self.driver.books
+        self._hearing = MessageHandler(self.driver, conditions, terms)
+        self.rejected = self._hearing.rejected
+        self.now = 0.0
+        self.evaluations = 0
+        self.last_metrics: Metrics = {}
+        self.best_accuracy: float | None = None
+        self._ticked = 0.0
+        self._next_evaluation = 0.0
+
+    @property
+    def stopped(self) -> str | None:
+        """Why the run has ended, if it has."""
+        return self.driver.stopped
+
+    # ---- sites ----
+
+    def receive(self, now: float, name: str, message: FromSite) -> None:
+        """A site says something."""
+        self._hearing.hear(self._clock(now), name, message)
+
+    def seen(self, now: float, name: str, beat: Heartbeat | None = None) -> None:
+        """A site has given a sign of life, which has been answered already or needs no answer."""
+        self._hearing.seen(now, name, beat)
+
+    def disconnected(self, now: float, name: str) -> None:
+        """A site's link has ended: its lease goes on."""
+        self._clock(now)
+        if name in self.books.sites:
+            self.books.sites[name].connected = False
+
+    def may_come(self, now: float, name: str) -> bool:
+        """Would a site be let in that says hello? Not one that was sent away for a while."""
+        return now >= self._hearing.probation.until(name)
+
+    # ---- time ----
+
+    def tick(self, now: float) -> None:
+        """Let time pass: leases end, timers fire. To be called at `next_due` and some times a lease.
+
+        Time that passes between two calls at more than half a lease is not held against the sites: it was
+        the server that was away.
+        """
+        now = self._clock(now)
+        if now - self._ticked > self.terms.lease / 2:
+            for site in self.books.sites.values():
+                site.last_seen = min(now, site.last_seen + now - self._ticked)
+        self._ticked = now
+        for name in [
+            s.name for s in self.books.sites.values() if s.present and now - s.last_seen >= self.terms.lease
+        ]:
+            self._silent(now, self.books.sites[name])
+        due = sorted((at, name) for name, at in self.server.timers.items() if at <= now)
+        for at, timer in due:
+            if self.stopped is None and self.server.timers.get(timer) == at:
+                self.driver.happen(now, Timer(timer))
+        self._evaluate_by_time(now)
+        ends = self._ends()
+        if ends is not None and now >= ends:
+            self.stop(now, f"reached {self.terms.seconds:g} seconds")
+
+    def next_due(self) -> float | None:
+        """When `tick` is needed next, at the latest; None: only for new silence."""
+        if self.stopped is not None:
+            return None
+        due = list(self.server.timers.values())
+        due += [s.last_seen + self.terms.lease for s in self.books.sites.values() if s.present]
+        if (ends := self._ends()) is not None:
+            due.append(ends)
+        if (evaluation := self._evaluation_due()) is not None:
+            due.append(evaluation)
+        return min(due, default=None)
+
+    def stop(self, now: float, reason: str) -> None:
+        """End the run."""
+        self._clock(now)
+        self.driver.stop(reason)
+
+    def _silent(self, now: float, site: SiteRecord) -> None:
+        """A site's lease is over."""
+        if site.present and self.stopped is None:
+            site.connected = False
+            reason = f"silent for {self.terms.lease:g} s"
+            self.driver.happen(now, Left(site.client, reason=reason))
+            self.driver.hang_up(site.name, reason)
+
+    def _clock(self, now: float) -> float:
+        """The time, which never goes back."""
+        self.now = max(now, self.now, self.server.now)
+        return self.now
+
+    def _ends(self) -> float | None:
+        """When the run ends at the latest: seconds count from its beginning, not from the server's start."""
+        if self.driver.began is None or self.terms.seconds is None:
+            return None
+        return self.driver.began + self.terms.seconds
+
+    # ---- evaluation ----
+
+    def evaluated(self, evaluation: Evaluation, metrics: Metrics) -> None:
+        """A version has been measured."""
+        found = dict(metrics)
+        self.last_metrics = dict(metrics)
+        loss, accuracy = found.pop("loss", None), found.pop("accuracy", None)
+        e = evaluation
+        self.driver.outcome.metrics.append(
+            Metric(
+                self.evaluations, e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, loss, accuracy,
+                found or None,
+            )
+        )  # fmt: skip
+        self._measured(accuracy)
+
+    def recall(self, measured: Metric) -> None:
+        """A version was measured before the server was started: an accuracy that was enough still is."""
+        named = {"loss": measured.loss, "accuracy": measured.accuracy}
+        self.last_metrics = {k: v for k, v in named.items() if v is not None} | (measured.data or {})
+        self._measured(measured.accuracy)
+
+    def _measured(self, accuracy: float | None) -> None:
+        self.evaluations += 1
+        if accuracy is not None:
+            self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
+            if self.terms.accuracy is not None and accuracy >= self.terms.accuracy:
+                self.stop(self.now, f"reached accuracy {self.terms.accuracy:g}")
+
+    def evaluation(self) -> Evaluation:
+        """The current version, to be measured."""
+        return self.driver.evaluation(self.now)
+
+    def _evaluation_due(self) -> float | None:
+        """When a version is to be measured because of the time, if ever."""
+        began = self.driver.began
+        if self.terms.evaluate_seconds is None or began is None:
+            return None
+        return max(self._next_evaluation, began)
+
+    def _evaluate_by_time(self, now: float) -> None:
+        every, began, due = self.terms.evaluate_seconds, self.driver.began, self._evaluation_due()
+        if every is None or began is None or due is None or self.stopped is not None or now < due:
+            return
+        self.driver.outcome.evaluations.append(self.evaluation())
+        self._next_evaluation = began + every * ((now - began) // every + 1)
+
+    # ---- what comes of it ----
+
+    def take(self) -> Effects:
+        """What has come of all inputs since the last call."""
+        outcome, self.driver.outcome = self.driver.outcome, Effects()
+        outcome.now, outcome.rejected = self.now, dict(self.rejected)
+        outcome.clients = max(self.terms.clients, len(self.books.sites))
+        return outcome
+
+    # ---- bringing the past back ----
+
+    def relive(self, rows: Sequence[Row], load: Callable[[TaskId], LocalResult] | None) -> None:
+        """Let a recorded event happen again: its row, then those of its commands, which must come again.
+
+        `load` gives the update of a task that arrived; without it no tensor is touched. Raises `RunError`
+        where what happens now is not what is recorded.
+        """
+        self.driver.relive(rows, load)
+        self.now = self._ticked = rows[0].t
+
+    def relived(self, now: float) -> None:
+        """The past is over: from now on things are new. Every site that was there has a new lease."""
+        self.now = self._ticked = self._next_evaluation = max(now, self.server.now)
+        for site in self.books.sites.values():
+            site.last_seen = self.now
+        self.take()
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Raises `UsageError` for an algorithm that no network can run."""
+    if Feature.RADIO in algorithm.requires:
+        raise UsageError(
+            f"{algorithm.name} needs {describe(Feature.RADIO)}, which a network has not: "
+            "simulate it, or choose another algorithm (offbeat algorithms lists what each needs)"
+        )
+
+
+def _check(algorithm: Algorithm, terms: ServerOptions) -> None:
+    check_algorithm(algorithm)
+    concurrency = algorithm.schedule.concurrency
+    if concurrency is not None and concurrency > terms.clients:
+        raise UsageError(
+            f"{algorithm.name}: {concurrency} clients cannot train at the same time when the run begins with "
+            f"{terms.clients}; choose at most {terms.clients}, or begin with more (clients)"
+        )

@@ -1,0 +1,1 @@
+"""The wire format: frames, messages and their bodies, read and written without sockets."""

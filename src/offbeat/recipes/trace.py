@@ -1,0 +1,56 @@
+"""A recipe whose world comes from a trace: the file is found, read, and what it says takes its place.
+
+So what is checked, simulated and kept in a run's directory is the world itself. A run that is resumed or
+replayed does not need the file.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from offbeat.core.errors import UsageError
+from offbeat.world.trace import trace_section
+
+
+def resolve_trace_path(document: dict[str, Any], directory: Path) -> None:
+    """Make the path of a document's trace one from a directory."""
+    world = document.get("world")
+    if isinstance(world, dict) and isinstance(world.get("trace"), str):
+        world["trace"] = str(directory / world["trace"])
+
+
+def inline_trace(document: dict[str, Any]) -> None:
+    """Replace `world.trace` by what the trace says, its number of clients too where the document has none.
+
+    Raises `UsageError` where the document itself says something that the trace says.
+    """
+    world = document.get("world")
+    path = world.pop("trace", None) if isinstance(world, dict) else None
+    if path is None:
+        return
+    if not isinstance(path, str):
+        raise UsageError(f"world.trace = {path!r} is not allowed: should be the path of a CSV file")
+    section = trace_section(path)
+    clients = section.pop("clients")
+    if document.get("clients") is None:
+        document["clients"] = clients
+    own = document["clients"]
+    if str(own) != str(clients):
+        raise UsageError(
+            f"clients = {own} is not allowed: {path} has {clients}; make it that, or leave it out"
+        )
+    _add(document["world"], section, "world", path)
+
+
+def _add(into: dict[str, Any], section: dict[str, Any], name: str, path: str) -> None:
+    """Add what a section has to another one, which must not have it (null is nothing)."""
+    for key, value in section.items():
+        own = into.get(key)
+        if isinstance(value, dict) and isinstance(own, dict):
+            _add(own, value, f"{name}.{key}", path)
+        elif own is not None:
+            raise UsageError(
+                f"{name}.{key} = {own!r:.60} is not allowed beside world.trace, for {path} says it: leave it "
+                f"out, or take it away with --set {name}.{key}=null"
+            )
+        else:
+            into[key] = value

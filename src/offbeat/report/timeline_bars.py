@@ -1,0 +1,109 @@
+"""What each client was doing when, followed from the rows of a journal.
+
+A client that is present is either training (from its `train` command to the row that ends the task)
+or waiting. The tracker is fed one row at a time and hands out each stretch once it has ended, so that
+a journal of any length needs only the memory of the stretches still open.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+TaskEnd = Literal["arrived", "ready", "lost", "left", "replaced", "running"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingSpan:
+    """One task of one client, from dispatch to its end; times in virtual seconds.
+
+    `steps` are those done, as far as is known: fewer than the `planned` ones where it was told to report
+    early. `group` is the arrival group it was dispatched into, `staleness` the versions published
+    meanwhile; `outcome` says how it ended ("running": not within the rows that were read).
+    """
+
+    client: int
+    start: float
+    end: float
+    task: int | None
+    base: int | None
+    steps: int | None
+    group: int | None
+    staleness: int | None
+    outcome: TaskEnd
+    planned: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Length in virtual seconds."""
+        return self.end - self.start
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingSpan:
+    """A stretch in which a present client had nothing to train; times in virtual seconds."""
+
+    client: int
+    start: float
+    end: float
+
+    @property
+    def seconds(self) -> float:
+        """Length in virtual seconds."""
+        return self.end - self.start
+
+
+Span = TrainingSpan | WaitingSpan
+
+
+@dataclass(slots=True)
+class Tracker:
+    """Turns journal rows into spans; rows must come in their order."""
+
+    _open: dict[int, tuple[float, dict[str, Any] | None]] = field(default_factory=dict)
+
+    def feed(self, row: dict[str, Any]) -> Span | None:
+        """Take the next row; return the stretch it ends, if it ends one of some length."""
+        client, name, t = row["client"], row["name"], float(row["t"])
+        if client is None:
+            return None
+        if name == "joined":
+            self._open.setdefault(client, (t, None))
+            return None
+        if name == "train":
+            ended = self._close(client, t, "replaced", None)
+            self._open[client] = (t, row)
+            return ended
+        if name in ("arrived", "ready", "lost"):  # who is ready waits until it may upload, or has not to
+            _, train = self._open.get(client, (t, None))
+            if train is None or train["task"] != row["task"]:
+                return None  # the task had ended before, such as one lost with a client that left
+            done = row.get("steps") if name != "lost" else None
+            ended = self._close(client, t, name, row.get("staleness"), done)
+            self._open[client] = (t, None)
+            return ended
+        if name == "left":
+            return self._close(client, t, "left", None)
+        return None
+
+    def finish(self, t: float) -> list[Span]:
+        """End every open stretch at `t` and return those of some length."""
+        ended = [self._close(client, t, "running", None) for client in sorted(self._open)]
+        return [span for span in ended if span is not None]
+
+    def _close(
+        self, client: int, t: float, outcome: TaskEnd, staleness: int | None, done: int | None = None
+    ) -> Span | None:
+        start, train = self._open.pop(client, (t, None))
+        if train is not None:
+            return TrainingSpan(
+                client=client,
+                start=start,
+                end=t,
+                task=train["task"],
+                base=train["base"],
+                steps=train["steps"] if done is None else done,
+                group=train.get("group"),
+                staleness=staleness,
+                outcome=outcome,
+                planned=train["steps"],
+            )
+        return WaitingSpan(client, start, t) if t > start else None

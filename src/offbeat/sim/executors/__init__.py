@@ -1,0 +1,1 @@
+"""Executors: where local training is computed."""

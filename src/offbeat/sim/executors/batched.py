@@ -1,0 +1,72 @@
+"""Training together: tasks that are due next are trained in one go, in this process.
+
+When a result is asked for, the task is trained and with it those whose results will be asked for next, up to
+`clients` of them: all are known by their base models and their `LocalTask`s. A task that is cancelled or
+submitted anew was trained for nothing. Which tasks are trained together follows from virtual time alone, and
+a task's result does not depend on it; it differs from that of other executors in the last bits.
+"""
+
+from dataclasses import dataclass
+from heapq import nsmallest
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import Metrics, TaskId
+from offbeat.core.learner import Learner, LocalResult, LocalTask, TaskInputs
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+from offbeat.local.fast.batched import BatchedTrainer
+from offbeat.local.learner import TorchLearner
+
+
+@dataclass(frozen=True)
+class Batched:
+    """How many clients' tasks to train together, in this process. Raises `UsageError` for fewer than one."""
+
+    clients: int = 32
+
+    def __post_init__(self) -> None:
+        if self.clients < 1:
+            raise UsageError(f"clients = {self.clients} is not allowed in batches: give a number from 1")
+
+
+class BatchTraining:
+    """An executor that trains up to `clients` tasks together. Raises `UsageError` for what cannot be."""
+
+    def __init__(self, learner: Learner, objective: Objective, options: Batched) -> None:
+        if not isinstance(learner, TorchLearner):
+            raise UsageError(
+                f"executor batched cannot train with {type(learner).__name__}, only with a TorchLearner: "
+                "leave it out"
+            )
+        self._learner, self._clients = learner, options.clients
+        self._together = BatchedTrainer(learner, objective, options.clients)
+        self._waiting: dict[TaskId, tuple[float, LocalTask, Model]] = {}  # in the order of submission
+        self._results: dict[TaskId, LocalResult] = {}
+
+    def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
+        """Remember the task."""
+        self._waiting[task.task] = (due, task, base)
+
+    def result(self, task: TaskId) -> LocalResult:
+        """Train the task and those that are due next, unless it was among them before."""
+        if task not in self._results:
+            first = self._waiting.pop(task)
+            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda job: job[0])
+            jobs = [first, *others]
+            trained = self._together.train([(local, base) for _, local, base in jobs])
+            for (_, local, _), result in zip(jobs, trained, strict=True):
+                self._waiting.pop(local.task, None)
+                self._results[local.task] = result
+        return self._results.pop(task)
+
+    def cancel(self, task: TaskId) -> None:
+        """Forget the task, and its result if it was trained."""
+        self._waiting.pop(task, None)
+        self._results.pop(task, None)
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Evaluate now."""
+        return self._learner.evaluate(model)
+
+    def close(self) -> None:
+        """Nothing runs."""

@@ -1,0 +1,115 @@
+"""What a worker on a Ray cluster does, and how things get there and back."""
+
+import io
+import os
+import pickle
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from offbeat.core.learner import Learner, LocalTask, TaskInputs
+from offbeat.core.model import Layout, Model
+from offbeat.core.objective import Objective
+from offbeat.data.dataset import Dataset
+from offbeat.version import __version__
+
+Packed = tuple[bytes, list[Any]]
+Vectors = tuple[Layout, Any, Any, Any]
+_ALIGNED = 64  # bytes: where PyTorch starts its tensors too; it can change the last bits
+
+
+class RayWorker:
+    """Trains and evaluates in a process of its own, single-threaded."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(1)
+        self._made: tuple[Learner, Objective] | None = None
+
+    def hello(self, packed: Packed) -> dict[str, Any]:
+        """Unpack learner and objective; say where this is and what is installed here."""
+        ray: Any = import_module("ray")
+        here: dict[str, Any] = {"node": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
+        try:
+            content, buffers = packed
+            self._made = pickle.loads(content, buffers=buffers)
+        except Exception:
+            return {**here, "error": traceback.format_exc()}
+        return {**here, "versions": {"Offbeat": __version__, "PyTorch": torch.__version__}}
+
+    def work(
+        self, task: LocalTask | None, base: Vectors, fresh: Vectors | None, state: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Train a task, or without one evaluate."""
+        assert self._made is not None
+        learner, objective = self._made
+        try:
+            if task is None:
+                return {"metrics": dict(learner.evaluate(_model(base)))}
+            inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
+            result = learner.train(_model(base), task, objective, inputs)
+            return {
+                "delta": result.delta.numpy(),
+                "integers": result.integers.numpy(),
+                "metrics": dict(result.metrics),
+                "lr": result.lr,
+                "shared": None if result.shared is None else result.shared.numpy(),
+                "state": arrays(result.state),
+            }
+        except Exception:
+            return {"error": traceback.format_exc()}
+
+
+def _model(vectors: Vectors) -> Model:
+    layout, values, integers, shared = vectors
+    return Model(layout, tensor(values), tensor(integers), tensor(shared))
+
+
+def tensor(array: Any) -> Tensor:
+    """A copy of an array."""
+    copy = torch.empty(array.shape, dtype=getattr(torch, array.dtype.name))
+    copy.numpy()[...] = array
+    return copy
+
+
+def tensors(named: Mapping[str, Any]) -> dict[str, Tensor]:
+    """Copies of arrays."""
+    return {name: tensor(array) for name, array in named.items()}
+
+
+def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """Tensors as arrays, which Ray keeps apart from what is pickled."""
+    return {name: kept.numpy() for name, kept in named.items()}
+
+
+def make_pickler(pickler: type[Any]) -> Callable[[Any], Packed]:
+    """A function that pickles, as `pickler` does, but for datasets: their arrays are kept apart, uncopied."""
+
+    class Pickler(pickler):  # type: ignore[misc]
+        def reducer_override(self, what: Any) -> Any:
+            if type(what) is Dataset:
+                return _dataset, (what.x.numpy(), what.y.numpy(), what.classes)
+            return super().reducer_override(what)
+
+    def packed(what: Any) -> Packed:
+        file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+        Pickler(file, protocol=5, buffer_callback=buffers.append).dump(what)
+        return file.getvalue(), buffers
+
+    return packed
+
+
+def _dataset(x: Any, y: Any, classes: int) -> Dataset:
+    return Dataset(_borrowed(x), _borrowed(y), classes)
+
+
+def _borrowed(array: Any) -> Tensor:
+    """An array in Ray's shared memory as a tensor that nobody may write to; a copy if it starts crookedly."""
+    if array.ctypes.data % _ALIGNED:
+        return tensor(array)
+    with warnings.catch_warnings(action="ignore"):  # that PyTorch has no tensors for reading only
+        return torch.from_numpy(array)

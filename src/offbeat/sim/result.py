@@ -1,0 +1,110 @@
+"""What a simulation gives back."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, Protocol
+
+from offbeat.core.journal import Row, expand
+from offbeat.core.model import Model
+from offbeat.runs.record import flat
+from offbeat.runs.schema import Metric
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers.
+
+    `seconds` of virtual time; `tasks` counts updates that arrived; `dispatched` = aggregated +
+    dropped + lost + `held` (arrived, waiting) + `running`. `accuracy` is the last evaluation's,
+    `best_accuracy` the highest. At the end clients keep `client_state_bytes` from task to task, and the
+    aggregator and the server steps `server_state_bytes`, a vector that travels with the model included.
+    """
+
+    seconds: float
+    versions: int
+    tasks: int
+    dispatched: int
+    aggregated: int
+    dropped: int
+    lost: int
+    held: int
+    running: int
+    mean_staleness: float
+    bytes_up: int
+    bytes_down: int
+    accuracy: float | None
+    best_accuracy: float | None
+    loss: float | None
+    client_state_bytes: int = 0
+    server_state_bytes: int = 0
+
+
+class RunRows(Protocol):
+    """Where a run's rows are read from: memory or a directory."""
+
+    def journal(self) -> Iterable[dict[str, Any]]:
+        """Journal rows as flat mappings."""
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """Evaluations as flat mappings."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished simulation: its journal, its evaluations, its final model.
+
+    `path` is its directory, if it has one; the journal of such a run is read when it is asked for.
+    """
+
+    model: Model
+    summary: Summary
+    stop_reason: str
+    rows: RunRows
+    path: Path | None = None
+
+    @cached_property
+    def journal(self) -> list[dict[str, Any]]:
+        """Flat mappings: `seq`, `t`, `kind`, `name`, `client`, `task`, `base`, `version`, `staleness`,
+        `steps`, and what belongs to the kind."""
+        return list(self.rows.journal())
+
+    @cached_property
+    def metrics(self) -> list[dict[str, Any]]:
+        """Flat mappings: `t`, `version`, `tasks`, `bytes_up`, `bytes_down`, `loss`, `accuracy`, …"""
+        return self.rows.metrics()
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """The journal's entries of one name, such as "arrived" or "aggregate"."""
+        return [entry for entry in self.journal if entry["name"] == name]
+
+
+@dataclass
+class MemoryRecorder:
+    """Keeps a run's rows in memory, as they were written in `written`."""
+
+    written: list[Row] = field(default_factory=list)
+    evaluations: list[Metric] = field(default_factory=list)
+
+    def row(self, row: Row) -> None:
+        """Keep a row."""
+        self.written.append(row)
+
+    @property
+    def rows(self) -> list[Row]:
+        """Every row, those included that one stands for."""
+        return list(chain.from_iterable(map(expand, self.written)))
+
+    def metric(self, metric: Metric) -> None:
+        """Keep an evaluation."""
+        self.evaluations.append(metric)
+
+    def journal(self) -> list[dict[str, Any]]:
+        """The rows as flat mappings."""
+        return [row.flat() for row in self.rows]
+
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations as flat mappings."""
+        return [flat(metric) for metric in self.evaluations]

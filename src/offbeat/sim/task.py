@@ -1,0 +1,76 @@
+"""The course of a task in training: when it asks for a fresh model, and when it ends, in virtual time."""
+
+from math import ceil
+
+from msgspec import Struct
+
+from offbeat.core.commands import Train, Upload
+from offbeat.core.events import Arrived, Event, Lost, Ready, WantsModel
+from offbeat.core.learner import LocalTask, MergePoint
+from offbeat.world.population import TaskOutcome
+
+
+class SimulatedTask(Struct, gc=False):
+    """One task under way.
+
+    It downloads the model, does its steps, pausing for the fresh model after `ask_after` of them, and
+    uploads: at once, or, if its update is to be held, when it is told to (`upload`). `steps` falls when it
+    is recalled; `pause` is known once the request has been answered.
+    `due` is what happens next; any other event of this task that is still queued is not true any more.
+    """
+
+    command: Train
+    started: float
+    outcome: TaskOutcome
+    steps: int
+    pause: float | None = None
+    fresh: MergePoint | None = None
+    upload: tuple[float, Upload] | None = None
+    due: tuple[float, Event] | None = None
+
+    def next(self) -> tuple[float, Event]:
+        """When and how it goes on, as things are."""
+        client, task, ask = self.command.client, self.command.task, self.command.ask_after
+        if self.upload is not None:
+            return self.upload[0] + self.outcome.up, Arrived(client, task, self.steps)
+        event: Event
+        if 0 < ask < self.steps and self.pause is None:
+            end, event = self._done(ask) + self.outcome.latency, WantsModel(client, task, ask)
+        elif self.command.hold:
+            end, event = self._done(self.steps) + self.outcome.latency, Ready(client, task, self.steps)
+        else:
+            end, event = self._done(self.steps) + self.outcome.up, Arrived(client, task, self.steps)
+        if self.outcome.lost < 1.0 and self._lost() < end:
+            return self._lost(), Lost(client, task)
+        return end, event
+
+    def answer(self, fresh: MergePoint | None) -> None:
+        """The request is answered; the client has waited for the model, or to hear that there is none."""
+        self.fresh = fresh
+        self.pause = self.outcome.latency + (self.outcome.down if fresh else self.outcome.latency)
+
+    def recall(self, now: float, epoch: int) -> bool:
+        """Told to at `now`, it reports at the next end of an epoch of so many steps; is that earlier?"""
+        heard = now + self.outcome.latency
+        begun = self.started + self.outcome.down + (self.pause or 0.0)
+        epochs = ceil((heard - begun) / (self.outcome.per_step * epoch) - 1e-9)
+        first = 1 if self.pause is None else self.command.ask_after // epoch + 1
+        steps = max(first, epochs) * epoch
+        if steps >= self.steps:
+            return False
+        self.steps = steps
+        return True
+
+    def local(self, seed: int) -> LocalTask:
+        """What the client trains."""
+        c = self.command
+        return LocalTask(c.task, c.client, c.base, self.steps, seed, c.lr_factor, self.fresh)
+
+    def _done(self, steps: int) -> float:
+        """When so many steps are done."""
+        pause = (self.pause or 0.0) if steps > self.command.ask_after else 0.0
+        return self.started + self.outcome.down + pause + steps * self.outcome.per_step
+
+    def _lost(self) -> float:
+        """When the client drops out of it, at a share of the time it would take without a fresh model."""
+        return self.started + self.outcome.lost * self.outcome.seconds(self.command.steps)

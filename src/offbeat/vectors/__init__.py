@@ -1,0 +1,1 @@
+"""Long vectors: a pool of reusable memory, arithmetic in chunks on every core, the allocator's settings."""

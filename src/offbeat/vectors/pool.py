@@ -1,0 +1,67 @@
+"""Room for long vectors; what was freed is used again, which spares its page faults.
+
+Fresh memory comes page by page as it is first written, which for a long vector takes longer than a copy. A
+vector given out here is a view; when it and all that shares its memory are gone, that memory is spare.
+"""
+
+import weakref
+from collections import deque
+
+import torch
+from torch import Tensor
+
+SPARE, SPARE_BYTES = 32, 512 << 20
+"""How many freed vectors are kept at most, and how many bytes of them."""
+LEAST, MOST = 256 << 10, 256 << 20
+"""Bytes of vectors worth keeping; longer ones are given back to the system."""
+
+
+class VectorPool:
+    """Makes vectors with undefined values. Any thread may call it.
+
+    It has no lock, as vectors are freed at any moment, also within a call: a deque's own methods are enough.
+    """
+
+    def __init__(self) -> None:
+        self._spare: deque[Tensor] = deque(maxlen=SPARE)
+
+    def vector(self, size: int, dtype: torch.dtype) -> Tensor:
+        """A vector of `size` values on the CPU, which nobody else has."""
+        if not LEAST <= size * dtype.itemsize <= MOST:
+            return torch.empty(size, dtype=dtype)
+        base = self._taken(size, dtype)
+        view = base.numpy()  # a new array on every call: it is gone when no tensor uses it any more
+        weakref.finalize(view, self._freed, base).atexit = False
+        return torch.from_numpy(view)
+
+    def like(self, vector: Tensor) -> Tensor:
+        """A vector of another's size, dtype and device."""
+        if vector.nbytes < LEAST or vector.device.type != "cpu" or vector.dim() != 1:
+            return torch.empty_like(vector)
+        return self.vector(len(vector), vector.dtype)
+
+    def _taken(self, size: int, dtype: torch.dtype) -> Tensor:
+        """A spare vector of this size, or a new one; the others go to the end."""
+        for _ in range(len(self._spare)):
+            try:
+                spare = self._spare.popleft()
+            except IndexError:  # a thread was faster
+                break
+            if len(spare) == size and spare.dtype == dtype:
+                return spare
+            self._spare.append(spare)
+        return torch.empty(size, dtype=dtype)
+
+    def _freed(self, base: Tensor) -> None:
+        """Keep a vector's memory, and let go what was spare for longest where that is too much."""
+        kept = base.nbytes + sum(spare.nbytes for spare in tuple(self._spare))
+        while kept > SPARE_BYTES:
+            try:
+                kept -= self._spare.popleft().nbytes
+            except IndexError:
+                break
+        self._spare.append(base)
+
+
+POOL = VectorPool()
+"""Those of this process: what one part of it has freed, another uses."""

@@ -1,0 +1,130 @@
+"""`offbeat algorithms`: what there is, what it is made of, what it needs."""
+
+from dataclasses import replace
+from typing import Annotated
+
+import pytest
+from pydantic import Field
+from rich.console import Console
+
+import offbeat as ob
+from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
+from offbeat.algorithms.registry import Factory, algorithm
+from offbeat.cli import list as listing
+from offbeat.core.features import DRIVERS, Feature, describe
+
+EVERY = sorted(ob.ALGORITHMS)
+
+
+@algorithm(paper="Nobody, Steps Wanted [1], 2026")
+def wanting(steps: Annotated[int, Field(ge=1, description="local steps [Q]")]) -> ob.Algorithm:
+    """What has a required option."""
+    return ob.fedavg(steps=steps)
+
+
+@algorithm(paper="Nobody, At Odds, 2026")
+def at_odds(steps: int = 0) -> ob.Algorithm:
+    """What its own default does not allow."""
+    return ob.fedavg(steps=steps)
+
+
+def shown(width: int, factory: Factory[...] | None = None) -> str:
+    console = Console(width=width, highlight=False)
+    with console.capture() as captured:
+        listing.show_algorithm(console, factory) if factory else listing.show_algorithms(console)
+    return captured.get()
+
+
+@pytest.mark.parametrize("width", [100, 130, 160])
+def test_the_list_fits_and_says_what_each_needs(width: int) -> None:
+    text = shown(width)
+    assert max(map(len, text.splitlines())) <= width
+    starts = [line.split()[0] for line in text.splitlines() if not line.startswith(" ")]
+    assert starts == ["algorithm", *ob.ALGORITHMS]
+    assert "McMahan et al. 2017" in " ".join(text.split()) or width < 130
+
+
+def test_the_list_has_the_needs_in_words() -> None:
+    lines = {line.split()[0]: line for line in shown(160).splitlines()}
+    assert lines["fedavg"].rstrip().endswith("–")
+    assert lines["fedasync"].rstrip().endswith("single updates")
+    assert lines["fedasmu"].rstrip().endswith("single updates, client state, fresh models")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_every_algorithm_shows_its_parts_and_needs(name: str) -> None:
+    factory = ob.ALGORITHMS[name]
+    text = shown(400, factory)
+    made = factory()
+    for part in (made.schedule, made.aggregator, made.objective, *made.server_steps):
+        assert f" {type(part).__name__} " in text
+    for feature in Feature:
+        assert (f"  {feature}: {describe(feature)}" in text) == (feature in made.requires)
+    assert set(driver_needs(made)) == made.requires <= DRIVERS
+    for part in parts(made):
+        assert part.summary
+        assert part.exchange
+
+
+@pytest.mark.parametrize("width", [100, 160])
+def test_the_parts_fit(width: int) -> None:
+    text = shown(width, ob.fedbuff)
+    assert max(map(len, text.splitlines())) <= width
+    assert "needs of its driver, with its defaults: nothing" in text
+
+
+def test_parts_of_parts_and_their_conditions() -> None:
+    listed = {part.name: part for part in parts(ob.ALGORITHMS["fedasmu"]())}
+    assert list(listed) == [
+        "RequestFreshModel",
+        "Periodic",
+        "AdaptiveMixing",
+        "FreshMerge",
+        "Plain",
+        "follow",
+    ]
+    assert [part.depth for part in listed.values()] == [0, 1, 0, 0, 1, 0]
+    assert listed["Periodic"].role == "its schedule"
+    assert listed["AdaptiveMixing"].exchange == "any aggregator"
+    assert listed["RequestFreshModel"].exchange == (
+        f"{describe(Feature.ASKING)}; FreshMerge needs it; this one needs {describe(Feature.MERGE)}"
+    )
+    plain = replace(ob.fedavg(), aggregator=ob.fedasync().aggregator)
+    *shown_parts, buffers = parts(plain)
+    assert [part.exchange for part in shown_parts] == ["any schedule", "any aggregator", "any objective"]
+    assert (buffers.role, buffers.name, buffers.exchange) == ("buffers", "follow", "mean, local, recompute")
+
+
+def test_what_buffers_put_round_an_objective_is_no_part() -> None:
+    made = replace(ob.fedprox(), buffers="local")
+    assert [part.name for part in parts(made)] == ["Rounds", "MeanOfModels", "Proximal", "local"]
+    assert driver_needs(made) == [Feature.CLIENT_STATE]
+
+
+def test_an_algorithm_that_needs_options_says_which() -> None:
+    assert made_with_defaults(wanting) == "give steps"
+    text = shown(160, wanting)
+    assert "It cannot be made with its defaults: give steps" in text
+    assert "local steps [Q]" in text
+    assert "Steps Wanted [1]" in text
+    assert "steps = 0" in shown(160, at_odds)
+
+
+def test_the_list_goes_on_past_such_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listing, "ALGORITHMS", {"wanting": wanting, "fedavg": ob.fedavg})
+    text = shown(160)
+    assert "? (give steps)" in text
+    assert "fedavg" in text
+
+
+def test_papers_in_short() -> None:
+    assert short_paper("Li et al., FedCompass, ICLR 2024, Algorithms 1-3") == "Li et al. 2024"
+    assert short_paper("Su, Li, How Asynchronous can it be?, IWQoS 2022") == "Su and Li 2022"
+    assert short_paper("Somebody") == "Somebody"
+
+
+def test_choices_and_types_are_told_without_their_modules() -> None:
+    allowed = {o.name: o.allowed for o in ob.ALGORITHMS["fedasmu"].hyperparameters}
+    assert allowed["gradient"] == "derived or as_printed"
+    assert allowed["ask"] == "FixedTiming | LearnedTiming | NoRequests"
+    assert allowed["limit"] == "int, ≥ 1"

@@ -1,0 +1,386 @@
+"""Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import offbeat as ob
+from offbeat.algorithms.moon import Contrastive
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.core.objective import Objective
+from offbeat.core.streams import Purpose, stream
+from offbeat.data import Dataset, federate
+from offbeat.local.batches import batch_table, batches
+from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
+from offbeat.local.fast.batched_module import BatchedModule, samples_of
+from offbeat.local.objectives import Plain, Proximal
+from offbeat.models import MLP, LogisticRegression, WirelessCNN
+
+STEPS = [4, 9, 9, 1, 13, 2]
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def learner(
+    module: Callable[[], nn.Module], shape: tuple[int, ...] = (6,), loss: Any = None, **training: Any
+) -> ob.TorchLearner:
+    """Five clients whose shares, 7 to 40 samples, are no multiples of the batch."""
+    rng = np.random.default_rng(0)
+    x = torch.from_numpy(rng.normal(size=(100, *shape)).astype(np.float32))
+    whole = Dataset(x, torch.from_numpy(rng.integers(0, 3, size=100)), 3)
+    data = federate(whole, whole, np.split(rng.permutation(100), [40, 47, 65, 90]))
+    options = {"lr": 0.2, "batch_size": 9, **training}
+    return ob.TorchLearner(module, data, ob.Training(**options), loss or functional.cross_entropy)
+
+
+def tasks(steps: list[int] = STEPS) -> list[LocalTask]:
+    """Tasks of different length, learning rate and base version."""
+    return [LocalTask(i, i % 5, i % 3, n, seed=7, lr_factor=1 - 0.1 * i) for i, n in enumerate(steps)]
+
+
+def together(one: ob.TorchLearner, objective: Objective, chosen: list[LocalTask]) -> list[LocalResult]:
+    base = one.initial(1)
+    return BatchedTrainer(one, objective, len(chosen)).train([(task, base) for task in chosen])
+
+
+def odd() -> nn.Module:
+    """Layers whose weights fill no whole number of 64 bytes, one that goes through a single number."""
+    narrow = [nn.Linear(17, 1, bias=False), nn.Linear(1, 40), nn.Tanh()]
+    return nn.Sequential(nn.Linear(6, 17), nn.Tanh(), *narrow, nn.Linear(40, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 20), nn.LayerNorm(20), nn.GELU(), nn.Linear(20, 3))
+
+
+def rectified() -> nn.Module:
+    """Activations in place, also behind the layer that takes the data."""
+    return nn.Sequential(nn.Linear(6, 20), nn.ReLU(True), nn.Linear(20, 20), nn.ReLU(True), nn.Linear(20, 3))
+
+
+def narrow() -> nn.Module:
+    """Activations in place behind layers with fewer outputs than a client has samples, and with one.
+
+    They round a number in a vector register otherwise than one that is left over.
+    """
+    layers = [nn.Linear(6, 1), nn.ELU(inplace=True), nn.Linear(1, 5), nn.ELU(inplace=True)]
+    return nn.Sequential(*layers, nn.Linear(5, 1), nn.ELU(inplace=True), nn.Linear(1, 3))
+
+
+def few() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(0.5, True), nn.Linear(5, 3))
+
+
+def even() -> nn.Module:
+    """Sixteen samples fill the registers at every layer."""
+    return nn.Sequential(nn.Linear(6, 20), nn.ELU(True), nn.Linear(20, 2), nn.Softplus(), nn.Linear(2, 4))
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.Flatten(), nn.Linear(12, 3))
+
+
+class Twice(nn.Module):
+    """One layer used twice, one parameter in two layers, one frozen, one unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.other, self.last = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+        self.other.weight = self.first.weight
+        self.again = self.first
+        self.last.requires_grad_(False)
+        self.unused = nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.tanh(self.again(torch.tanh(self.first(x))))
+        out: Tensor = self.last(torch.tanh(self.other(y)))
+        return out
+
+
+class Scaled(nn.Module):
+    """Parameters of its own beside a layer's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.scale = nn.Linear(6, 3), nn.Parameter(torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.inner(x) * self.scale
+        return out
+
+
+class Detached(nn.Module):
+    """Its first layer, which takes the data, is not to be trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            y = self.first(x)
+        out: Tensor = self.last(torch.tanh(y))
+        return out
+
+
+MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "logistic": (lambda: LogisticRegression(6, 3), (2, 3)),
+    "mlp": (lambda: MLP(6, 3, (40,)), (6,)),
+    "odd": (odd, (6,)),
+    "normed": (normed, (6,)),
+    "rectified": (rectified, (6,)),
+    "narrow": (narrow, (6,)),
+    "few": (few, (6,)),
+    "even": (even, (6,)),
+    "detached": (Detached, (6,)),
+    "convolutional": (convolutional, (1, 4, 4)),
+    "twice": (Twice, (6,)),
+    "scaled": (Scaled, (6,)),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)], ids=["plain", "proximal"])
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("decay", [0.0, 0.05])
+def test_it_is_the_learners_training_up_to_rounding(
+    name: str, objective: Objective, momentum: float, decay: float
+) -> None:
+    one = learner(*MODULES[name], momentum=momentum, weight_decay=decay)
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, objective, tasks()), strict=True):
+        expected = one.train(base, task, objective)
+        torch.testing.assert_close(got.delta, expected.delta, rtol=2e-4, atol=2e-6)
+        assert got.metrics["loss"] == pytest.approx(expected.metrics["loss"], rel=1e-5)
+        assert (got.lr, got.integers.tolist(), got.state) == (expected.lr, [], {})
+
+
+@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_result_does_not_depend_on_who_is_beside_it(name: str, momentum: float) -> None:
+    """Bit for bit: alone, with some, and in another order."""
+    one = learner(*MODULES[name], momentum=momentum, weight_decay=0.05)
+    all_of_them = together(one, Proximal(0.5), tasks())
+    for chosen in ([0], [3], [4], [5, 1], [4, 3, 2, 1, 0, 5]):
+        for index, got in zip(
+            chosen, together(one, Proximal(0.5), [tasks()[i] for i in chosen]), strict=True
+        ):
+            assert torch.equal(got.delta, all_of_them[index].delta)
+            assert got.metrics == all_of_them[index].metrics
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_a_layers_outputs_lie_in_memory_alike_for_one_client_and_for_two(clients: int) -> None:
+    """What sums over them would add in another order."""
+    stacked = BatchedModule(nn.Linear(6, 3), clients)
+    stacked.load([torch.zeros(21)] * clients)
+    assert stacked(torch.zeros(clients * 16, 6)).is_contiguous()
+
+
+def test_a_loss_of_ones_own() -> None:
+    def squared(output: Tensor, target: Tensor) -> Tensor:
+        return 0.1 * ((output - functional.one_hot(target, 3)) ** 2).sum(1).mean()  # or it would diverge
+
+    one = learner(odd, loss=squared)
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, Plain(), tasks()), strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
+
+
+def test_each_task_starts_from_its_own_model() -> None:
+    one = learner(odd)
+    jobs = [(task, one.initial(seed)) for seed, task in enumerate(tasks())]
+    for (task, base), got in zip(jobs, BatchedTrainer(one, Plain(), 8).train(jobs), strict=True):
+        torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 17, 62])
+def test_the_cross_entropy_by_hand_is_autograds_alone_and_beside_others(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    scores = 5 * torch.randn(96, classes, generator=generator)
+    labels = torch.randint(0, classes, (96,), generator=generator)
+    weights = torch.rand(96, generator=generator)
+    each, gradient = cross_entropy(scores, labels, weights)
+    leaf = scores.clone().requires_grad_()
+    expected = functional.cross_entropy(leaf, labels, reduction="none")
+    expected.backward(weights)  # type: ignore[no-untyped-call]
+    torch.testing.assert_close(each, expected.detach())
+    torch.testing.assert_close(gradient, leaf.grad)
+    own = slice(32, 48)
+    alone = cross_entropy(scores[own], labels[own], weights[own])
+    assert torch.equal(alone[0], each[own])
+    assert torch.equal(alone[1], gradient[own])
+
+
+@pytest.mark.parametrize(("samples", "size", "steps"), [(40, 9, 13), (7, 9, 3), (18, 9, 4), (1, 1, 2)])
+def test_a_table_has_the_batches(samples: int, size: int, steps: int) -> None:
+    table = batch_table(stream(3, Purpose.TRAIN), samples, size, steps)
+    expected = [batch.tolist() for batch in batches(stream(3, Purpose.TRAIN), samples, size, steps)]
+    assert [[i for i in row if i >= 0] for row in table.tolist()] == expected
+    assert table.shape == (steps, size)
+
+
+# ---- refusals ----
+
+
+class Mixing(nn.Module):
+    """Takes the batch's mean off."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x - x.mean(0))
+        return out
+
+
+class Drawing(nn.Module):
+    """Dropout that is no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.dropout(self.layer(x), 0.5, self.training)
+
+
+class Reaching(nn.Module):
+    """Reads a layer's weights itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.linear(x, self.layer.weight)
+
+
+def weighted(output: Tensor, target: Tensor) -> Tensor:
+    """No mean over samples: it is divided by the sum of their weights."""
+    return functional.cross_entropy(output, target, weight=torch.tensor([1.0, 5.0, 9.0]))
+
+
+@pytest.mark.parametrize(
+    ("made", "objective", "complaint"),
+    [
+        (lambda: learner(odd), Contrastive(mu=1.0), "objective Contrastive, only the plain"),
+        (lambda: learner(odd, optimizer="adam"), Plain(), "optimizer = 'adam', only 'sgd'"),
+        (
+            lambda: learner(lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3))),
+            Plain(),
+            "a model with BatchNorm1d",
+        ),
+        (
+            lambda: learner(lambda: nn.Sequential(nn.Dropout(0.1), nn.Linear(6, 3))),
+            Plain(),
+            "a model with Dropout",
+        ),
+        (
+            lambda: learner(lambda: nn.Linear(6, 3).half()),
+            Plain(),
+            "a model with weight in torch.float16, only torch.float32",
+        ),
+        (lambda: learner(Mixing), Plain(), "Mixing with this loss, only modules and losses that treat each"),
+        (lambda: learner(Drawing), Plain(), "Drawing with this loss"),
+        (lambda: learner(Reaching), Plain(), "Reaching (AttributeError"),
+        (lambda: learner(odd, loss=weighted), Plain(), "Sequential with this loss"),
+    ],
+)
+def test_what_it_cannot_train(
+    made: Callable[[], ob.TorchLearner], objective: Objective, complaint: str
+) -> None:
+    with pytest.raises(ob.UsageError) as refused:
+        BatchedTrainer(made(), objective, 4)
+    assert f"executor batched cannot train {complaint}" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_dropout_of_nothing_is_none() -> None:
+    together(learner(lambda: nn.Sequential(nn.Dropout(0.0), nn.Linear(6, 3))), Plain(), tasks())
+
+
+# ---- on other devices ----
+
+
+def test_on_a_gpu_layers_take_all_clients_at_once() -> None:
+    stacked = BatchedModule(WirelessCNN(3), 4)
+    layer = stacked._module.conv1  # type: ignore[union-attr]
+    values = {"weight": torch.randn(4, 10, 1, 5, 5), "bias": torch.randn(4, 10)}
+    x = torch.randn(4, 16, 1, 28, 28)
+    torch.testing.assert_close(layer.at_once(values, x), layer.in_turn(values, x), rtol=1e-4, atol=1e-5)
+
+
+def test_nothing_is_left_on_the_cpu() -> None:
+    """A tensor of another device than the module's would be refused by the first operation."""
+    stacked = BatchedModule(WirelessCNN(3).to("meta"), 4)
+    stacked.load([torch.zeros(sum(p.numel() for p in WirelessCNN(3).parameters()))] * 4)
+    output = stacked(torch.zeros(64, 1, 28, 28, device="meta"))
+    output.sum().backward()  # type: ignore[no-untyped-call]
+    found = stacked.gradients()
+    assert set(found) == set(stacked.slots)
+    assert {part.left.device.type for parts in found.values() for part in parts} == {"meta"}
+    assert stacked.flat(2).device.type == "meta"
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", MODULES)
+def test_together_on_a_gpu(name: str) -> None:
+    one = learner(*MODULES[name], momentum=0.9, device="cuda")
+    base = one.initial(1)
+    for task, got in zip(tasks(), together(one, Proximal(0.5), tasks()), strict=True):
+        assert got.delta.device.type == "cpu"
+        expected = learner(*MODULES[name], momentum=0.9).train(base, task, Proximal(0.5))
+        torch.testing.assert_close(got.delta, expected.delta, rtol=1e-2, atol=1e-4)
+
+
+@pytest.mark.cuda
+def test_one_by_one_on_a_gpu() -> None:
+    one, other = learner(convolutional, (1, 4, 4), device="cuda"), learner(convolutional, (1, 4, 4))
+    base = one.initial(1)
+    for task in tasks():
+        got, expected = one.train(base, task, Plain()), other.train(base, task, Plain())
+        assert got.delta.device.type == "cpu"
+        torch.testing.assert_close(got.delta, expected.delta, rtol=1e-2, atol=1e-4)
+    assert one.evaluate(base)["loss"] == pytest.approx(other.evaluate(base)["loss"], rel=1e-3)
+
+
+@pytest.mark.parametrize("hidden", [[], [5]], ids=["one layer", "two layers"])
+def test_a_step_leaves_autograds_gradients_and_nothing_else(hidden: list[int]) -> None:
+    sizes = [6, *hidden, 3]
+    stacked = BatchedModule(nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes))), 2)
+    models = torch.randn(2, sum((a + 1) * b for a, b in pairwise(sizes)))
+    stacked.load(list(models))
+    x, d = torch.randn(32, 6), torch.randn(32, 3)
+    stacked.backward(stacked(x), d)
+    found = stacked.gradients()
+    for slots, values in zip(stacked.slots, _by_autograd(models, sizes, x, d), strict=True):
+        own = torch.zeros_like(slots.values)
+        for part in found[slots]:
+            part.add_to(own, 1.0)
+        torch.testing.assert_close(own, values)
+    assert not stacked._leaves  # or a step's activations would stay
+    assert not stacked._behind
+
+
+def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list[Tensor]:
+    """Each parameter's gradient, [clients, *shape], one client after the other."""
+    apart = []
+    for model, own_x, own_d in zip(models, x.chunk(2), d.chunk(2), strict=True):
+        module = nn.Sequential(*(nn.Linear(a, b) for a, b in pairwise(sizes)))
+        nn.utils.vector_to_parameters(model, module.parameters())
+        module(own_x).backward(own_d)
+        apart.append([p.grad for p in module.parameters()])
+    return [torch.stack(parts) for parts in zip(*apart, strict=True)]
+
+
+@pytest.mark.parametrize(("module", "samples"), [(even, 16), (few, 32), (narrow, 32)])
+def test_samples_are_no_more_than_fill_the_registers(module: Callable[[], nn.Module], samples: int) -> None:
+    assert samples_of(module(), torch.zeros(16, 6), 9) == samples
+    assert samples_of(module(), torch.zeros(16, 6), 33) == (48 if samples == 16 else 64)

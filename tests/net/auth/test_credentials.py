@@ -1,0 +1,352 @@
+"""Who is let in: rules beyond loopback, certificates, tokens, names."""
+
+import asyncio
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
+from offbeat.net.auth.tokens import enrol, revoke
+from offbeat.net.grpc.client import connect
+from offbeat.net.grpc.server import listen
+from offbeat.net.messages import Heartbeat, Rejected
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError
+from offbeat.net.wire.fields import ProtocolError
+from offbeat.net.wire.writer import MessageWriter
+from tests.net.authority import Authority
+from tests.net.support import LIMITS, Heard, raw, server, site, status, until, write
+
+FILES = (Path("c"), Path("k"))
+
+# ---- what may be started ----
+
+
+@pytest.mark.parametrize(
+    ("credentials", "why"),
+    [
+        (ServerCredentials(), "TLS is required"),
+        (ServerCredentials(tokens=Path("t")), "TLS is required"),
+        (ServerCredentials(insecure_any_name=True), "TLS is required"),
+        (ServerCredentials(*FILES), "must prove who they are"),
+        (ServerCredentials(insecure_plaintext=True), "must prove who they are"),
+    ],
+)
+def test_what_may_not_listen_beyond_loopback(credentials: ServerCredentials, why: str):
+    with pytest.raises(UsageError, match=why):
+        asyncio.run(listen("0.0.0.0:0", credentials, LIMITS, Heard().on_link))
+    credentials.check("127.0.0.1:0")
+
+
+@pytest.mark.parametrize(
+    "credentials",
+    [
+        ServerCredentials(*FILES, client_ca=Path("ca")),
+        ServerCredentials(*FILES, tokens=Path("t")),
+        ServerCredentials(*FILES, insecure_any_name=True),
+        ServerCredentials(tokens=Path("t"), insecure_plaintext=True),
+    ],
+)
+def test_what_may_listen_beyond_loopback(credentials: ServerCredentials):
+    credentials.check("0.0.0.0:0")
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: ServerCredentials(certificate=Path("c")), "tls-cert without tls-key"),
+        (lambda: ServerCredentials(key=Path("k")), "tls-key without tls-cert"),
+        (lambda: ServerCredentials(client_ca=Path("ca")), "it needs TLS"),
+        (lambda: SiteCredentials(certificate=Path("c")), "certificate without key"),
+        (lambda: SiteCredentials(name="a/b"), "name = 'a/b'"),
+        (lambda: SiteCredentials(token="a\nb"), "token: it has characters"),
+        (lambda: SiteCredentials(ca=Path("c"), insecure_plaintext=True), "neither ca nor certificate"),
+    ],
+)
+def test_credentials_that_make_no_sense(make: Callable[[], object], why: str):
+    with pytest.raises(UsageError, match=why):
+        make()
+
+
+def test_a_site_speaks_tls_beyond_loopback():
+    assert SiteCredentials().tls("10.0.0.1:1")
+    assert not SiteCredentials(insecure_plaintext=True).tls("10.0.0.1:1")
+    assert not SiteCredentials().tls("127.0.0.1:1")
+    assert SiteCredentials(ca=Path("ca")).tls("127.0.0.1:1")
+
+
+def test_a_token_is_not_shown():
+    assert "secret" not in repr(SiteCredentials(token="a:secret"))
+
+
+# ---- the gate ----
+
+
+def admitted(
+    credentials: ServerCredentials, identity: dict[str, list[bytes]] | None = None, **said: str
+) -> str:
+    metadata = {{"name": "offbeat-site", "auth": "authorization"}[key]: value for key, value in said.items()}
+    return Authenticator(credentials).admit(metadata, identity or {}).site
+
+
+def test_without_proofs_a_site_says_its_name():
+    assert admitted(ServerCredentials(), name="a") == "a"
+    for wrong in ("", "a b", "../x", "é"):
+        with pytest.raises(ProtocolError, match="not one that a site can have"):
+            admitted(ServerCredentials(), name=wrong)
+    with pytest.raises(ProtocolError, match="no name"):
+        admitted(ServerCredentials())
+
+
+def test_a_certificates_name_is_the_sites():
+    needs = ServerCredentials(*FILES, client_ca=Path("ca"))
+    common, other = "x509_common_name", "x509_subject_alternative_name"
+    assert admitted(needs, {common: [b"a"], other: [b"x", b"y"]}) == "a"
+    assert admitted(needs, {other: [b"b"]}) == "b"
+    assert admitted(needs, {common: [b"a"]}, name="a") == "a"
+    with pytest.raises(ProtocolError, match="not one and the same"):
+        admitted(needs, {common: [b"a"]}, name="b")
+    for identity in ({}, {other: [b"a", b"b"]}, {common: [b"a", b"b"]}):
+        with pytest.raises(ProtocolError, match="certificate has not one"):
+            admitted(needs, identity)
+    with pytest.raises(ProtocolError, match="not one that"):
+        admitted(needs, {common: [b"a\xff"]})
+
+
+def test_a_token_and_a_certificate_must_agree(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+    both = ServerCredentials(*FILES, client_ca=Path("ca"), tokens=path)
+    assert admitted(both, {"x509_common_name": [b"a"]}, auth=f"Bearer {token}") == "a"
+    with pytest.raises(ProtocolError, match="one and the same"):
+        admitted(both, {"x509_common_name": [b"b"]}, auth=f"Bearer {token}")
+    with pytest.raises(ProtocolError, match="no token"):
+        admitted(both, {"x509_common_name": [b"a"]})
+    with pytest.raises(ProtocolError, match="certificate has not"):
+        admitted(both, {}, auth=f"Bearer {token}")
+
+
+# ---- on a live server ----
+
+
+def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+
+    async def refused(address: str, credentials: SiteCredentials, why: str) -> None:
+        with pytest.raises(ChannelRefusedError, match=why):
+            await connect(address, credentials, LIMITS)
+
+    async def story() -> None:
+        async with server(ServerCredentials(tokens=path)) as at:
+            async with site(at.address, SiteCredentials(token=token)) as link:
+                await link.send(Heartbeat())
+                assert await link.receive() == Heartbeat()
+                assert at.listener.sites == ("a",)
+                await refused(at.address, SiteCredentials(name="a"), "no token")
+                await refused(at.address, SiteCredentials(token="a:wrong"), "not valid")
+                await refused(at.address, SiteCredentials(name="b", token=token), "one and the same")
+                await refused(at.address, SiteCredentials(token=token + "x" * 500), "no token")
+                revoke(path, "a")
+                await link.send(Heartbeat())
+                said = await link.receive()
+                assert isinstance(said, Rejected)
+                assert "no longer valid" in said.reason
+                await refused(at.address, SiteCredentials(token=token), "not valid")
+                assert at.listener.rejected == {"credential": 6}
+            async with site(at.address, SiteCredentials(token=enrol(path, "a"))) as link:
+                await link.send(Heartbeat())
+                assert await link.receive() == Heartbeat()
+
+    asyncio.run(story())
+
+
+def test_a_damaged_tokens_file_stops_a_server_from_starting(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(RunError, match="cannot be read"):
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(tokens=path), LIMITS, Heard().on_link))
+
+
+def test_metadata_that_is_too_large_or_given_twice():
+    async def story() -> None:
+        async with server() as at:
+            async with raw(at.address, (("offbeat-site", "x" * 100_000),)) as call:
+                assert (await status(call))[0] == "RESOURCE_EXHAUSTED"
+            async with raw(at.address, (("offbeat-site", "a"), ("offbeat-site", "b"))) as call:
+                assert (await status(call))[0] == "UNAUTHENTICATED"
+            assert at.heard.links == []
+            async with site(at.address, "a") as link:
+                await link.send(Heartbeat())
+                assert await link.receive() == Heartbeat()
+
+    asyncio.run(story())
+
+
+def test_a_recorded_handshake_is_worth_nothing_without_the_credential(tmp_path: Path):
+    path = tmp_path / "tokens.json"
+    token = enrol(path, "a")
+    recorded: list[bytes] = []
+
+    async def story() -> None:
+        real = MessageWriter.frame
+
+        def recording(self: MessageWriter) -> bytes:
+            recorded.append(real(self))
+            return recorded[-1]
+
+        async with server(ServerCredentials(tokens=path)) as at:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(MessageWriter, "frame", recording)
+                async with site(at.address, SiteCredentials(token=token)):
+                    await until(lambda: bool(at.heard.links))
+            async with raw(at.address, (("offbeat-site", "a"),)) as call:
+                await write(call, *recorded)
+                assert (await status(call))[0] == "UNAUTHENTICATED"
+            assert len(at.heard.links) == 1
+
+    asyncio.run(story())
+    assert recorded
+
+
+# ---- certificates ----
+
+
+def test_mutual_tls_on_a_live_server(tmp_path: Path):
+    ours, theirs = Authority(tmp_path, "ours"), Authority(tmp_path, "theirs")
+    credentials = ServerCredentials(*ours.issue("server", host="127.0.0.1"), client_ca=ours.file)
+    good = ours.issue("a")
+
+    async def fails(address: str, shown: SiteCredentials) -> None:
+        with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
+            await connect(address, shown, LIMITS)
+
+    async def story() -> None:
+        async with server(credentials) as at:
+            async with site(at.address, SiteCredentials(None, None, ours.file, *good)) as link:
+                await link.send(Heartbeat())
+                assert await link.receive() == Heartbeat()
+                assert at.listener.sites == ("a",)
+                with pytest.raises(ChannelRefusedError, match="one and the same"):
+                    await connect(at.address, SiteCredentials("b", None, ours.file, *good), LIMITS)
+                for wrong in (theirs.issue("a"), ours.issue("late", days=-1.0)):
+                    await fails(at.address, SiteCredentials(None, None, ours.file, *wrong))
+                await fails(at.address, SiteCredentials("a", None, ours.file))  # none at all
+                await fails(at.address, SiteCredentials("a"))  # no TLS
+                await fails(
+                    at.address, SiteCredentials(None, None, theirs.file, *good)
+                )  # not the site's server
+                await link.send(Heartbeat(1, 1))
+                assert await link.receive() == Heartbeat(1, 1)
+            assert at.heard.links == ["a"]
+
+    asyncio.run(story())
+
+
+def test_a_server_under_another_name_or_with_an_expired_certificate_is_not_spoken_to(tmp_path: Path):
+    ours = Authority(tmp_path, "ours")
+
+    async def story() -> None:
+        for pair in (ours.issue("one", host="127.0.0.2"), ours.issue("two", days=-1.0, host="127.0.0.1")):
+            async with server(ServerCredentials(*pair)) as at:
+                with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
+                    await connect(at.address, SiteCredentials("a", "a:token", ours.file), LIMITS)
+                assert at.heard.links == []
+
+    asyncio.run(story())
+
+
+def test_a_certificate_that_is_replaced_serves_new_connections(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    """Real files on loopback: good ones, half a change, damaged ones, good ones again."""
+    first, second, third = (Authority(tmp_path, name) for name in ("first", "second", "third"))
+    certificate, key = tmp_path / "server.pem", tmp_path / "server.key"
+
+    def install(pair: tuple[Path, Path]) -> None:
+        for source, target in zip(pair, (certificate, key), strict=True):
+            shutil.copy(source, target.with_suffix(".new"))
+            target.with_suffix(".new").replace(target)
+
+    async def serves(address: str, authority: Authority, others: tuple[Authority, ...]) -> None:
+        async with site(address, SiteCredentials("a", None, authority.file)) as link:
+            await link.send(Heartbeat())
+            assert await link.receive() == Heartbeat()
+        for other in others:
+            with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
+                await connect(address, SiteCredentials("a", None, other.file), LIMITS)
+
+    def errors() -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+
+    async def story() -> None:
+        install(first.issue("server", host="127.0.0.1"))
+        async with (
+            server(ServerCredentials(certificate, key)) as at,
+            site(at.address, SiteCredentials("long", None, first.file)) as long,
+        ):
+            await serves(at.address, first, (second,))
+            install(second.issue("server", host="127.0.0.1"))
+            await serves(at.address, second, (first,))
+            shutil.copy(third.issue("server", host="127.0.0.1")[0], certificate)  # whose key is not there yet
+            await serves(at.address, second, (first, third))
+            assert len(errors()) == 1
+            assert re.search(
+                r"tls-cert = .*server.pem, .*: they cannot be used \(key values mismatch\)", errors()[0]
+            )
+            certificate.write_text("damaged", encoding="utf-8")
+            await serves(at.address, second, (third,))
+            key.unlink()
+            await serves(at.address, second, (third,))
+            assert [("is not a PEM file" in e, "cannot be read" in e) for e in errors()[1:]] == [
+                (True, False), (False, True),
+            ]  # fmt: skip
+            install(third.issue("server", host="127.0.0.1"))
+            await serves(at.address, third, (first, second))
+            assert len(errors()) == 3
+            await long.send(Heartbeat(1, 1))
+            assert await long.receive() == Heartbeat(1, 1)
+
+    asyncio.run(story())
+
+
+def test_a_client_ca_that_is_replaced_decides_about_new_sites(tmp_path: Path):
+    ours, first, second = (Authority(tmp_path, name) for name in ("ours", "first", "second"))
+    client_ca = tmp_path / "clients.pem"
+
+    async def comes(address: str, authority: Authority) -> None:
+        shown = SiteCredentials(None, None, ours.file, *authority.issue("a"))
+        async with site(address, shown) as link:
+            await link.send(Heartbeat())
+            assert await link.receive() == Heartbeat()
+
+    async def story() -> None:
+        shutil.copy(first.file, client_ca)
+        pair = ours.issue("server", host="127.0.0.1")
+        async with server(ServerCredentials(*pair, client_ca=client_ca)) as at:
+            await comes(at.address, first)
+            shutil.copy(second.file, client_ca)
+            await comes(at.address, second)
+            with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
+                await comes(at.address, first)
+
+    asyncio.run(story())
+
+
+def test_a_certificate_with_another_key_is_refused_at_the_start(tmp_path: Path):
+    ours = Authority(tmp_path, "ours")
+    (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
+    with pytest.raises(UsageError, match=r"tls-key = .*two.key: they cannot be used .*its own key"):
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(certificate, key), LIMITS, Heard().on_link))
+
+
+def test_files_that_are_no_certificates(tmp_path: Path):
+    (tmp_path / "junk").write_text("junk", encoding="utf-8")
+    for path, why in ((tmp_path / "none", "cannot be read"), (tmp_path / "junk", "not a PEM file")):
+        with pytest.raises(UsageError, match=why):
+            asyncio.run(listen("127.0.0.1:0", ServerCredentials(path, path), LIMITS, Heard().on_link))
+        with pytest.raises(UsageError, match=why):
+            asyncio.run(connect("127.0.0.1:1", SiteCredentials(ca=path), LIMITS))

@@ -1,0 +1,387 @@
+"""Links on gRPC over loopback: what honest ends see, and what a server does with ends that are not."""
+
+import asyncio
+import random
+import socket
+from contextlib import suppress
+from dataclasses import replace
+
+import pytest
+import torch
+
+from offbeat.core.errors import UsageError
+from offbeat.core.model import Layout, Model
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.grpc.client import connect
+from offbeat.net.grpc.server import listen
+from offbeat.net.messages import (
+    FromSite,
+    Heartbeat,
+    Leave,
+    Register,
+    Rejected,
+    TaskAssignment,
+    TaskRecall,
+    UpdateAck,
+    UpdateSubmission,
+)
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ServerChannel
+from offbeat.net.wire import wire_pb2 as pb
+from offbeat.net.wire.encode import encode
+from offbeat.net.wire.frames import frames
+from offbeat.net.wire.limits import Limits
+from tests.net.support import LIMITS, raw, server, site, status, until, write
+
+INTEGERS = torch.zeros(0, dtype=torch.int64)
+NAMED = (("offbeat-site", "evil"),)
+
+
+def framed(message: FromSite) -> list[bytes]:
+    outgoing = encode(message)
+    return list(frames([outgoing.envelope], outgoing.body))
+
+
+HELLO = framed(Register(1, 1))[0]
+
+
+def test_what_is_said_is_heard():
+    async def story() -> None:
+        delta = torch.randn(700_000)
+        async with server() as at:
+            async with site(at.address, "a") as link:
+                await link.send(UpdateSubmission(1, 5, delta, INTEGERS, {"loss": 0.5}))
+                assert await link.receive() == UpdateAck(1, True)
+                await link.send(Leave("enough"))
+            await until(lambda: bool(at.heard.ended))
+        hello, result, bye = at.heard.said["a"]
+        assert (hello, bye) == (Register(10, 1), Leave("enough"))
+        assert isinstance(result, UpdateSubmission)
+        assert isinstance(result.delta, torch.Tensor)
+        assert torch.equal(result.delta, delta)
+        assert at.listener.rejected == {}
+
+    asyncio.run(story())
+
+
+def test_a_recall_arrives_before_the_model_of_another_task():
+    async def on_link(link: ServerChannel) -> None:
+        await link.send(TaskAssignment(1, 0, 1, 0, Model.empty(Layout.flat(20_000_000))))
+        await link.send(TaskRecall(0))
+        await link.receive()
+        with suppress(ChannelClosedError):
+            await link.receive()
+
+    async def story() -> None:
+        async with server(on_link=on_link) as at, site(at.address, "a") as link:
+            assert await link.receive() == TaskRecall(0)
+            assert isinstance(await link.receive(), TaskAssignment)
+
+    asyncio.run(story())
+
+
+def test_the_server_ends_a_link_after_its_last_message_with_its_reason():
+    async def on_link(link: ServerChannel) -> None:
+        await link.send(TaskRecall(3))
+        await link.close("the run is over")
+        with pytest.raises(ChannelClosedError):
+            await link.send(TaskRecall(4))
+
+    async def story() -> None:
+        async with server(on_link=on_link) as at, site(at.address, "a") as link:
+            assert await link.receive() == TaskRecall(3)
+            with pytest.raises(ChannelClosedError, match="the run is over"):
+                await link.receive()
+            with pytest.raises(ChannelClosedError):
+                await link.send(Heartbeat())
+
+    asyncio.run(story())
+
+
+def test_a_server_that_fails_with_one_site_goes_on_with_others(caplog: pytest.LogCaptureFixture):
+    async def on_link(link: ServerChannel) -> None:
+        if link.site == "a":
+            raise KeyError("a mistake of ours")
+        await link.send(TaskRecall(1))
+        with suppress(ChannelClosedError):
+            while True:
+                await link.receive()
+
+    async def story() -> None:
+        async with server(on_link=on_link) as at:
+            async with site(at.address, "a") as link:
+                said = Rejected("the server failed to handle what this site said", final=False)
+                assert await link.receive() == said
+                with pytest.raises(ChannelClosedError, match="INTERNAL"):
+                    await link.receive()
+            async with site(at.address, "b") as link:
+                assert await link.receive() == TaskRecall(1)
+            assert at.listener.rejected == {"ours": 1}
+
+    asyncio.run(story())
+    assert "a mistake of ours" in caplog.text
+
+
+def test_a_newer_link_of_a_site_takes_the_place_of_the_older():
+    async def story() -> None:
+        async with server() as at, site(at.address, "a") as older, site(at.address, "b") as other:
+            await until(lambda: len(at.heard.links) == 2)
+            async with site(at.address, "a") as newer:
+                said = await older.receive()
+                assert isinstance(said, Rejected)
+                assert not said.final
+                with pytest.raises(ChannelClosedError, match="newer connection"):
+                    await older.receive()
+                for link in (newer, other):
+                    await link.send(Heartbeat(1, 2))
+                    assert await link.receive() == Heartbeat(1, 2)
+                assert at.listener.sites == ("a", "b")
+                assert at.heard.ended[0][0] == "a"  # the older had ended before the newer began
+                assert len(at.heard.links) == 3
+
+    asyncio.run(story())
+
+
+def test_a_site_that_is_cut_off_ends_its_link():
+    async def story() -> None:
+        async with server() as at:
+            async with raw(at.address, NAMED) as call:
+                await write(call, HELLO)
+                await until(lambda: bool(at.heard.links))
+            await until(lambda: bool(at.heard.ended))
+            assert at.listener.sites == ()
+
+    asyncio.run(story())
+
+
+def test_a_connection_without_a_hello_is_ended():
+    async def story() -> None:
+        async with server(limits=replace(LIMITS, handshake=0.3)) as at, raw(at.address, NAMED) as call:
+            assert await status(call) == ("DEADLINE_EXCEEDED", "no hello within 0.3 s")
+            assert at.listener.rejected == {"deadline": 1}
+            assert at.heard.links == []
+
+    asyncio.run(story())
+
+
+def test_a_silent_socket_is_hung_up():
+    async def story() -> None:
+        async with server(limits=replace(LIMITS, handshake=0.5)) as at:
+            reader, writer = await asyncio.open_connection("127.0.0.1", at.listener.port)
+            async with asyncio.timeout(30):
+                while await reader.read(1000):
+                    pass
+            writer.close()
+
+    asyncio.run(story())
+
+
+def test_a_body_that_stops_is_ended_even_with_heartbeats():
+    async def story() -> None:
+        async with server(limits=replace(LIMITS, stall=0.5)) as at, raw(at.address, NAMED) as call:
+            await write(call, HELLO, framed(UpdateSubmission(1, 1, torch.zeros(1_000_000), INTEGERS))[0])
+            while not call.done():
+                await write(call, *framed(Heartbeat()))
+                await asyncio.sleep(0.05)
+            assert at.listener.rejected == {"slow": 1}
+            assert at.listener._pool.free == LIMITS.memory
+
+    asyncio.run(story())
+
+
+def test_a_site_that_does_not_read_is_waited_for_and_then_ended():
+    ends: list[str] = []
+
+    async def on_link(link: ServerChannel) -> None:
+        model = Model.empty(Layout.flat(2_000_000))
+        try:
+            for task in range(1000):
+                await link.send(TaskAssignment(task, 0, 1, 0, model))
+        except ChannelClosedError as error:
+            ends.append(f"{task < 100} {error}")
+
+    async def story() -> None:
+        limits = replace(LIMITS, stall=0.5, queue=2)
+        async with server(limits=limits, on_link=on_link) as at, raw(at.address, NAMED) as call:
+            await write(call, HELLO)
+            await until(lambda: bool(ends))
+            assert ends == ["True the peer has read nothing for 0.5 s"]
+            await until(lambda: at.listener.rejected == {"slow": 1})
+
+    asyncio.run(story())
+
+
+def test_no_more_connections_than_allowed():
+    async def story() -> None:
+        async with server(limits=replace(LIMITS, connections=1)) as at, site(at.address, "a"):
+            await until(lambda: bool(at.heard.links))
+            with pytest.raises(ChannelClosedError, match="RESOURCE_EXHAUSTED") as caught:
+                await connect(at.address, SiteCredentials(name="b"), LIMITS)
+            assert not isinstance(caught.value, ChannelRefusedError)  # it may be worth another try
+
+    asyncio.run(story())
+
+
+def test_a_fast_talker_is_slowed_down_and_loses_nothing():
+    async def story() -> None:
+        async with server(limits=replace(LIMITS, messages_per_second=20.0)) as at:
+            before = asyncio.get_running_loop().time()
+            async with site(at.address, "a") as link:
+                for number in range(220):
+                    await link.send(Heartbeat(0, number))
+                    await link.receive()
+            # 200 at once, 21 more at 20 a second: a lower bound cannot fail on a slow machine
+            assert asyncio.get_running_loop().time() - before > 0.9
+        assert [m.steps for m in at.heard.said["a"] if isinstance(m, Heartbeat)] == list(range(220))
+
+    asyncio.run(story())
+
+
+def test_bodies_share_the_memory_there_is():
+    async def story() -> None:
+        limits = replace(LIMITS, body=3_000_000, memory=3_000_000)
+        async with server(limits=limits) as at:
+            async with site(at.address, "a") as a, site(at.address, "b") as b:
+                for link in (a, b) * 3:
+                    await link.send(UpdateSubmission(1, 1, torch.zeros(500_000), INTEGERS))
+                for link in (a, b) * 3:
+                    assert await link.receive() == UpdateAck(1, True)
+            assert at.listener._pool.free == 3_000_000
+
+    asyncio.run(story())
+
+
+def test_a_message_that_cannot_be_sent_ends_the_link_and_says_why():
+    async def story() -> None:
+        async with server() as at, site(at.address, "a") as link:
+            await link.send(Heartbeat(0, -1))
+            with pytest.raises(ChannelClosedError, match="cannot be sent"):
+                await link.receive()
+
+    asyncio.run(story())
+
+
+def test_a_taken_port_and_an_address_that_is_none():
+    async def story() -> None:
+        async with server() as at:
+            with pytest.raises(UsageError, match=r"cannot be listened at \(Address already in use"):
+                await listen(at.address, ServerCredentials(), LIMITS, at.heard.on_link)
+        for wrong in ("localhost", "localhost:x", ":80", "1:2:3", "a:70000"):
+            with pytest.raises(UsageError, match="HOST:PORT"):
+                await connect(wrong, SiteCredentials(), LIMITS)
+
+    asyncio.run(story())
+
+
+def test_nobody_there():
+    async def story() -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{free.getsockname()[1]}"
+        with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
+            await connect(address, SiteCredentials(name="a"), LIMITS)
+
+    asyncio.run(story())
+
+
+def attack(chance: random.Random) -> list[bytes]:
+    """Frames that break the rules, or that are cut off in the middle."""
+    claims = pb.Envelope(result=pb.Result(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)])
+    body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
+    flipped = bytearray(chance.choice(body))
+    flipped[chance.randrange(60)] ^= 1 << chance.randrange(8)
+    return chance.choice(
+        [
+            [chance.randbytes(chance.randrange(500))],
+            [HELLO, chance.randbytes(chance.randrange(500))],
+            [HELLO, pb.Frame(envelopes=[claims]).SerializeToString()],
+            [HELLO, *[pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()] * 5],
+            [HELLO, HELLO],
+            [HELLO, body[0]],
+            [HELLO, body[0], body[0]],
+            [HELLO, bytes(flipped)],
+            [HELLO, bytes(5 << 20)],
+            framed(Heartbeat()),
+        ]
+    )
+
+
+def test_hundreds_of_attacks_leave_an_honest_site_and_the_memory_alone():
+    resident = pytest.importorskip("psutil").Process().memory_info
+
+    async def strike(address: str, chance: random.Random) -> None:
+        who = (("offbeat-site", f"evil-{chance.randrange(5)}"),)
+        async with raw(address, who) as call:
+            await write(call, *attack(chance))
+            if chance.random() < 0.8:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.05):
+                        await call.code()
+
+    tasks = []
+
+    async def on_link(link: ServerChannel) -> None:  # which keeps nothing of an attack
+        with suppress(ChannelClosedError):
+            while True:
+                if isinstance(message := await link.receive(), UpdateSubmission):
+                    if link.site == "honest":
+                        tasks.append(message.task)
+                    await link.send(UpdateAck(message.task, True))
+
+    async def story() -> int:
+        chance, limits = random.Random(5), Limits(layout=Layout.flat(300_000), drain=1.0)
+        async with server(limits=limits, on_link=on_link) as at:
+            async with site(at.address, "honest") as link:
+                grown = 0
+                for number in range(400):
+                    await strike(at.address, chance)
+                    if number == 50:
+                        grown = -resident().rss
+                    if number % 10 == 0:
+                        await link.send(UpdateSubmission(number, 1, torch.zeros(300_000), INTEGERS))
+                        assert await link.receive() == UpdateAck(number, True)
+                grown += resident().rss
+            await until(lambda: at.listener.sites == ())
+            assert at.listener._pool.free == 8 << 30
+        assert tasks == list(range(0, 400, 10))
+        rejected = at.listener.rejected
+        assert {"handshake", "frame", "size"} <= set(rejected), rejected
+        assert sum(rejected.values()) > 200, rejected
+        return grown
+
+    assert asyncio.run(story()) < 32 << 20  # what is left: 2 MiB; every body that is kept: 110
+
+
+def test_a_site_is_told_what_was_wrong_while_it_is_still_sending():
+    async def story() -> None:
+        limits = replace(LIMITS, layout=Layout.flat(10))
+        async with server(limits=limits) as at, site(at.address, "a") as link:
+            await link.send(UpdateSubmission(1, 1, torch.zeros(20_000_000), INTEGERS))
+            said = await link.receive()
+            assert said == Rejected("result has 80000000 bytes of delta: the model has 40", final=True)
+            with pytest.raises(ChannelClosedError):
+                await link.receive()
+            assert at.listener.rejected == {"layout": 1}
+
+    asyncio.run(story())
+
+
+def test_a_newer_link_begins_when_the_server_is_done_with_the_older():
+    events: list[str] = []
+
+    async def on_link(link: ServerChannel) -> None:
+        number = sum(event.startswith("begin") for event in events)
+        events.append(f"begin {number}")
+        with suppress(ChannelClosedError):
+            while True:
+                await link.receive()
+        await asyncio.sleep(0.2)
+        events.append(f"end {number}")
+
+    async def story() -> None:
+        async with server(on_link=on_link) as at, site(at.address, "a"):
+            await until(lambda: len(events) == 1)
+            async with site(at.address, "a"):
+                await until(lambda: len(events) >= 3)
+
+    asyncio.run(story())
+    assert events[:3] == ["begin 0", "end 0", "begin 1"]

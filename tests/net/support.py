@@ -1,0 +1,145 @@
+"""What several tests of the network use: data, a server that records, links that say hello, raw calls."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from grpc import aio
+
+import offbeat as ob
+from offbeat.data.dataset import Dataset
+from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.grpc.client import connect
+from offbeat.net.grpc.server import GrpcListener, listen
+from offbeat.net.messages import FromSite, Heartbeat, Register, UpdateAck, UpdateSubmission
+from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
+from offbeat.net.wire.limits import Limits
+
+LIMITS = Limits(drain=1.0)
+CONVERSE = "/offbeat.v1.Federation/Converse"
+Shares = tuple[list[Dataset], Dataset]
+"""The data of each site, and those for tests."""
+
+
+def shares_of_digits(sites: int, samples: int, test_samples: int) -> Shares:
+    """Equal parts of the digits."""
+    source = ob.load("digits", samples=samples, test_samples=test_samples)
+    return [source.train.subset(p) for p in np.array_split(np.arange(samples), sites)], source.test
+
+
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sites pause shortly between two attempts."""
+    monkeypatch.setattr("offbeat.net.backoff.FIRST_DELAY", 0.01)
+    monkeypatch.setattr("offbeat.net.backoff.LONGEST_DELAY", 0.05)
+
+
+@contextmanager
+def torch_left_alone() -> Iterator[None]:
+    """PyTorch has its number of threads and its chance again at the end."""
+    before, state = torch.get_num_threads(), torch.get_rng_state()
+    yield
+    torch.set_num_threads(before)
+    torch.set_rng_state(state)
+
+
+@dataclass
+class Heard:
+    """What a server heard of each site, whose links there were, and how they ended."""
+
+    said: dict[str, list[FromSite]] = field(default_factory=dict)
+    ended: list[tuple[str, str]] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+
+    async def on_link(self, link: ServerChannel) -> None:
+        """Record, answer heartbeats, give receipts."""
+        self.links.append(link.site)
+        try:
+            while True:
+                message = await link.receive()
+                self.said.setdefault(link.site, []).append(message)
+                if isinstance(message, Heartbeat):
+                    await link.send(message)
+                elif isinstance(message, UpdateSubmission):
+                    await link.send(UpdateAck(message.task, True))
+        except ChannelClosedError as error:
+            self.ended.append((link.site, str(error)))
+
+
+@dataclass
+class Open:
+    """A listening server."""
+
+    listener: GrpcListener
+    heard: Heard
+    address: str
+
+
+@asynccontextmanager
+async def server(
+    credentials: ServerCredentials | None = None,
+    limits: Limits = LIMITS,
+    on_link: Callable[[ServerChannel], Awaitable[None]] | None = None,
+    host: str = "127.0.0.1",
+) -> AsyncIterator[Open]:
+    """A server on a free port."""
+    heard = Heard()
+    listener = await listen(f"{host}:0", credentials or ServerCredentials(), limits, on_link or heard.on_link)
+    try:
+        yield Open(listener, heard, f"{host}:{listener.port}")
+    finally:
+        await listener.close()
+
+
+@asynccontextmanager
+async def site(
+    address: str, credentials: SiteCredentials | str, limits: Limits = LIMITS
+) -> AsyncIterator[ClientChannel]:
+    """A link that has said hello."""
+    if isinstance(credentials, str):
+        credentials = SiteCredentials(name=credentials)
+    link = await connect(address, credentials, limits)
+    try:
+        await link.send(Register(10, 1))
+        yield link
+    finally:
+        await link.close()
+
+
+@asynccontextmanager
+async def raw(address: str, metadata: Sequence[tuple[str, str | bytes]] = ()) -> AsyncIterator[Any]:
+    """A call that says what it likes."""
+    channel = aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
+    call = channel.stream_stream(CONVERSE)(metadata=tuple(metadata))
+    try:
+        yield call
+    finally:
+        call.cancel()
+        await channel.close()
+
+
+async def status(call: Any) -> tuple[str, str]:
+    """How a call ended; what it was told before is read over."""
+    async with asyncio.timeout(30):
+        with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+            while isinstance(await call.read(), bytes):
+                pass
+        return (await call.code()).name, await call.details()
+
+
+async def write(call: Any, *frames: bytes) -> None:
+    """Send frames to a server that may have hung up."""
+    with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+        for frame in frames:
+            await call.write(frame)
+
+
+async def until(ready: Callable[[], bool]) -> None:
+    """Wait for something that is about to be true."""
+    async with asyncio.timeout(30):
+        while not ready():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,244 @@
+"""Running statistics that stay at sites which are killed and come back, and a server that has none."""
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.buffers import Buffers, finalizer
+from offbeat.core.learner import LocalTask, TaskInputs
+from offbeat.core.model import Model
+from offbeat.models.registry import LogisticSpec
+from offbeat.net import ServerOptions, join, serve
+from offbeat.net.client.join import make_context
+from offbeat.net.client.store import SiteStore
+from offbeat.net.client.task import TrainingTask
+from offbeat.net.messages import TaskAssignment
+from offbeat.net.run_spec import evaluating_learner, make_run_spec
+from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.service import Service
+from offbeat.runs.files import read_tensors
+from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
+from tests.net.memory_links import Network
+from tests.net.replay_player import Play, coordinator_of, rows_of
+from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+
+UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
+TRAINING = ob.Training(lr=0.1, batch_size=20)
+SITES = 4
+
+
+def module(*_: Any) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No model of the registry has BatchNorm: here they all are one that has."""
+    monkeypatch.setattr("offbeat.net.run_spec.build_module", module)
+    hurry(monkeypatch)
+    with torch_left_alone():
+        torch.set_num_threads(1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def digits() -> Shares:
+    return shares_of_digits(SITES, samples=400, test_samples=200)
+
+
+def composed(name: str, policy: Buffers, **options: Any) -> ob.Algorithm:
+    return ob.compose(ob.ALGORITHMS[name](**{**OPTIONS.get(name, {}), **options}), buffers=policy)
+
+
+@UNSENT
+@pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "scaffold", "fedcompass"])
+def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, tmp_path: Path) -> None:
+    """Tasks are lost, sites go and come; the final model is the one that the simulator has."""
+    source = ob.load("digits", samples=200, test_samples=20)
+    learner = ob.TorchLearner(module, ob.federate(source, None, np.array_split(np.arange(200), 5)), TRAINING)
+    world = ob.World(SPEEDS, jitter=0.1, availability=ob.Availability(dropout=0.1, period=60, present=0.8))
+    algorithm = composed(name, policy)
+    run = ob.simulate(algorithm, world, learner, seed=SEED, until=ob.Until(tasks=40), evaluate=None)
+    rows, initial = rows_of(run), learner.initial(SEED)
+    there = next(row.seq for row in rows if row.name == "begin")
+    coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, tasks=40)
+    play = Play(algorithm, learner, coordinator)
+    complete = finalizer(policy, learner, initial, SEED)
+    meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
+    state = DurableStore.create(tmp_path / "d", meta, coordinator, complete=complete)
+    for i, row in enumerate(row for row in rows if row.kind == "event"):
+        outcome = play.event(row)
+        state.commit(outcome)
+        play.deliver(outcome)
+        if i == 30:  # the server dies
+            state.close()
+            coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, tasks=40)
+            state = DurableStore.reopen(tmp_path / "d", coordinator, complete=complete)
+            play.coordinator = coordinator
+    assert play.rows == rows
+    assert coordinator.driver.bytes_up == run.summary.bytes_up
+    assert coordinator.tensors.model.values[-20:].tolist() == [0.0] * 10 + [1.0] * 10
+    state.finish(coordinator, {})
+    written = read_tensors(tmp_path / "d" / "model.safetensors")
+    for tensor_name, tensor in run.model.state_dict().items():
+        assert torch.equal(written[tensor_name], tensor)
+    kept = sum(t.nbytes for site in play.sites.values() for t in site.state.values())
+    assert kept == run.summary.client_state_bytes
+
+
+def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_path: Path) -> None:
+    """As the simulator's client does, which lives on; also where it is killed before its update is taken."""
+    algorithm, client = composed("fedbuff", "local"), 2
+    own = digits[0][client]
+    plan = make_run_spec(algorithm, LogisticSpec(), TRAINING, SEED, (1, 8, 8), 10)
+    workshop = make_context(own)(plan.document(), client)
+    bases = [evaluating_learner(plan, None).initial(seed) for seed in range(4)]
+    data = ob.federate(
+        ob.load("digits", samples=400, test_samples=200), None, np.array_split(np.arange(400), SITES)
+    )
+    learner, state = ob.TorchLearner(module, data, TRAINING), dict[str, torch.Tensor]()
+    for task, base in enumerate(bases):
+        store = SiteStore(tmp_path)
+        store.begin("r1")
+        kept = TrainingTask(TaskAssignment(task, 0, 3, SEED, base), workshop, lambda _: None).run(store.state)
+        store.keep(kept)
+        store.close()
+        store = SiteStore(tmp_path)
+        expected = learner.train(
+            base, LocalTask(task, client, 0, 3, SEED), algorithm.objective, TaskInputs(state)
+        )
+        assert store.kept is not None
+        assert isinstance(store.kept.result.delta, torch.Tensor)
+        assert torch.equal(store.kept.result.delta, expected.delta)
+        assert store.kept.result.delta[-20:].abs().sum() == 0
+        taken = task != 1
+        store.settle(task, taken=taken)
+        state = expected.state if taken else state
+        store.close()
+    store = SiteStore(tmp_path)
+    assert store.state.keys() == {"buffers.floating", "buffers.integer"}
+    assert all(torch.equal(store.state[name], tensor) for name, tensor in state.items())
+    assert store.state["buffers.integer"].tolist() == [9]  # of the three tasks that were taken
+    store.close()
+
+
+def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
+    digits: Shares, tmp_path: Path
+) -> None:
+    """Each site is dropped in the middle of the run, and comes back with its directory."""
+    algorithm = composed("fedbuff", "local", size=2, concurrency=SITES)
+    data, test = digits
+    network = Network()
+
+    async def run() -> str | None:
+        services: list[Service] = []
+        server = asyncio.create_task(
+            serve(
+                algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                terms=ServerOptions(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1),
+                test=test, seed=3, started=services.append,
+            )
+        )  # fmt: skip
+
+        def begin(i: int) -> asyncio.Task[str]:
+            own = tmp_path / f"site-{i}"
+            return asyncio.create_task(join(network.connect(f"site-{i}"), data[i], state=own))
+
+        sites = [begin(i) for i in range(SITES)]
+        for i in range(SITES):
+            while not (services and services[0].snapshot().arrived >= 6 * (i + 1)):
+                await asyncio.sleep(0.005)
+            sites[i].cancel()
+            await asyncio.gather(sites[i], return_exceptions=True)
+            sites[i] = begin(i)
+        reason = await server
+        await asyncio.wait_for(asyncio.gather(*sites), 30)
+        return reason
+
+    assert asyncio.run(run()) == "reached 40 client tasks"
+    torch.set_num_threads(1)
+    record = ob.read_run(tmp_path / "run")
+    source = ob.load("digits", samples=400, test_samples=200)
+    learner = ob.TorchLearner(
+        module, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
+    )
+    initial = evaluating_learner(make_run_spec(algorithm, LogisticSpec(), TRAINING, 3, (1, 8, 8), 10), None)
+    coordinator = coordinator_of(algorithm, initial.initial(3), SITES, 3, tasks=40)
+    play = Play(algorithm, renumbered(learner, record), coordinator)
+    for row in record.rows():
+        if row.kind == "event":
+            play.deliver(play.event(row))
+    assert play.rows == list(record.rows())
+    names = {client: name for name, client in record.select("SELECT name, client FROM sites")}
+    for site in play.sites.values():
+        store = SiteStore(tmp_path / names[site.client])
+        assert site.state.keys() == store.state.keys() == {"buffers.floating", "buffers.integer"}
+        assert all(torch.equal(store.state[name], tensor) for name, tensor in site.state.items())
+        store.close()
+    model = coordinator.tensors.model
+    judge = evaluating_learner(make_run_spec(algorithm, LogisticSpec(), TRAINING, 3, (1, 8, 8), 10), test)
+    expected = judge.estimated(model, 3)
+    written = read_tensors(tmp_path / "run/model.safetensors")
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(written[name], tensor)
+    assert written["2.running_mean"].abs().sum() > 0
+    last = record.evaluations()[-1]
+    assert judge.evaluate(expected) == {"loss": last.loss, "accuracy": last.accuracy}
+    assert last.accuracy is not None
+    assert last.accuracy > 0.6
+
+
+def renumbered(learner: ob.TorchLearner, record: ob.RunRecord) -> Any:
+    """The learner of all sites, where client i is whoever came as number i."""
+    names = {client: int(name.removeprefix("site-")) for name, client in
+             record.select("SELECT name, client FROM sites")}  # fmt: skip
+    data = learner.data
+    parts = [data.client_indices(names[client]).numpy() for client in range(SITES)]
+    return ob.TorchLearner(module, ob.federate(data.train, data.test, parts), TRAINING)
+
+
+def served(policy: Buffers, directory: Path, test: Any) -> Any:
+    """A run without any site, which is stopped when it is there."""
+
+    async def run() -> str | None:
+        def end(service: Service) -> None:
+            service.stop("enough")
+
+        return await serve(
+            composed("fedavg", policy), LogisticSpec(), TRAINING, directory, Network().listen,
+            terms=ServerOptions(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
+            linger=0.0,
+        )  # fmt: skip
+
+    return asyncio.run(run())
+
+
+def test_a_server_without_data_estimates_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ob.UsageError, match=r"needs samples .* this server has none: give it test data"):
+        served("recompute", tmp_path / "a", None)
+    assert not (tmp_path / "a").exists()
+    assert served("local", tmp_path / "b", None) == "enough"
+    written = read_tensors(tmp_path / "b/model.safetensors")
+    assert written["2.running_mean"].tolist() == [0.0] * 10
+
+
+@UNSENT
+def test_a_servers_estimates_are_of_its_test_inputs(policy: Buffers, digits: Shares, tmp_path: Path) -> None:
+    assert served(policy, tmp_path / "a", digits[1]) == "enough"
+    written = read_tensors(tmp_path / "a/model.safetensors")
+    plan = make_run_spec(composed("fedavg", policy), LogisticSpec(), TRAINING, 0, (1, 8, 8), 10)
+    learner = evaluating_learner(plan, digits[1])
+    model: Model = learner.initial(0)
+    assert torch.equal(written["1.weight"], model.state_dict()["1.weight"])
+    inside = module()
+    model.load_into(inside)
+    outputs = inside[1](inside[0](digits[1].x))
+    assert torch.allclose(written["2.running_mean"], outputs.mean(0), atol=1e-5)
+    assert torch.allclose(written["2.running_var"], outputs.var(0), rtol=1e-4)

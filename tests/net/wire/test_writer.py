@@ -1,0 +1,112 @@
+"""The order of frames: what may pass a body of tensors, and what keeps its place."""
+
+import torch
+
+from offbeat.core.model import Layout, Model
+from offbeat.net.messages import (
+    FromServer,
+    Heartbeat,
+    Message,
+    RunFinished,
+    TaskAssignment,
+    TaskCancel,
+    TaskRecall,
+    UpdateAck,
+)
+from offbeat.net.wire import wire_pb2 as pb
+from offbeat.net.wire.limits import MIB, Limits
+from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.writer import TOGETHER, MessageWriter
+
+VALUES = 3 * MIB // 4  # a body of three chunks
+
+
+def assign(task: int) -> TaskAssignment:
+    return TaskAssignment(task, 0, 1, 0, Model.empty(Layout.flat(VALUES)))
+
+
+def name(message: Message) -> str:
+    return f"{type(message).__name__} {getattr(message, 'task', '')}".strip()
+
+
+def order(first: Message, *later: Message) -> list[str]:
+    """In which order messages arrive, if the later ones come after the first frame of the first."""
+    outbox, got = MessageWriter(), []
+    receiver: MessageReader[FromServer] = MessageReader("server", Limits())
+    outbox.put(first)
+    frame = outbox.frame()
+    for message in later:
+        outbox.put(message)
+    while True:
+        got += [name(message) for message, _ in receiver.feed(frame).messages]
+        if outbox.empty:
+            return got
+        frame = outbox.frame()
+
+
+def test_small_messages_of_other_tasks_pass_a_body():
+    assert order(assign(1), TaskRecall(2), UpdateAck(3, True)) == ["CutShort 2", "Receipt 3", "Assign 1"]
+
+
+def test_what_is_said_of_the_bodys_own_task_does_not_pass_it():
+    assert order(assign(1), TaskCancel(1, "late"), TaskRecall(2)) == ["CutShort 2", "Assign 1", "Forget 1"]
+
+
+def test_heartbeats_pass_everything():
+    assert order(assign(1), RunFinished("done"), Heartbeat(1, 5)) == ["Beat 1", "Assign 1", "Over"]
+
+
+def test_nothing_passes_what_speaks_of_no_task():
+    assert order(assign(1), RunFinished("done"), TaskRecall(2)) == ["Assign 1", "Over", "CutShort 2"]
+
+
+def test_a_body_does_not_pass_and_is_not_passed_by_its_tasks_messages():
+    came = order(assign(1), assign(2), TaskCancel(2, "late"), TaskRecall(3))
+    assert came == ["CutShort 3", "Assign 1", "Assign 2", "Forget 2"]
+
+
+def test_messages_without_a_body_go_together_with_what_comes_after_them():
+    outbox = MessageWriter()
+    for message in (
+        UpdateAck(1, True),
+        TaskRecall(2),
+        assign(3),
+        TaskCancel(3, "late"),
+        *[Heartbeat(4)] * 20,
+    ):
+        outbox.put(message)
+    kinds = []
+    while not outbox.empty:
+        frame = pb.Frame.FromString(outbox.frame())
+        kinds.append([envelope.WhichOneof("message") for envelope in frame.envelopes])
+    assert kinds[0] == ["receipt", "cut_short", "assign"]
+    assert kinds[1:21] == [["beat"]] * 20  # each at once, before the next chunk
+    assert kinds[21:] == [[], [], ["forget"]]
+    for steps in range(20):
+        outbox.put(Heartbeat(4, steps))
+    assert len(pb.Frame.FromString(outbox.frame()).envelopes) == TOGETHER
+    assert len(pb.Frame.FromString(outbox.frame()).envelopes) == 20 - TOGETHER
+
+
+def test_the_queue_is_counted_without_the_body_under_way():
+    outbox = MessageWriter()
+    assert outbox.empty
+    for task in range(3):
+        outbox.put(assign(task))
+    assert len(outbox) == 3
+    outbox.frame()
+    assert (len(outbox), outbox.empty) == (2, False)
+
+
+def test_a_sent_model_is_not_copied_before_it_is_sent():
+    values = torch.zeros(VALUES)
+    outbox = MessageWriter()
+    outbox.put(
+        TaskAssignment(1, 0, 1, 0, Model(Layout.flat(VALUES), values, torch.zeros(0, dtype=torch.int64)))
+    )
+    outbox.frame()
+    values[-1] = 1.0
+    last = b""
+    while not outbox.empty:
+        last = outbox.frame()
+    assert last.endswith(torch.tensor([0.0, 1.0]).numpy().tobytes())

@@ -1,0 +1,110 @@
+"""What is asked of Ray wrongly is refused before anything starts, with or without Ray installed."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import offbeat as ob
+from offbeat.cli import app, compare, simulate
+from offbeat.recipes.compare import PlannedRun
+
+
+@pytest.mark.parametrize(
+    "address", ["ray://10.0.0.1:10001", "10.0.0.1", ":6379", "head:port", "head:70000", ""]
+)
+def test_addresses_that_are_none(address: str) -> None:
+    with pytest.raises(ob.UsageError, match=r"ray address .* is not allowed: give HOST:PORT.*or auto"):
+        ob.OnRay(address)
+
+
+@pytest.mark.parametrize("address", [None, "auto", "head:6379", "10.0.0.1:6379", "[::1]:6379"])
+def test_addresses_that_may_be(address: str | None) -> None:
+    assert ob.OnRay(address).address == address
+
+
+@pytest.mark.parametrize("options", [{"workers": 0}, {"workers": -1}, {"share": 0}])
+def test_numbers_below_one(options: dict[str, int]) -> None:
+    with pytest.raises(
+        ob.UsageError, match=r"(workers|share) = -?\d is not allowed on Ray: give a number from 1"
+    ):
+        ob.OnRay(**options)
+
+
+def test_without_ray_one_sentence_names_the_extra(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ob.UsageError, match=r"needs Ray: pip install 'offbeat\[ray\]'"):
+        ob.simulate(ob.fedavg(steps=1), learner=ob.NoTraining(2), executor=ob.OnRay(), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    out = tmp_path / "runs"
+    command = ["compare", "digits", "-a", "fedavg,fedbuff", "--out", str(out), "--executor", "ray"]
+    answer = CliRunner().invoke(app, command)
+    assert isinstance(answer.exception, ob.UsageError)  # before any run begins, and so said once
+    assert str(answer.exception).count("needs Ray") == 1
+    assert not list(out.iterdir())
+
+
+def test_processes_and_a_cluster_at_once() -> None:
+    with pytest.raises(ob.UsageError, match=r"workers = 2 is not allowed beside an executor"):
+        ob.simulate(ob.fedavg(steps=1), learner=ob.NoTraining(2), workers=2, executor=ob.OnRay())
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (["--executor", "rays"], "--executor rays is unknown: give local, batched or ray"),
+        (["--ray-address", "head:1"], "--ray-address head:1 is not allowed without --executor ray"),
+        (["--executor", "ray", "--ray-address", "head"], "ray address head is not allowed"),
+    ],
+)
+def test_the_command_line_refuses(command: str, options: list[str], complaint: str, tmp_path: Path) -> None:
+    answer = CliRunner().invoke(app, [command, "digits", "--out", str(tmp_path / "run"), *options])
+    assert isinstance(answer.exception, ob.UsageError)  # exit code 2, by main
+    assert complaint in str(answer.exception)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], {"workers": 0, "executor": None}),
+        (["--workers", "3"], {"workers": 3, "executor": None}),
+        (["--executor", "ray"], {"workers": 0, "executor": ob.OnRay()}),
+        (
+            ["--executor", "ray", "--ray-address", "head:1", "--workers", "3"],
+            {"workers": 0, "executor": ob.OnRay("head:1", 3)},
+        ),
+        (["--executor", "ray", "--workers", "auto"], {"workers": 0, "executor": ob.OnRay()}),
+    ],
+)
+def test_what_the_command_line_asks_for(
+    options: list[str], expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def stop(*_: Any, **given: Any) -> Any:
+        asked.update(given)
+        raise ob.RunError("enough")
+
+    monkeypatch.setattr(simulate, "run_recipe", stop)
+    CliRunner().invoke(app, ["run", "digits", "--out", str(tmp_path / "run"), *options])
+    assert {name: asked[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("jobs", "share"), [([], 1), (["--jobs", "3"], 3)])
+def test_a_comparison_shares_the_cluster(
+    jobs: list[str], share: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    def stop(planned: list[PlannedRun], processes: int, _: Any) -> Any:
+        asked.append((processes, {job.executor for job in planned}))
+        raise ob.RunError("enough")
+
+    monkeypatch.setattr(compare, "run_comparison", stop)
+    command = ["compare", "digits", "--out", str(tmp_path / "runs"), "--executor", "ray", *jobs]
+    CliRunner().invoke(app, command)
+    assert asked == [(share, {ob.OnRay(share=share)})]
