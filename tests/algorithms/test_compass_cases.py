@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
@@ -11,6 +11,7 @@ from offbeat.algorithms.fedcompass_theory import groups_at_equilibrium
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 from offbeat.core.server import Server
+from tests.sampling import examples
 
 
 class Driver:
@@ -374,7 +375,7 @@ def test_the_tolerance_is_for_rounding_only(gap, steps):
 # ---- Q_min = Q_max ----
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(st.lists(st.floats(0.1, 10), min_size=1, max_size=6), st.integers(1, 40))
 def test_equal_bounds_give_everybody_as_many_steps(speeds, q):
     """What is exactly true: every task has Q steps, and a group is joined only if Q steps just fit.
@@ -444,7 +445,7 @@ def groups_late_in_the_run(speeds: list[float], q_min: int, q_max: int) -> set[i
 BOUNDS = st.sampled_from([(20, 100), (10, 100), (20, 60), (5, 100)])
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.lists(st.floats(1.0, 30.0) | st.integers(1, 30).map(float), min_size=2, max_size=6), BOUNDS)
 def test_groups_at_equilibrium(speeds, bounds):
     """One group where μ ≤ Q; otherwise at most ⌈log_Q μ⌉ again and again (not always: see below)."""

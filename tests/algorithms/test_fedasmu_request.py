@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
@@ -17,6 +17,7 @@ from offbeat.algorithms.fedasmu_request import (
     log_chances,
 )
 from offbeat.core.errors import UsageError
+from tests.sampling import examples
 
 
 def chances(selector: LearnedTiming, epochs: int, state=None) -> np.ndarray:
@@ -43,7 +44,7 @@ def test_at_first_every_epoch_is_equally_likely(epochs):
     assert chances(LearnedTiming(), epochs) == pytest.approx([1 / (epochs - 1)] * (epochs - 1), rel=1e-5)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(st.integers(2, 12), st.integers(0, 10**6))
 def test_chances_add_up_to_one_whatever_the_model(epochs, seed):
     generator = np.random.default_rng(seed)
@@ -133,7 +134,7 @@ def test_rewards_that_are_all_equal_favour_neither_end(reward):
     assert early == pytest.approx(late, rel=0.15)
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.integers(2, 9), st.floats(-1, 1)), max_size=60),
     st.integers(0, 99),

@@ -12,7 +12,7 @@ from time import perf_counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -132,7 +132,6 @@ def test_random_is_uniform():
 
 
 @pytest.mark.parametrize("policy", ALL, ids=str)
-@settings(deadline=None)
 @given(st.integers(0, 12), st.integers(1, 14), st.integers(0, 20), st.integers(0, 1000))
 def test_a_choice_is_of_the_candidates_and_depends_on_no_order(policy, n, count, others, seed):
     ready, population = some(n, seed), max(1, n + others)

@@ -5,7 +5,7 @@ from itertools import pairwise
 from math import comb, fsum, log2, pi
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.codec import budget
@@ -40,7 +40,6 @@ def test_the_papers_numbers():
 
 
 @given(d=st.integers(1, 10**8), levels=st.integers(1, 1000), share=st.floats(0, 1.1))
-@settings(deadline=None)
 def test_r_fits_and_the_next_does_not(d, levels, share):
     c = value_bits(levels)
     bits = int(share * (32 + c * d))

@@ -5,19 +5,20 @@ from math import log, sqrt
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.codec import CodecSpec, Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
 from offbeat.core.errors import UsageError
 from tests.codec.codec_cases import CODECS, codecs, name, rng, same, seeds, vectors
+from tests.sampling import examples
 
 SPEC = TypeAdapter(CodecSpec)
 
 
 @given(codec=codecs, vector=vectors, bits=st.none() | st.integers(0, 3000), seed=seeds)
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_what_is_decoded_is_what_is_applied(codec, vector, bits, seed):
     before = vector.clone()
     try:

@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.codec import Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
@@ -15,6 +15,7 @@ from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.gamma import decode_gamma, encode_gamma, gamma_bits
 from offbeat.codec.selection import random_subset
 from tests.codec.codec_cases import CODECS, codecs, name, rng, seeds, vectors
+from tests.sampling import examples
 
 
 def decoded(codec, payload, size):
@@ -30,19 +31,19 @@ def decoded(codec, payload, size):
 
 
 @given(codec=codecs, payload=st.binary(max_size=400), size=st.integers(0, 200))
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_garbage(codec, payload, size):
     decoded(codec, payload, size)
 
 
 @given(codec=codecs, count=st.integers(0, 70), rest=st.binary(max_size=120), size=st.integers(0, 60))
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_garbage_with_a_count_and_a_norm_in_front(codec, count, rest, size):
     decoded(codec, count.to_bytes(4, "little") + np.float32(2).tobytes() + rest, size)
 
 
 @given(codec=codecs, vector=vectors, seed=seeds, data=st.data())
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_truncated_lengthened_and_changed(codec, vector, seed, data):
     payload, size = codec.encode(vector, None, rng(seed)), len(vector)
     if payload:
@@ -126,7 +127,7 @@ def test_what_else_is_said():
 
 
 @given(size=st.integers(1, 300), data=st.data())
-@settings(max_examples=400, deadline=None)
+@examples(400)
 def test_any_set_of_indices_comes_back(size, data):
     indices = np.array(sorted(data.draw(st.sets(st.integers(0, size - 1)))), np.int64)
     coded = encode_indices(indices, size)

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.fleet import Fleet
+from tests.sampling import examples
 
 clients = st.integers(0, 9)
 
@@ -80,7 +80,7 @@ class FleetAgainstSets(RuleBasedStateMachine):
 
 
 TestFleetAgainstSets = FleetAgainstSets.TestCase
-TestFleetAgainstSets.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestFleetAgainstSets.settings = examples(60, stateful_step_count=40)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
@@ -15,6 +15,7 @@ from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
 from offbeat.core.model import Layout, Model
 from tests.golden.hand_driven import HandDriven
+from tests.sampling import examples
 
 NONE = torch.zeros(0, dtype=torch.int64)
 
@@ -199,7 +200,7 @@ arrivals = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@examples(200)
 @given(
     arrivals,
     st.integers(1, 6),

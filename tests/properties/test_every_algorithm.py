@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from msgspec.structs import astuple
 
@@ -21,6 +21,7 @@ from offbeat.core.programme import Programme
 from offbeat.core.server import Server
 from offbeat.local.objectives import Plain
 from offbeat.world.channel import Channel, Rayleigh, Rician
+from tests.sampling import examples
 
 SECONDS, TASKS = 400.0, 80
 
@@ -181,7 +182,7 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
 }  # fmt: skip
 
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
-thorough = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SLOW = {"suppress_health_check": [HealthCheck.too_slow]}
 
 
 def make(name: str, data: st.DataObject, world: ob.World) -> ob.Algorithm:
@@ -389,7 +390,7 @@ class Books:
 
 
 @EVERY
-@thorough
+@examples(100, **SLOW)
 @given(st.data(), worlds(), st.integers(0, 2**63 - 1))
 def test_books_balance_and_nobody_is_stranded(name, data, world, seed):
     audit(make(name, data, world), world, seed)
@@ -422,7 +423,7 @@ def audit(algorithm: ob.Algorithm, world: ob.World, seed: int) -> None:
 
 
 @EVERY
-@settings(thorough, max_examples=20)
+@examples(20, **SLOW)
 @given(st.data(), worlds(), st.integers(0, 1000))
 def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name, data, world, seed):
     algorithm = make(name, data, world)
@@ -434,7 +435,7 @@ def test_the_same_seed_gives_the_same_journal_however_often_it_is_evaluated(name
 
 
 @EVERY
-@settings(thorough, max_examples=20)
+@examples(20, **SLOW)
 @given(st.data(), worlds(), st.integers(0, 1000))
 def test_a_replay_of_the_events_gives_the_recorded_commands(name, data, world, seed):
     algorithm = make(name, data, world)
@@ -470,7 +471,7 @@ channels = st.builds(
 )
 
 
-@thorough
+@examples(100, **SLOW)
 @given(on_radio, channels, worlds(), st.integers(0, 2**63 - 1))
 def test_books_balance_over_a_radio_too(algorithm, channel, world, seed):
     audit(algorithm, replace(world, channel=channel), seed)

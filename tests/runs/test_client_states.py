@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from offbeat.core.errors import RunError
 from offbeat.runs.client_states import ClientStates
+from tests.sampling import examples
 
 
 def state(value: float, size: int = 2) -> dict[str, Tensor]:
@@ -148,7 +149,7 @@ Moves = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(moves=Moves, limit=st.one_of(st.none(), st.integers(0, 60)), temporary=st.booleans())
 def test_it_is_a_dictionary(moves: list[tuple[str, int, int]], limit: int | None, temporary: bool) -> None:
     """Whatever is put, got, saved and taken up: as a dict has it, within the limit, and as saved."""

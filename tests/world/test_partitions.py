@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
@@ -17,6 +17,7 @@ from offbeat.world.partitions import (
     Shards,
     describe,
 )
+from tests.sampling import examples
 
 PARTITIONS = TypeAdapter(Partition)
 KINDS = [
@@ -38,7 +39,7 @@ def histogram(labels: np.ndarray, parts: list[np.ndarray]) -> np.ndarray:
 
 
 @pytest.mark.parametrize("partition", KINDS, ids=lambda p: p.kind)
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(data=st.data())
 def test_every_partition_is_a_partition(partition, data):
     clients = data.draw(st.integers(3, 8))

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
@@ -14,6 +14,7 @@ from offbeat.core.errors import UsageError
 from offbeat.sim.result import MemoryRecorder
 from offbeat.world.fit import fit_world
 from offbeat.world.trace import read_trace, trace_section, trace_text
+from tests.sampling import examples
 from tests.sim.sim_worlds import CALM, digits, make, outcome
 
 GOLDEN = """\
@@ -210,7 +211,7 @@ def worlds(draw: st.DrawFn) -> ob.World:
     )
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(world=worlds())
 def test_a_world_survives_its_trace(world: ob.World, tmp_path_factory: pytest.TempPathFactory) -> None:
     path = tmp_path_factory.mktemp("trace") / "world.csv"

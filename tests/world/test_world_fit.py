@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import NoTraining
 from offbeat.sim.result import MemoryRecorder
 from offbeat.world.fit import Fit, fit_world
+from tests.sampling import examples
 
 SPEEDS = [0.5, 1.0, 2.0, 4.0]
 BITS = 8_000
@@ -187,7 +188,7 @@ def test_a_journal_without_an_update_is_refused():
         fit_world([Row(0, 0.0, "event", "joined", 0)], 1)
 
 
-@settings(max_examples=25, deadline=None)
+@examples(25)
 @given(
     speeds=st.lists(st.floats(0.01, 50), min_size=1, max_size=5),
     latency=st.floats(0, 20),

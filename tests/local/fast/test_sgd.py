@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -30,7 +30,6 @@ def moved(kind: type, seed: int, steps: int, lr: float, momentum: float, weight_
     return [p.detach() for p in parameters]
 
 
-@settings(deadline=None)
 @given(
     seed=st.integers(0, 999),
     steps=st.integers(1, 7),

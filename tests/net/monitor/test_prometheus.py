@@ -4,7 +4,7 @@ import re
 from dataclasses import replace
 from typing import get_args
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
 from offbeat.runs.schema import Metric
+from tests.sampling import examples
 
 SITE = SiteView(0, "north", "training", 120, 7, 3, 20, 2.5, 1, 9, 95.0)
 SNAPSHOT = Snapshot(
@@ -83,7 +84,7 @@ def test_nothing_is_put_into_the_global_registry():
     assert set(REGISTRY._names_to_collectors) == before
 
 
-@settings(max_examples=50, deadline=None)
+@examples(50)
 @given(name=st.text(max_size=20), reason=st.text(max_size=20))
 def test_names_and_reasons_are_escaped(name: str, reason: str) -> None:
     shown = replace(SNAPSHOT, rejected={reason: 1}, sites=(replace(SITE, name=name),))

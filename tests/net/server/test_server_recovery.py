@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -24,6 +24,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.update_log import UPDATES
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
+from tests.sampling import examples
 
 NAMES = ("fedbuff", "fedasmu", "scaffold", "port", "fedfa", "feddyn", "fedadam", "fedat")
 TASKS = 30
@@ -117,7 +118,7 @@ def same(a: Coordinator, b: Coordinator) -> None:
         assert torch.equal(tensor, yours[key]), key
 
 
-@settings(max_examples=40, deadline=None)
+@examples(40)
 @given(
     name=st.sampled_from(NAMES),
     room=st.sampled_from((0, 9000, 2**25)),

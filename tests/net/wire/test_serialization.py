@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -41,6 +41,7 @@ from offbeat.net.wire.frames import frames, parse
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
+from tests.sampling import examples
 
 COUNT = st.integers(0, 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
@@ -163,7 +164,7 @@ def in_order(sent: list[Any], got: list[Any]) -> None:
         assert of(sent) == of(got)
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(hellos, st.lists(from_site, max_size=6))
 def test_what_a_site_says_arrives(hello: Register, said: list[FromSite]):
     got = through([hello, *said], MessageReader("site", Limits(tensors=10)))
@@ -171,14 +172,14 @@ def test_what_a_site_says_arrives(hello: Register, said: list[FromSite]):
     in_order(said, got[1:])
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(from_server, max_size=6))
 def test_what_the_server_says_arrives(said: list[FromServer]):
     in_order(said, through(list(said), MessageReader("server", Limits())))
 
 
 @given(st.integers(0, 3), from_site, st.integers(64 << 10, 300 << 10))
-@settings(max_examples=50, deadline=None)
+@examples(50)
 def test_frames_are_protobuf_and_protobufs_own_are_read(before: int, message: FromSite, size: int):
     outgoing = encode(message)
     beats = [encode(Heartbeat(3, steps)).envelope for steps in range(before)]
