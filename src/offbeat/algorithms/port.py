@@ -133,7 +133,7 @@ def _cosine(update: Update, model: Model) -> float:
     d = model.layout.parameters
     for i in range(0, d, CHUNK):
         delta, now, base = (v[i : min(i + CHUNK, d)] for v in vectors)
-        delta, moved = delta.double(), now.double().sub_(base)
+        delta, moved = delta.double(), now.double() - base  # `double` gives a float64 vector itself
         along += float(delta.dot(moved))
         delta2 += float(delta.dot(delta))
         moved2 += float(moved.dot(moved))
