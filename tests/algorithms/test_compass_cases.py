@@ -13,6 +13,8 @@ from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 from offbeat.core.server import Server
 from tests.sampling import examples
 
+AFTER = 1 + 1e-12  # a timer fires after the arrivals at T_max, which is rounded
+
 
 class Driver:
     """A server with Q_min = 10, Q_max = 100, λ = 1.2, driven by hand."""
@@ -43,7 +45,7 @@ def pair() -> Driver:
     run.arrive(10, 0)
     run.arrive(10, 1)
     assert run.working() == {0: 100, 1: 100}
-    assert run.server.timers == {"group 1": 130}
+    assert run.server.timers == {"group 1": 130 * AFTER}
     assert run.server.version == 2
     return run
 
@@ -83,9 +85,74 @@ def test_the_simulator_handles_an_arrival_before_a_timer_of_the_same_time():
         world=ob.World(seconds_per_step=[[1.0, 1.25]]),
         until=ob.Until(versions=2),
     )
-    assert run.entries("timer_set")[0]["at"] == run.entries("arrived")[1]["t"] == 145.0
+    assert run.entries("train")[1]["T_max"] == run.entries("arrived")[1]["t"] == 145.0
     assert run.entries("timer") == []
     assert [e["group"] for e in run.entries("aggregate")[1:]] == [1]
+
+
+@pytest.mark.parametrize(
+    ("bounds", "latest", "speeds"),
+    [
+        ((100, 100), 1.2, [[0.09, 0.108]]),  # T_max = 19.8 comes out one ulp below the arrival
+        ((1, 1), 1.0, [0.01]),
+        ((10, 10), 1.0, [0.1, 0.1, 0.1]),
+    ],
+)
+def test_an_arrival_at_the_latest_time_is_on_time_however_both_are_rounded(bounds, latest, speeds):
+    run = ob.simulate(
+        ob.fedcompass(*bounds, latest=latest),
+        ob.World(seconds_per_step=speeds),
+        until=ob.Until(tasks=100),
+        evaluate=None,
+    )
+    assert run.entries("timer") == []
+    assert run.summary.aggregated == 100 - run.summary.held
+    assert run.summary.held < len(speeds)
+
+
+@pytest.mark.parametrize(("after", "expected"), [(0.9e-9, [(1,)]), (1.1e-9, [])])
+def test_an_arrival_at_the_latest_time_up_to_rounding_is_on_time(after, expected):
+    run = pair()
+    run.arrive(110, 0)
+    assert aggregated(run.feed(130, Timer("group 1"))) == [(0,)]
+    assert aggregated(run.arrive(130 * (1 + after), 1)) == expected
+
+
+def test_an_arrival_on_time_that_is_fed_after_the_timer_is_aggregated_at_once():
+    run = Driver(3)
+    for client in range(3):
+        run.arrive(10, client)
+    assert aggregated(run.feed(130, Timer("group 1"))) == []
+    assert aggregated(run.arrive(130, 0)) == [(0,)]  # clients 1 and 2 are still expected
+    assert aggregated(run.arrive(131, 1)) == []  # late
+    assert aggregated(run.arrive(131, 2)) == []
+    assert run.server.state.late == [4, 5]
+
+
+SPEED = st.floats(0.01, 10) | st.integers(1, 1000).map(lambda n: n / 100)
+LATENESS = st.sampled_from([1.0, 1.1, 1.2, 1.5, 2.0]) | st.floats(1, 3)
+COMPASS_BOUNDS = st.sampled_from([(1, 1), (7, 7), (20, 100), (3, 50)])
+
+
+@given(st.lists(SPEED, min_size=1, max_size=5), LATENESS, COMPASS_BOUNDS)
+def test_a_slowdown_of_exactly_lambda_is_never_late(speeds, latest, bounds):
+    """After its first task a client is λ times as slow, once: no group is closed by its timer."""
+    world = ob.World(seconds_per_step=[[s, s * latest] for s in speeds])
+    run = ob.simulate(
+        ob.fedcompass(*bounds, latest=latest), world, until=ob.Until(tasks=6 * len(speeds)), evaluate=None
+    )
+    assert run.entries("timer") == []
+
+
+@given(st.lists(SPEED, min_size=1, max_size=5), COMPASS_BOUNDS, st.sampled_from([0.0, 0.1, 0.7]))
+def test_stable_speeds_are_never_late_even_at_lambda_one(speeds, bounds, memory):
+    run = ob.simulate(
+        ob.fedcompass(*bounds, latest=1.0, speed_memory=memory),
+        ob.World(seconds_per_step=speeds),
+        until=ob.Until(tasks=12 * len(speeds)),
+        evaluate=None,
+    )
+    assert run.entries("timer") == []
 
 
 def test_a_timer_that_finds_nothing_changes_nothing():
@@ -101,7 +168,7 @@ def test_a_timer_that_finds_nobody_arrived_flushes_the_late_updates_and_both_are
     late = [run.server.tasks[c].id for c in (0, 1)]
     commands = run.arrive(140, 0)  # 1.3 s a step
     note = {"group": 2, "T_a": 270.0, "T_max": 140 + 1.2 * 130}
-    assert commands == [SetTimer("group 2", 296.0), Train(0, 100, note, task=4, base=2)]
+    assert commands == [SetTimer("group 2", 296.0 * AFTER), Train(0, 100, note, task=4, base=2)]
     commands = run.arrive(141, 1)  # 1.31 s a step: ⌊129/1.31⌋ = 98
     assert commands == [Train(1, 98, note, task=5, base=2)]
     assert run.server.version == 2

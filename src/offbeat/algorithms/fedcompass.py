@@ -6,7 +6,9 @@ latest time T_max; who comes later than that waits in a general buffer for the n
 
 Where the printed algorithms leave something open, this file follows these rules:
 
-- an arrival exactly at T_max is on time; a timer that finds nobody arrived still flushes the buffer;
+- an arrival at T_max is on time. T_max is rounded, and so is the arrival: one within a relative 1e-9 of
+  T_max is at T_max. The timer is set a relative 1e-12 after T_max, which is more than sums are rounded by;
+- a timer that finds nobody arrived still flushes the buffer;
 - a group closed by its last arrival is gone before its members are assigned, so none can rejoin it;
 - a late client never moves to its group's arrived list (Algorithm 1, line 14 adds it there too);
 - a client whose task is lost or who leaves is taken out of its group; if that empties the expected
@@ -31,6 +33,8 @@ from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
 Steps = Annotated[int, Field(ge=1)]
+ROUNDING = 1e-9
+"""Relative difference up to which two numbers that were computed in different ways are the same."""
 
 
 @dataclass
@@ -46,13 +50,22 @@ class Group:
     expected: set[ClientId] = field(default_factory=set)
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
-    fired: bool = False  # T_max has passed: kept only to recognise its late clients
+    fired: bool = False  # its timer has fired: kept only to recognise its late clients
 
     @property
     def members(self) -> Iterator[ClientId]:
         """CL and ACL."""
         yield from self.expected
         yield from self.waiting
+
+    def is_late(self, now: float) -> bool:
+        """Is an arrival at `now` after T_max, by more than rounding?"""
+        return now > self.T_max * (1 + ROUNDING)
+
+    @property
+    def alarm(self) -> float:
+        """When the timer fires (s): after an arrival at T_max, yet as many steps fit as at T_max."""
+        return self.T_max * (1 + 1e-12)
 
     @property
     def timer(self) -> str:
@@ -128,7 +141,7 @@ class CompassSchedule(Schedule):
         if group is None:  # first response, lines 25-27
             yield Aggregate((task,), {"first": True}, server_step=False)
             yield from self._dispatch(client, state, view)
-        elif view.now > group.T_max:  # late, lines 16-19
+        elif group.is_late(view.now):  # late, lines 16-19
             state.late.append(task)
             group.expected.discard(client)
             if not group.expected:
@@ -140,6 +153,8 @@ class CompassSchedule(Schedule):
             group.arrived.append(task)
             if not group.expected:
                 yield from self._close(group, state, view)
+            elif group.fired:  # a driver that fed the timer first: nobody waits past T_max
+                yield from self._group_aggregate(group, state, view)
 
     def _without(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
         """The group stops waiting for a client."""
@@ -178,7 +193,7 @@ class CompassSchedule(Schedule):
         steps, group = self._join(client, state, view.now)
         if group is None:
             steps, group = self._create(client, state, view.now)
-            yield SetTimer(group.timer, group.T_max)
+            yield SetTimer(group.timer, group.alarm)
         group.expected.add(client)
         state.group_of[client] = group.id
         yield Train(client, steps, {"group": group.id, "T_a": group.T_a, "T_max": group.T_max})
@@ -212,9 +227,9 @@ class CompassSchedule(Schedule):
 
 
 def _floor(x: float) -> int:
-    """⌊x⌋, where an integer up to rounding (1e-9 relative) counts as that integer."""
+    """⌊x⌋, where an integer up to rounding counts as that integer."""
     nearest = round(x)
-    return nearest if abs(x - nearest) <= 1e-9 * max(1.0, abs(x)) else floor(x)
+    return nearest if abs(x - nearest) <= ROUNDING * max(1.0, abs(x)) else floor(x)
 
 
 @algorithm(paper="Li et al., FedCompass: Efficient Cross-Silo Federated Learning, ICLR 2024, Algorithms 1-3")
