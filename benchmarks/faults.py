@@ -51,7 +51,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedcompass": {"name": "fedcompass", "q_min": 4, "q_max": 16},
     "fedasync": {"name": "fedasync", "steps": 5},
     "port": {"name": "port", "epochs": 2, "size": 4, "tau_max": 3, "urgent": True},
-    "fedasmu": {"name": "fedasmu", "epochs": 2, "size": 4, "period": 1.0, "limit": 4},
+    "fedasmu": {"name": "fedasmu", "epochs": 2, "size": 4, "period": 1.0, "threshold": 4},
 }
 
 

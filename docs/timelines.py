@@ -27,8 +27,7 @@ SETS = {
     "fedbuff": ["algorithm.size=3"],
     "fedcompass": ["algorithm.q_min=8", "algorithm.q_max=40"],
     "fedasmu": [
-        "algorithm.size=4", "algorithm.limit=6", "algorithm.period=2",
-        "algorithm.ask_every=5", "algorithm.tau_max=8",
+        "algorithm.size=4", "algorithm.period=2", "algorithm.ask_every=5", "algorithm.tau_max=8",
     ],
     "fedssmu": ["algorithm.ask_every=5", "algorithm.tau_max=5"],
     "port": ["algorithm.size=2", "algorithm.tau_max=2", "algorithm.urgent=true"],

@@ -1,6 +1,7 @@
 """When a client asks for a fresh model: the schedules, the selector, and what it learns."""
 
 from collections import Counter
+from copy import deepcopy
 
 import numpy as np
 import pytest
@@ -9,15 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
+from offbeat.algorithms import build
 from offbeat.algorithms.fedasmu_request import (
     ACTIONS,
     FixedTiming,
     LearnedTiming,
     RequestFreshModel,
+    RequestState,
     log_chances,
 )
 from offbeat.core.errors import UsageError
+from offbeat.core.events import Arrived, Begin, Joined, WantsModel
+from offbeat.core.journal import event_of
+from offbeat.core.server import Server
 from tests.sampling import examples
+from tests.sim.sim_worlds import CALM, digits
 
 
 def chances(selector: LearnedTiming, epochs: int, state=None) -> np.ndarray:
@@ -197,11 +204,99 @@ def test_a_request_takes_its_time_on_the_network():
     ]
 
 
-def test_triggers_come_every_period_while_there_is_room():
-    algorithm = ob.fedasmu(steps=1, size=2, period=10.0, limit=3, ask={"kind": "never"})
-    run = requests(algorithm, ob.World(25.0, clients=5), seconds=41.0)
-    starts = [e["t"] for e in run.entries("train")]
-    assert starts == [0.0, 0.0, 10.0, 30.0, 30.0, 40.0]  # two, then room for one, then none until t = 25
+def starts(threshold: int | None, clients: int) -> list[float]:
+    """When tasks of 25 s start, of two clients triggered every ten seconds."""
+    algorithm = ob.fedasmu(steps=1, size=2, period=10.0, threshold=threshold, ask={"kind": "never"})
+    run = requests(algorithm, ob.World(25.0, clients=clients), seconds=41.0)
+    return [e["t"] for e in run.entries("train")]
+
+
+def test_a_trigger_starts_all_m_clients_while_fewer_than_the_threshold_train():
+    # 0 train, then 2 < 3: all two start, though four are then above it; at t = 20 four train, at 30 two
+    assert starts(3, clients=9) == [0.0, 0.0, 10.0, 10.0, 30.0, 30.0, 40.0, 40.0]
+    assert starts(1, clients=9) == [0.0, 0.0, 30.0, 30.0]
+    assert starts(2, clients=9) == starts(1, clients=9)  # two train or none
+
+
+def test_without_a_threshold_every_trigger_counts():
+    assert starts(None, clients=9) == [0.0, 0.0, 10.0, 10.0, 20.0, 20.0, 30.0, 30.0, 40.0, 40.0]
+    assert starts(None, clients=5) == [
+        0.0,
+        0.0,
+        10.0,
+        10.0,
+        20.0,
+        30.0,
+        30.0,
+        40.0,
+        40.0,
+    ]  # all that are idle
+    assert ob.fedasmu(threshold=3).schedule.concurrency is None
+
+
+def learned(run: ob.Run) -> list[tuple[int, float]]:
+    """The answered requests' clients and rewards, in the order of their arrivals."""
+    sent = {e["task"] for e in run.entries("send")}
+    return [(e["client"], e["reward"]) for e in run.entries("arrived") if e["task"] in sent]
+
+
+def test_a_request_that_finds_nothing_newer_teaches_nothing():
+    """R, b, θ and H are as they were: neither a reward of 0 nor one that the client invents is learned."""
+    algorithm = ob.fedasmu(epochs=4, size=1, period=1e6, ask=LearnedTiming())
+    server = Server(algorithm.schedule)
+    server.feed(0.0, Joined(0, 8, 1))
+    (train, _) = server.feed(0.0, Begin())
+    assert server.feed(1.0, WantsModel(0, train.task, train.ask_after)) == []  # no other has changed it
+    before = deepcopy(server.state.selector)
+    server.feed(2.0, Arrived(0, train.task, 4, {"reward": 5.0}))
+    after = server.state.selector
+    assert after.baseline == before.baseline == 0.0
+    assert all(torch.equal(after.theta[k], before.theta[k]) for k in before.theta)
+    assert (after.table, after.last, server.state.after) == (before.table, before.last, {})
+
+
+def test_a_model_sent_but_not_merged_teaches_nothing():
+    server = Server(ob.fedasmu(epochs=4, size=2, period=1e6, ask=LearnedTiming()).schedule)
+    for client in range(2):
+        server.feed(0.0, Joined(client, 8, 1))
+    first, second, _ = server.feed(0.0, Begin())
+    server.feed(1.0, Arrived(first.client, first.task, 4))
+    assert server.feed(2.0, WantsModel(second.client, second.task, second.ask_after)) != []
+    server.feed(3.0, Arrived(second.client, second.task, 4))
+    assert server.state.selector.baseline == 0.0
+
+
+def test_the_selector_learns_from_the_answered_requests_alone():
+    """By hand: the rewards of the journal's answered first requests give REINFORCE's baseline."""
+    learner = digits()
+    algorithm = ob.fedasmu(epochs=4, size=1, period=2.0, ask=LearnedTiming())
+    run = ob.simulate(algorithm, CALM, learner, seed=2, until=ob.Until(tasks=30), evaluate=None)
+    answered, asked = learned(run), len(run.entries("wants_model"))
+    assert 0 < len(answered) < asked
+    state = replayed(run, algorithm)
+    tasks = {e["task"]: e["client"] for e in run.entries("train")}
+    firsts = {client: task for task, client in reversed(tasks.items())}
+    sent, baseline = {e["task"] for e in run.entries("send")}, 0.0
+    for e in run.entries("arrived"):
+        if e["task"] in sent and e["task"] == firsts[e["client"]]:
+            baseline = 0.9 * baseline + 0.1 * e["reward"]
+    assert state.selector.baseline == pytest.approx(baseline)
+
+
+def replayed(run: ob.Run, algorithm: ob.Algorithm) -> RequestState:
+    """The schedule's state after a run's events."""
+    server = Server(algorithm.schedule, 2)
+    for row in run.rows.rows:
+        if row.kind == "event":
+            server.feed(row.t, event_of(row))
+    return server.state
+
+
+def test_the_option_that_is_gone_is_named():
+    with pytest.raises(UsageError, match="fedasmu: there is no option limit any more: give `threshold`"):
+        ob.fedasmu(limit=3)
+    with pytest.raises(UsageError, match="there is no option limit any more"):
+        build(ob.ALGORITHMS, {"name": "fedbuff", "with": {"requests": {"name": "fedasmu", "limit": None}}})
 
 
 def test_a_staleness_above_the_bound_is_dropped():

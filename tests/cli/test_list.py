@@ -127,4 +127,4 @@ def test_choices_and_types_are_told_without_their_modules() -> None:
     allowed = {o.name: o.allowed for o in ob.ALGORITHMS["fedasmu"].hyperparameters}
     assert allowed["gradient"] == "derived or as_printed"
     assert allowed["ask"] == "FixedTiming | LearnedTiming | NoRequests"
-    assert allowed["limit"] == "int, ≥ 1"
+    assert allowed["threshold"] == "int, ≥ 1"

@@ -45,7 +45,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "feddyn": {"steps": 3, "clients_per_round": 3, "alpha": 0.1},
     "scaffold": {"steps": 3, "clients_per_round": 3},
     "asofed": {"steps": 3, "concurrency": 4, "against": "copy"},
-    "fedasmu": {"epochs": 2, "size": 2, "period": 4.0, "limit": 4, "ask": {"kind": "learned"}},
+    "fedasmu": {"epochs": 2, "size": 2, "period": 4.0, "threshold": 4, "ask": {"kind": "learned"}},
     "fedssmu": {"epochs": 3, "clients_per_round": 3},
     "port": {"steps": 3, "size": 2, "tau_max": 2},
     "fedat": {"steps": 3, "ratio": 1.5},

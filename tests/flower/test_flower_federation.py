@@ -105,7 +105,7 @@ def test_every_algorithm_that_needs_no_radio(name: str, digits: Any, tmp_path: P
 def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Path) -> None:
     """What a simulation of the journal's world would train: a task's update depends on nothing else."""
     data, test = digits
-    algorithm = ob.fedasmu(epochs=2, size=2, period=10.0, limit=3)
+    algorithm = ob.fedasmu(epochs=2, size=2, period=10.0, threshold=3)
     for name in "ab":
         serve_on(grid_of(data), algorithm, test, tmp_path / name)
     assert (tmp_path / "a/model.safetensors").read_bytes() == (tmp_path / "b/model.safetensors").read_bytes()

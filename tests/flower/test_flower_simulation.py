@@ -23,7 +23,7 @@ from offbeat.models.registry import LogisticSpec
 from offbeat.net import Terms
 
 server = server_app(
-    ob.fedasmu(epochs=2, size=2, period=5.0, limit=3), LogisticSpec(), ob.Training(lr=0.1, batch_size=20),
+    ob.fedasmu(epochs=2, size=2, period=5.0, threshold=3), LogisticSpec(), ob.Training(lr=0.1, batch_size=20),
     sys.argv[1], terms=Terms(clients=3, tasks=6, evaluate_versions=1), seed=3,
     test=lambda: ob.load("digits", samples=400, test_samples=200).test,
 )

@@ -107,7 +107,7 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
     [
         ob.fedcompass(q_min=2, q_max=8),
         ob.fedfa(steps=3, size=4),
-        ob.fedasmu(epochs=2, size=2, period=0.05, limit=3),
+        ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3),
         ob.port(epochs=3, size=2, tau_max=2),
         ob.scaffold(steps=3),
     ],
@@ -129,7 +129,7 @@ def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Pat
 def test_a_bad_network_loses_nothing(seed: int, digits: Any, tmp_path: Path) -> None:
     """Links are cut at any message, which may have arrived, and messages come twice."""
     faults = Faults(cut=0.05, twice=0.1, delay=0.002, chance=Random(seed))
-    algorithm = ob.fedasmu(epochs=2, size=2, period=0.05, limit=3) if seed % 2 else ob.scaffold(steps=3)
+    algorithm = ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3) if seed % 2 else ob.scaffold(steps=3)
     asyncio.run(federation(algorithm, digits, Network(faults), tmp_path / "run", states=tmp_path / "sites"))
     record = check_run(tmp_path / "run", algorithm)
     assert faults.cuts > 3

@@ -148,7 +148,7 @@ OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
     "fedasmu": together(
         st.builds(dict, epochs=st.integers(1, 4)),
         st.builds(
-            dict, size=st.integers(1, 3), limit=st.none() | st.integers(1, 5),
+            dict, size=st.integers(1, 3), threshold=st.none() | st.integers(1, 5),
             period=st.sampled_from([0.5, 7.0]), tau_max=st.integers(1, 9), ask=asks,
             ask_every=st.none() | st.integers(1, 3),
         ),
@@ -190,8 +190,6 @@ def make(name: str, data: st.DataObject, world: ob.World) -> ob.Algorithm:
     for key in ("concurrency", "clients_per_round"):
         if options.get(key) is not None:
             options[key] = min(options[key], world.clients)
-    if name == "fedasmu":
-        options["limit"] = min(options["limit"] or options["size"], world.clients)
     return ALGORITHMS[name](**options)
 
 

@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "feddyn": {"steps": 4, "clients_per_round": 3, "alpha": 0.1},
     "scaffold": {"steps": 4, "clients_per_round": 3},
     "asofed": {"steps": 4, "concurrency": 4, "against": "copy"},
-    "fedasmu": {"epochs": 4, "size": 3, "period": 3.0, "limit": 5, "lam_rate": 0.1, "gamma_rate": 0.1},
+    "fedasmu": {"epochs": 4, "size": 3, "period": 3.0, "threshold": 5, "lam_rate": 0.1, "gamma_rate": 0.1},
     "fedssmu": {"epochs": 4, "clients_per_round": 4},
     "port": {"epochs": 3, "size": 1, "tau_max": 2, "urgent": True},
     "fedat": {"steps": 4, "retier": True},

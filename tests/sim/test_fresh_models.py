@@ -24,7 +24,7 @@ ASKING: dict[str, Any] = {
     "epochs": 4,
     "size": 4,
     "period": 3.0,
-    "limit": 5,
+    "threshold": 5,
     "lam_rate": 0.1,
     "gamma_rate": 0.1,
 }

@@ -34,7 +34,7 @@ OPTIONS = {
     "feddyn": {"steps": 10},
     "scaffold": {"steps": 10},
     "asofed": {"steps": 10},
-    "fedasmu": {"epochs": 3, "size": 5, "period": 5.0, "limit": 10},
+    "fedasmu": {"epochs": 3, "size": 5, "period": 5.0, "threshold": 10},
     "fedssmu": {"epochs": 3},
     "port": {"steps": 10, "size": 5, "tau_max": 3},
     "fedat": {"steps": 10},

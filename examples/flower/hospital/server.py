@@ -12,7 +12,7 @@ from offbeat.net import ServerOptions
 
 ALGORITHMS = {
     "fedcompass": ob.fedcompass(q_min=2, q_max=8),
-    "fedasmu": ob.fedasmu(epochs=2, size=2, period=5.0, limit=2),
+    "fedasmu": ob.fedasmu(epochs=2, size=2, period=5.0, threshold=2),
     "fedasync": ob.fedasync(steps=3),
     "scaffold": ob.scaffold(steps=3),
 }

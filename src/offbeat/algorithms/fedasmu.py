@@ -7,6 +7,8 @@ client's own that follows the loss (Algorithm 1, Eq. 1-5). The device's side is 
 
 Where the paper leaves something open or slips:
 
+- the threshold of Algorithm 1, line 4, below which a trigger counts, has no value in the paper. τ_max = 99 of
+  m = 100 devices is only reached where nearly all may train at once, so by default every trigger counts;
 - versions count from 1 in √t, and staleness is s = t − o + 1, so an update of the current version has
   s = 1; one that is discarded does not advance t;
 - Eq. 4-5 as printed are not the derivative of Eq. 2: the direction of the client's progress stands for
@@ -75,21 +77,22 @@ class Triggering:
 
 @dataclass(frozen=True, config=STRICT)
 class Periodic(Schedule):
-    """Every `period` seconds up to `size` idle clients start, as long as fewer than `limit` train.
+    """Every `period` seconds `size` idle clients start, or all there are, if fewer than `threshold` train.
 
-    Each update is aggregated as it comes; one staler than `tau_max` (s = τ + 1) is dropped.
+    So at most `threshold` − 1 + `size` train at the same time. A threshold of None means that every trigger
+    counts. Each update is aggregated as it comes; one staler than `tau_max` (s = τ + 1) is dropped.
     """
 
     programme: Programme
     period: Positive
     size: Count
-    limit: Count | None = None
+    threshold: Count | None = None
     tau_max: Count | None = None
 
     @property
     def concurrency(self) -> int | None:
-        """The limit m'."""
-        return self.limit or self.size
+        """Every client may train: the threshold bounds how many trained before a trigger, not after it."""
+        return None
 
     def initial(self) -> Triggering:
         """No trigger yet."""
@@ -112,9 +115,9 @@ class Periodic(Schedule):
                 pass
 
     def _trigger(self, state: Triggering, view: View) -> Iterator[Command]:
-        free = min(self.size, (self.limit or self.size) - view.running)
-        for client in view.sample_idle(free) if free > 0 else ():
-            yield train(client, self.programme, view)
+        if self.threshold is None or view.running < self.threshold:  # line 4
+            for client in view.sample_idle(self.size):
+                yield train(client, self.programme, view)
         state.set = len(view.fleet) > 0
         if state.set:
             yield SetTimer(TIMER, view.now + self.period)
@@ -260,7 +263,8 @@ def device(
 
 @algorithm(
     paper="Liu et al., FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model "
-    "Update, AAAI 2024; Jia et al., 2025, Algorithms 1-2, Eq. 1-11"
+    "Update, AAAI 2024; Jia et al., 2025, Algorithms 1-2, Eq. 1-11",
+    removed={"limit": "give `threshold`: a trigger counts while fewer train, and starts all m' (`size`)"},
 )
 def fedasmu(
     steps: Steps = None,
@@ -270,7 +274,9 @@ def fedasmu(
     period: Annotated[
         float, Field(gt=0, allow_inf_nan=False, description="seconds 𝒯 between triggers")
     ] = 10.0,
-    limit: Annotated[int | None, Field(ge=1, description="most clients in training; none: m'")] = None,
+    threshold: Annotated[
+        int | None, Field(ge=1, description="a trigger counts while fewer train; none: always")
+    ] = None,
     tau_max: Annotated[int, Field(ge=1, description="most staleness s = t − o + 1 of an update used")] = 99,
     lam: Lam = 1.0,
     sigma: Sigma = 0.5,
@@ -300,12 +306,12 @@ def fedasmu(
     w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a device
     merges the current model: w := (1 − β) w + β w_g. Five local epochs when neither `steps` nor `epochs`
     is given: a task needs two to ask. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the rates;
-    where λ, σ, ι, γ, υ start, μ_α and μ_β are ours.
+    the threshold, where λ, σ, ι, γ, υ start, μ_α and μ_β are ours.
     """
     programme = Programme(steps, epochs) if steps or epochs else Programme(epochs=5)
     schedule, objective = device(
         ask, ask_every,
-        Periodic(programme, period, size, limit, tau_max),
+        Periodic(programme, period, size, threshold, tau_max),
         FreshMerge(Plain(), gamma, upsilon, mu_beta, gamma_rate, upsilon_rate),
     )  # fmt: skip
     return Algorithm(

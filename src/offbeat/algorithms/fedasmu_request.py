@@ -1,9 +1,10 @@
 """FedASMU: when a device asks for the fresh global model (Jia et al., 2025, Section 4.3.1).
 
 A task of L epochs may ask once, after l* ∈ [1, L − 1] of them. The reward R is how much the loss fell by
-the merge. On a client's first task a model that all clients share chooses l*: an LSTM with a linear layer
-goes over the epochs and gives the probability of asking at each one, trained by REINFORCE. From then on
-the client's own Q-table moves its l* by +1, 0 or −1. (The paper prints the third action as a second +1.)
+the merge; a request that finds nothing newer has none and teaches nothing (Algorithm 2, lines 9-15). On a
+client's first task a model that all clients share chooses l*: an LSTM with a linear layer goes over the
+epochs and gives the probability of asking at each one, trained by REINFORCE. From then on the client's own
+Q-table moves its l* by +1, 0 or −1. (The paper prints the third action as a second +1.)
 
 Everything here follows from the rewards in the journal. So the tables are kept with the schedule's state
 on the client's behalf, and neither a replay nor a resumed run needs a model to know when a client asks.
@@ -193,7 +194,10 @@ Selector = Annotated[
 
 @dataclass
 class RequestState:
-    """The wrapped schedule's state, the selector's, and after how many steps each running task asks."""
+    """The wrapped schedule's state, the selector's, and after how many steps each running task asks.
+
+    Of the tasks that have asked `after` keeps those that were sent a model.
+    """
 
     inner: Any
     selector: Any
@@ -249,8 +253,11 @@ class RequestFreshModel(Schedule):
             yield replace(command, ask_after=ask)
             if ask:
                 state.after[view.tasks[command.client].id] = ask
-        if isinstance(event, WantsModel) and not answered and view.version > view.task(event.task).base:
-            yield Send(event.client)
+        if isinstance(event, WantsModel) and not answered:
+            if view.version > view.task(event.task).base:
+                yield Send(event.client)
+            else:
+                state.after.pop(event.task, None)
 
     def _ask(self, command: Train, state: RequestState, view: View) -> int:
         """After how many steps the task asks; 0 for never."""
@@ -264,7 +271,7 @@ class RequestFreshModel(Schedule):
 
     def _learn(self, event: Arrived, state: RequestState) -> None:
         after = state.after.pop(event.task, None)
-        reward = event.metrics.get("reward", 0.0)
-        if after is None or event.steps <= after or not isfinite(reward):
-            return  # it was recalled before it asked, or its training has diverged
+        reward = event.metrics.get("reward")
+        if after is None or reward is None or event.steps <= after or not isfinite(reward):
+            return  # nothing was merged, or its training has diverged
         self.selector.learn(event.client, reward, state.selector)

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import wraps
+from types import MappingProxyType
 from typing import Annotated, Any, Generic, ParamSpec, get_args, get_origin
 
 from pydantic import Field, ValidationError, validate_call
@@ -62,11 +63,14 @@ class Factory(Generic[P]):
         return [_describe(p) for p in self.signature.parameters.values()]
 
 
-def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
+def algorithm(
+    paper: str, *, removed: Mapping[str, str] = MappingProxyType({})
+) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
     """Make a factory function a published algorithm, with its paper.
 
     Arguments are checked against their annotations (types and `Field` ranges) at every call, and the
-    result remembers its name and hyper-parameters, so that a run can be recorded and repeated.
+    result remembers its name and hyper-parameters, so that a run can be recorded and repeated. `removed` says
+    of each option there was before, which recorded runs and recipes may have, what to give in its place.
     """
 
     def decorate(factory: Callable[P, Algorithm]) -> Factory[P]:
@@ -76,6 +80,8 @@ def algorithm(paper: str) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
 
         @wraps(factory)
         def make(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
+            for option in removed.keys() & kwargs.keys():
+                raise UsageError(f"{name}: there is no option {option} any more: {removed[option]}")
             try:
                 made = checked(*args, **kwargs)
             except ValidationError as error:

@@ -105,4 +105,9 @@ def recorded_algorithm(record: RunRecord) -> Algorithm:
         raise RunError(
             f"{record.path}: its algorithm, {record.algorithm!r}, is not one that can be made by name"
         )
-    return build_algorithm(ALGORITHMS, record.meta["algorithm"])
+    try:
+        return build_algorithm(ALGORITHMS, record.meta["algorithm"])
+    except UsageError as error:
+        raise RunError(
+            f"{record.path} was recorded by a version of Offbeat with other options: {error}"
+        ) from None

@@ -209,10 +209,15 @@ def _check_algorithm(record: RunRecord, algorithm: Algorithm) -> None:
     now = json.loads(json.dumps({"name": recorded_name(algorithm), **algorithm.hyperparameters}))
     then = record.meta["algorithm"]
     for key in {**then, **now}:
-        if now.get(key) != then.get(key):
+        if key not in now:
+            raise RunError(
+                f"{record.path} was started with another algorithm: {key} was {then[key]!r}, now there is no "
+                "such option; use the version of Offbeat it was started with"
+            )
+        if now[key] != then.get(key):
             raise RunError(
                 f"{record.path} was started with another algorithm: {key} was {then.get(key)!r}, "
-                f"now it is {now.get(key)!r}"
+                f"now it is {now[key]!r}"
             )
 
 

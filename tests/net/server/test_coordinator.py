@@ -376,7 +376,7 @@ class _WithNeeds:
 
 
 def test_a_request_is_answered_and_answered_again() -> None:
-    c = coordinator(ob.fedasmu(epochs=4, size=2, period=0.5, limit=2), clients=2)
+    c = coordinator(ob.fedasmu(epochs=4, size=2, period=0.5, threshold=2), clients=2)
     c.receive(0.0, "a", HELLO)
     c.receive(0.0, "b", HELLO)
     c.tick(0.5)

@@ -1,0 +1,48 @@
+"""Runs recorded with an option that there is no more are refused by what has changed, not gone on with."""
+
+import json
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+import offbeat as ob
+from offbeat.core.errors import RunError
+from offbeat.recipes.build import recorded_algorithm, resume_run, run_recipe
+from offbeat.recipes.load import load_recipe
+
+GONE = "there is no option limit any more: give `threshold`"
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """A run of FedASMU as it was recorded when it had `limit`, by default as many as m'."""
+    sets = ["clients=3", "until.tasks=3", "algorithm=fedasmu", "algorithm.steps=2", "algorithm.size=3"]
+    recipe = load_recipe("digits", sets=sets)
+    run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path / "run")
+    database = sqlite3.connect(tmp_path / "run" / "run.db")
+    [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'algorithm'").fetchall()
+    options = json.loads(text)
+    options["limit"] = options.pop("threshold")
+    with database:
+        database.execute("UPDATE meta SET value = ? WHERE key = 'algorithm'", [json.dumps(options)])
+        database.execute("UPDATE meta SET value = '\"interrupted\"' WHERE key = 'status'")
+    database.close()
+    return tmp_path / "run"
+
+
+def test_a_replay_and_a_resumption_by_name_say_so(recorded: Path) -> None:
+    message = f"{recorded} was recorded by a version of Offbeat with other options: fedasmu: {GONE}"
+    with pytest.raises(RunError) as error:
+        recorded_algorithm(ob.read_run(recorded))
+    assert message in str(error.value)
+    with pytest.raises(RunError) as error:
+        resume_run(recorded)
+    assert message in str(error.value)
+
+
+def test_a_resumption_from_python_says_so(recorded: Path) -> None:
+    algorithm = ob.fedasmu(steps=2, size=3)
+    world, learner = ob.World(1.0, clients=3), ob.NoTraining(3)
+    with pytest.raises(RunError, match="limit was None, now there is no such option"):
+        ob.resume(recorded, algorithm, world, learner, until=ob.Until(tasks=5))
