@@ -181,8 +181,8 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
         simulation.step()
     tasks = simulation.server.counts["arrived"]
     return Result(
-        list(requests(recorder.journal(), learner.steps_per_epoch)),
-        [(m["t"], m["accuracy"]) for m in recorder.metrics()],
+        list(requests([row.flat() for row in recorder.rows()], learner.steps_per_epoch)),
+        [(m.t, m.accuracy or 0.0) for m in recorder.evaluations()],
         weights(work.tensors.memory, clients, recipe.clients),
         chances(simulation.server.state),
         tasks,
@@ -214,7 +214,12 @@ def weights(memory: Mapping[str, torch.Tensor], clients: ClientStates, n: int) -
 def chances(state: Any) -> list[float]:
     """What the shared model has learned, if there is one."""
     theta = getattr(getattr(state, "selector", None), "theta", None)
-    return [] if theta is None else log_chances(theta, EPOCHS).detach().exp().tolist()
+    return [] if theta is None else chances_of(theta)
+
+
+def chances_of(theta: Mapping[str, torch.Tensor]) -> list[float]:
+    """The shared model's probabilities of l* = 1, 2, …"""
+    return [float(chance.detach().exp()) for chance in log_chances(dict(theta), EPOCHS)]
 
 
 # ---- the runs ----
@@ -441,7 +446,7 @@ def trained_before(rate: float, passes: int, recorded: Sequence[Request]) -> lis
         for i in generator.permutation(len(recorded)):
             state.first[0], state.last[0] = EPOCHS, (0, 0, recorded[i].epoch)
             selector.learn(0, recorded[i].reward, state)
-    return log_chances(state.theta, EPOCHS).detach().exp().tolist()
+    return chances_of(state.theta)
 
 
 def tuning(out: Path) -> list[str]:

@@ -121,7 +121,7 @@ def run(point: Point) -> dict[str, Any]:
             )  # fmt: skip
             used, wall = time.process_time() - used, time.perf_counter() - began
             kinds: Any = (
-                (row.kind for row in done.rows.written) if isinstance(done.rows, MemoryRecorder)
+                (row.kind for row in done.source.written) if isinstance(done.source, MemoryRecorder)
                 else (kind for (kind,) in ob.read_run(done.path or "").select("SELECT kind FROM journal"))
             )  # fmt: skip
             return used, wall, sum(kind == "event" for kind in kinds)

@@ -286,9 +286,8 @@ def test_the_selector_learns_from_the_answered_requests_alone():
 def replayed(run: ob.Run, algorithm: ob.Algorithm) -> RequestState:
     """The schedule's state after a run's events."""
     server = Server(algorithm.schedule, 2)
-    for row in run.rows.rows:
-        if row.kind == "event":
-            server.feed(row.t, event_of(row))
+    for row in run.rows("event"):
+        server.feed(row.t, event_of(row))
     return server.state
 
 

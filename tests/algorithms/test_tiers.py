@@ -168,7 +168,7 @@ def test_every_client_has_one_tier_and_every_tier_goes_on(retier: bool, seed: in
     algorithm = ob.fedat(2, ratio=1.5, retier=retier, clients_per_tier=3)
     run = ob.simulate(algorithm, HARD, seed=seed, until=ob.Until(tasks=600))
     server = Server(algorithm.schedule, seed)
-    for row in (row for row in run.rows.rows if row.kind == "event"):
+    for row in run.rows("event"):
         server.feed(row.t, event_of(row))
         check(server, server.state)
     assert len(server.state.tiers) > 2

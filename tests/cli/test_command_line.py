@@ -144,7 +144,7 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     assert (record.seed, record.label, record.status) == (3, "fedcompass", "finished")
 
     lines = [json.loads(line) for line in offbeat("journal", "one").out.splitlines()]
-    assert lines == list(record.journal())
+    assert lines == record.journal
     wanted = {"seq", "t", "kind", "name", "client", "task", "base", "version", "staleness", "steps"}
     assert all(wanted <= set(line) for line in lines)
     grouped = [line for line in lines if line["name"] == "train" and "group" in line]

@@ -197,7 +197,7 @@ def play(algorithm: ob.Algorithm, world: ob.World, seed: int, **options: Any) ->
     learner = ob.NoTraining(world.clients, parameters=3, samples_per_client=8, batches=4)
     until = ob.Until(seconds=SECONDS, tasks=TASKS)
     run = ob.simulate(algorithm, world=world, learner=learner, seed=seed, until=until, **options)
-    return run.rows.rows, run
+    return list(run.rows()), run
 
 
 def moments(rows: list[Row]) -> list[tuple[Row, list[Row]]]:

@@ -51,7 +51,7 @@ def test_the_same_algorithm_in_the_fitted_world_does_much_the_same(recorded: Run
 
 
 def test_accuracy_over_time_is_alike(recorded: RunRecord) -> None:
-    then = {m["t"]: m["accuracy"] for m in recorded.metrics()}
+    then = {m["t"]: m["accuracy"] for m in recorded.metrics}
     now = {m["t"]: m["accuracy"] for m in go(simulate_like(recorded).recipe).metrics}
     late = [t for t in then if t >= 20 and t in now]
     assert len(late) > 10

@@ -5,6 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from offbeat.core.journal import Row
+
 EMPTY = dict.fromkeys(("client", "task", "base", "version", "staleness", "steps"))
 
 
@@ -12,7 +14,7 @@ EMPTY = dict.fromkeys(("client", "task", "base", "version", "staleness", "steps"
 class FakeRun:
     label: str = "fedavg"
     seed: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    written: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     duration: float = 0.0
     clients: int = 2
@@ -22,11 +24,13 @@ class FakeRun:
     recipe: dict[str, Any] | None = None
     samples: dict[int, int] = field(default_factory=dict)
 
-    def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        for seq, row in enumerate(self.rows):
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        for seq, row in enumerate(self.written):
             if kind in (None, row["kind"]):
-                yield {"seq": seq, **row}
+                columns = {k: v for k, v in row.items() if k in Row.__struct_fields__}
+                yield Row(seq, **columns, data={k: v for k, v in row.items() if k not in columns})
 
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         return self.evaluations
 
@@ -96,7 +100,7 @@ def figure_1() -> FakeRun:
                     rows.append(command(60.0 * t, "train", **new, **more))
     return FakeRun(
         "fedcompass",
-        rows=rows,
+        written=rows,
         evaluations=[
             evaluation(60.0 * t, 0.1 + 0.02 * t, k, loss=2.0 - 0.05 * t) for k, t in enumerate(times)
         ],

@@ -79,7 +79,7 @@ def test_the_page_forbids_loading_from_elsewhere(tmp_path: Path) -> None:
 def test_hostile_strings_are_shown_and_never_run(tmp_path: Path) -> None:
     run = FakeRun(
         HOSTILE,
-        rows=fleet("a", 0).rows,
+        written=fleet("a", 0).written,
         evaluations=fleet("a", 0).evaluations,
         duration=100.0,
         algorithm=HOSTILE,

@@ -71,7 +71,7 @@ def test_at_most_so_many_clients_the_first_to_train() -> None:
 def test_clients_that_only_wait_are_shown_where_there_is_room() -> None:
     rows = [event(0.0, "joined", client=c) for c in range(3)]
     rows += [command(5.0, "train", client=2, task=0, base=0, steps=1), event(9.0, "left", client=2, task=0)]
-    run = FakeRun(rows=rows, duration=10.0, clients=3)
+    run = FakeRun(written=rows, duration=10.0, clients=3)
     timeline = make_timeline(run)
     assert timeline.clients == (0, 1, 2)
     assert [(w.client, w.start, w.end) for w in timeline.waiting] == [(2, 0, 5), (0, 0, 10), (1, 0, 10)]

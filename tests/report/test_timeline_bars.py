@@ -24,7 +24,7 @@ def by_hand() -> FakeRun:
         command(60.0, "train", client=1, task=4, base=3, steps=5),
         event(70.0, "left", client=1, task=4),
     ]
-    return FakeRun(rows=rows, duration=100.0)
+    return FakeRun(written=rows, duration=100.0)
 
 
 def test_idle_share_counts_presence_from_joining_to_leaving() -> None:

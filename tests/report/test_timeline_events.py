@@ -29,7 +29,7 @@ def by_hand() -> FakeRun:
     Client 1's task was to have 30 steps and ends with 12, at 8.
     """
     return FakeRun(
-        rows=[
+        written=[
             event(0.0, "joined", client=0),
             event(0.0, "joined", client=1),
             command(0.0, "train", client=0, task=0, base=0, steps=20, ask_after=10),
@@ -72,7 +72,7 @@ def test_only_the_marks_of_the_window_and_of_the_clients_shown() -> None:
 
 def test_a_model_sent_to_another_task_answers_no_request() -> None:
     run = by_hand()
-    run.rows[5] = command(4.0, "send", client=1, task=1, version=2)
+    run.written[5] = command(4.0, "send", client=1, task=1, version=2)
     assert [m.kind for m in make_timeline(run).marks][:2] == ["nothing", "nothing"]
 
 
@@ -101,7 +101,7 @@ def test_a_legend_has_only_what_there_is() -> None:
     marks = [name for kind, name in NAMES.items() if kind != "upload"]  # nothing was held
     assert legend(by_hand())[2:] == ["arrival", *marks, "aggregation"]
     run = by_hand()
-    assert not set(NAMES.values()) & set(legend(FakeRun(rows=run.rows[:4], duration=3.0)))
+    assert not set(NAMES.values()) & set(legend(FakeRun(written=run.written[:4], duration=3.0)))
 
 
 class Urgent(Schedule):
@@ -133,7 +133,7 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     ob.simulate(algorithm, world, learner, until=ob.Until(seconds=600), out=tmp_path / "run")
     record = ob.read_run(tmp_path / "run")
     timeline = make_timeline(record)
-    rows = list(record.journal())
+    rows = record.journal
     counts = {
         name: sum(row["name"] == name for row in rows) for name in ("send", "wants_model", "recall", "drop")
     }
@@ -151,7 +151,7 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
 
 def test_held_updates_are_marked_where_they_are_sent_or_discarded() -> None:
     run = FakeRun(
-        rows=[
+        written=[
             event(0.0, "joined", client=0),
             event(0.0, "joined", client=1),
             command(0.0, "train", client=0, task=0, base=0, steps=5),

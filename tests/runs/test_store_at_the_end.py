@@ -34,7 +34,7 @@ def test_an_undisturbed_run_leaves_no_side_files(tmp_path: Path) -> None:
     made, tensors = store(tmp_path)
     made.finish(tensors.model, 1.0, "done", {})
     made.close()
-    assert list(ob.read_run(tmp_path).journal()) == []
+    assert ob.read_run(tmp_path).journal == []
     assert sorted(p.name for p in tmp_path.iterdir()) == ["lock", "model.safetensors", "run.db"]
 
 

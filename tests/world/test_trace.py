@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.sim.result import MemoryRecorder
 from offbeat.world.fit import fit_world
 from offbeat.world.trace import read_trace, trace_section, trace_text
 from tests.sampling import examples
@@ -232,8 +231,7 @@ def test_a_fitted_world_can_be_written(written: Any) -> None:
         availability=ob.Availability(dropout=0.1, intervals=[[(0, None)], [(0, 30), (50, None)], [(10, 99)]]),
     )  # fmt: skip
     run = ob.simulate(ob.fedcompass(4, 20), world, until=ob.Until(tasks=300))
-    assert isinstance(run.rows, MemoryRecorder)
-    fit = fit_world(run.rows.rows, 3).world
+    fit = fit_world(run.rows(), 3).world
     assert fit.jitter != 0.0
     assert fit.availability.intervals is not None
     assert read_trace(written(trace_text(fit))) == fit

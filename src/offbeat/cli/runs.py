@@ -56,7 +56,8 @@ def journal(
     known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
     if kind is not None and kind not in known:
         raise UsageError(f"--kind {kind} is unknown{did_you_mean(kind, known)}")
-    for entry in read_run(directory).journal():
+    for row in read_run(directory).rows():
+        entry = row.flat()
         if kind is None or entry["kind"] == wanted.get(kind) or entry["name"] == kind:
             print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from offbeat.core.journal import Row
 from offbeat.report.records import RunLike
 from offbeat.report.timeline_bars import Tracker, TrainingSpan
 
@@ -46,7 +47,7 @@ def read_activity(record: RunLike) -> Activity:
     tasks: Counter[int] = Counter()
     staleness: Counter[int] = Counter()
     versions, busy, present, end = 0, 0.0, 0.0, float(record.duration)
-    for row in record.journal():
+    for row in map(Row.flat, record.rows()):
         end = max(end, float(row["t"]))
         if row["name"] == "arrived":
             tasks[row["client"]] += 1

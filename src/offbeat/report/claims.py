@@ -85,7 +85,7 @@ def cells(finding: Finding) -> tuple[str, str, str, str]:
 
 def level(run: RunLike, by: By) -> float | None:
     """The number that a run is compared by; None without evaluations."""
-    rows = [row for row in run.metrics() if row["t"] >= (1 - LAST) * run.duration]
+    rows = [row for row in run.metrics if row["t"] >= (1 - LAST) * run.duration]
     values = [row["loss" if by == "loss" else "accuracy"] for row in rows]
     known = [float(v) for v in values if v is not None]
     if by == "change":

@@ -45,7 +45,7 @@ def make_curves(records: Sequence[RunLike], axis: Axis, measure: Quantity, point
     Labels without a single evaluation of the measure are left out. Raises UsageError like group_runs.
     """
     found = (
-        _curve(label, [run.metrics() for run in runs], axis, measure, points)
+        _curve(label, [run.metrics for run in runs], axis, measure, points)
         for label, runs in group_runs(records).items()
     )
     return [curve for curve in found if curve is not None]

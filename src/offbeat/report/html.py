@@ -287,7 +287,7 @@ def _runs(groups: Groups, style: Styles) -> str:
                 str(run.seed),
                 str(run.clients),
                 duration_text(run.duration),
-                str(len(run.metrics())),
+                str(len(run.metrics)),
                 status,
             )
             rest = "".join(f"<td>{escape(text)}</td>" for text in texts)

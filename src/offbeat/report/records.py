@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
 from offbeat.core.errors import UsageError
+from offbeat.core.journal import Row
 
 
 class RunLike(Protocol):
@@ -44,9 +45,10 @@ class RunLike(Protocol):
     def recipe(self) -> dict[str, Any] | None:
         """The configuration the run was started from."""
 
-    def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """Rows in order: seq, t, kind, name, client, task, base, version, staleness, steps, and extras."""
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows one after another; `kind` is "event" or "command", None means both."""
 
+    @property
     def metrics(self) -> list[dict[str, Any]]:
         """Evaluations in order: t, version, tasks, bytes_up, bytes_down, loss, accuracy."""
 

@@ -123,7 +123,7 @@ def _stat(values: Sequence[float | None]) -> Stat | None:
 
 
 def _best(run: RunLike) -> float | None:
-    return max((row["accuracy"] for row in run.metrics() if row["accuracy"] is not None), default=None)
+    return max((row["accuracy"] for row in run.metrics if row["accuracy"] is not None), default=None)
 
 
 def _times(runs: Sequence[RunLike], target: float | None) -> list[float | None]:
@@ -131,7 +131,7 @@ def _times(runs: Sequence[RunLike], target: float | None) -> list[float | None]:
 
 
 def _first_reach(run: RunLike, target: float) -> float | None:
-    for row in run.metrics():
+    for row in run.metrics:
         if row["accuracy"] is not None and row["accuracy"] >= target:
             return float(row["t"])
     return None

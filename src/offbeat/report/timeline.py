@@ -5,6 +5,7 @@ FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 
 from dataclasses import dataclass
 
+from offbeat.core.journal import Row
 from offbeat.report.records import RunLike
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
 from offbeat.report.timeline_events import Mark, Marker
@@ -77,7 +78,7 @@ def make_timeline(
     shown, hidden = set[int](), set[int]()
     aggregations: list[Aggregation] = []
     stop, ended, last, complete = until, 0, 0.0, True
-    for row in record.journal():
+    for row in map(Row.flat, record.rows()):
         if stop is not None and row["t"] > stop:
             complete = False
             break

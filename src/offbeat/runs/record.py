@@ -88,7 +88,7 @@ class RunRecord:
     def rows(
         self, kind: str | None = None, *, after: int | None = None, limit: int | None = None
     ) -> Iterator[Row]:
-        """Journal rows in order; `kind` is "event" or "command".
+        """Journal rows one after another; `kind` is "event" or "command", None means both.
 
         With `after` only those whose `seq` is above it, and of them at most `limit`.
         """
@@ -106,9 +106,14 @@ class RunRecord:
         """Number of journal rows so far."""
         return int(next(self.select("SELECT coalesce(max(seq), -1) + 1 FROM journal"))[0])
 
-    def journal(self, kind: str | None = None) -> Iterator[dict[str, Any]]:
-        """Journal rows as flat mappings."""
-        return (row.flat() for row in self.rows(kind))
+    @property
+    def journal(self) -> list[dict[str, Any]]:
+        """All journal rows as flat mappings, read at each call; `rows` gives one after another."""
+        return [row.flat() for row in self.rows()]
+
+    def entries(self, name: str) -> list[dict[str, Any]]:
+        """The journal's entries of one name, such as "arrived" or "aggregate"."""
+        return [row.flat() for row in self.rows() if row.name == name]
 
     def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
         """The evaluations in order; with `after` those whose `seq` is above it, and of them `limit`."""
@@ -123,8 +128,9 @@ class RunRecord:
         found = next(self.select("SELECT max(seq) FROM metrics"))[0]
         return None if found is None else self.evaluations(after=found - 1, limit=1)[0]
 
+    @property
     def metrics(self) -> list[dict[str, Any]]:
-        """The evaluations as mappings: t, version, tasks, bytes_up, bytes_down, loss, accuracy, …"""
+        """The evaluations as flat mappings, read at each call: t, version, tasks, bytes_up, loss, …"""
         return [flat(m) for m in self.evaluations()]
 
     def client_samples(self) -> dict[int, int]:

@@ -1,6 +1,6 @@
 """What a simulation gives back."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -43,38 +43,47 @@ class Summary:
 
 
 class RunRows(Protocol):
-    """Where a run's rows are read from: memory or a directory."""
+    """Where a run's rows are read from: memory (`MemoryRecorder`) or a directory (`RunRecord`)."""
 
-    def journal(self) -> Iterable[dict[str, Any]]:
-        """Journal rows as flat mappings."""
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows in order; `kind` is "event" or "command", None means both."""
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """Evaluations as flat mappings."""
+    def evaluations(self) -> list[Metric]:
+        """The evaluations in order."""
 
 
 @dataclass(frozen=True)
 class Run:
     """A finished simulation: its journal, its evaluations, its final model.
 
-    `path` is its directory, if it has one; the journal of such a run is read when it is asked for.
+    `path` is its directory, if it has one; the journal of such a run is read when it is asked for. What a
+    `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`.
     """
 
     model: Model
     summary: Summary
     stop_reason: str
-    rows: RunRows
+    source: RunRows
     path: Path | None = None
 
     @cached_property
     def journal(self) -> list[dict[str, Any]]:
         """Flat mappings: `seq`, `t`, `kind`, `name`, `client`, `task`, `base`, `version`, `staleness`,
         `steps`, and what belongs to the kind."""
-        return list(self.rows.journal())
+        return [row.flat() for row in self.rows()]
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
         """Flat mappings: `t`, `version`, `tasks`, `bytes_up`, `bytes_down`, `loss`, `accuracy`, …"""
-        return self.rows.metrics()
+        return [flat(metric) for metric in self.evaluations()]
+
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows one after another; `kind` is "event" or "command", None means both."""
+        return self.source.rows(kind)
+
+    def evaluations(self) -> list[Metric]:
+        """The evaluations in order."""
+        return self.source.evaluations()
 
     def entries(self, name: str) -> list[dict[str, Any]]:
         """The journal's entries of one name, such as "arrived" or "aggregate"."""
@@ -83,28 +92,24 @@ class Run:
 
 @dataclass
 class MemoryRecorder:
-    """Keeps a run's rows in memory, as they were written in `written`."""
+    """Keeps a run's rows in memory, as they were written in `written`, and its evaluations in `measured`."""
 
     written: list[Row] = field(default_factory=list)
-    evaluations: list[Metric] = field(default_factory=list)
+    measured: list[Metric] = field(default_factory=list)
 
     def row(self, row: Row) -> None:
         """Keep a row."""
         self.written.append(row)
 
-    @property
-    def rows(self) -> list[Row]:
-        """Every row, those included that one stands for."""
-        return list(chain.from_iterable(map(expand, self.written)))
-
     def metric(self, metric: Metric) -> None:
         """Keep an evaluation."""
-        self.evaluations.append(metric)
+        self.measured.append(metric)
 
-    def journal(self) -> list[dict[str, Any]]:
-        """The rows as flat mappings."""
-        return [row.flat() for row in self.rows]
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Every row, those included that one stands for; `kind` is "event" or "command", None means both."""
+        every = chain.from_iterable(map(expand, self.written))
+        return (row for row in every if kind in (None, row.kind))
 
-    def metrics(self) -> list[dict[str, Any]]:
-        """The evaluations as flat mappings."""
-        return [flat(metric) for metric in self.evaluations]
+    def evaluations(self) -> list[Metric]:
+        """The evaluations in order."""
+        return list(self.measured)
