@@ -102,7 +102,7 @@ def run(point: Point) -> dict[str, Any]:
         "fedasync": lambda: ob.fedasync(steps=20, concurrency=c),
         "fedfa": lambda: ob.fedfa(size=10, steps=20, concurrency=c),
         "port": lambda: ob.port(size=10, steps=20, concurrency=c),
-        "fedasmu": lambda: ob.fedasmu(steps=20, size=c, period=1.0, ask={"kind": "never"}),
+        "fedasmu": lambda: ob.fedasmu(steps=20, size=c, period=1.0, threshold=c, ask={"kind": "never"}),
         "fedcompass": lambda: ob.fedcompass(q_min=20, q_max=100),
         "fedat": lambda: ob.fedat(steps=20),
     }

@@ -27,7 +27,7 @@ SITES = {"cleveland": 0.01, "hungarian": 0.02, "switzerland": 0.04, "va": 0.08} 
 ALGORITHMS = {
     "fedcompass": "{name: fedcompass, q_min: 4, q_max: 20}",
     "fedfa": "{name: fedfa, steps: 20, size: 4, server_lr: 0.5}",
-    "fedasmu": "{name: fedasmu, steps: 20, size: 2, period: 1, ask_every: 5}",
+    "fedasmu": "{name: fedasmu, steps: 20, size: 2, period: 1, threshold: 2, ask_every: 5}",
     "port-urgent": "{name: port, epochs: 4, size: 2, tau_max: 2, urgent: true}",
 }
 

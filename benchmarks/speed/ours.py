@@ -49,7 +49,7 @@ def algorithm(job: Job) -> ob.Algorithm:
         case "fedfa":
             return ob.fedfa(size=many, steps=steps, concurrency=many, server_lr=0.2)
         case "fedasmu":
-            return ob.fedasmu(steps=steps, size=many, period=10.0)
+            return ob.fedasmu(steps=steps, size=many, period=10.0, threshold=many)
         case "fedcompass":
             return ob.fedcompass(q_min=steps // 2, q_max=2 * steps)
         case name:

@@ -63,7 +63,7 @@ def test_steps_that_never_vary_take_the_link_with_them_and_it_is_said():
 
 def test_requests_in_mid_task_tell_latency_from_bandwidth():
     world = ob.World(SPEEDS, network=ob.Network(latency=0.25, up=BITS / 2, down=BITS / 2))
-    algorithm = ob.fedasmu(steps=10, ask=FixedTiming(), ask_every=2, size=2, period=5, threshold=1)
+    algorithm = ob.fedasmu(steps=10, ask=FixedTiming(), ask_every=2, size=2, period=5, threshold=2)
     fit = fitted(world, algorithm, model_bits=BITS, tasks=200)
     for own in fit.clients:
         assert own.latency == pytest.approx(0.25, rel=1e-3)
