@@ -12,7 +12,7 @@ from torch import Tensor
 import offbeat as ob
 from offbeat.core.algorithm import Aggregator, ServerStep, Update
 from offbeat.core.features import Feature
-from offbeat.core.learner import NOTHING, Inputs, LocalResult, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from tests.sim.sim_worlds import HARD, Wrapped, digits, make, normed
@@ -37,12 +37,12 @@ class Watched(Aggregator):
     calls: list[int] = field(default_factory=list)
 
     @property
-    def needs(self) -> frozenset[Feature]:
-        return self.aggregator.needs
+    def requires(self) -> frozenset[Feature]:
+        return self.aggregator.requires
 
     @property
-    def gives(self) -> frozenset[Feature]:
-        return self.aggregator.gives
+    def provides(self) -> frozenset[Feature]:
+        return self.aggregator.provides
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         made: dict[int, Model] = {}
@@ -85,7 +85,7 @@ class Guarded(Wrapped):
     merged = 0
 
     def train(
-        self, base: Model, task: LocalTask, objective: Objective, inputs: Inputs = NOTHING
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
         self.merged += inputs.fresh is not None
         with unchanged(base, *([inputs.fresh] if inputs.fresh else [])):
