@@ -11,8 +11,13 @@ from hypothesis import strategies as st
 from offbeat.codec import Identity, PayloadError, Qsgd, SparseQuantised, TopK, bits_needed
 from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import index_bits
-from offbeat.codec.entropy_coding import decode_indices, encode_indices
-from offbeat.codec.gamma import decode_gamma, encode_gamma, gamma_bits
+from offbeat.codec.entropy_coding import (
+    decode_gamma,
+    decode_indices,
+    encode_gamma,
+    encode_indices,
+    gamma_bits,
+)
 from offbeat.codec.selection import random_subset
 from tests.codec.codec_cases import CODECS, codecs, name, rng, seeds, vectors
 from tests.sampling import examples

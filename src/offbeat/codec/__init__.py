@@ -1,12 +1,24 @@
-"""Codecs: a model's update in few bits, simulated or really as bytes."""
+"""Codecs: a model's update in few bits, simulated or really as bytes.
+
+`CodecSpec` is a codec as options, such as those of a recipe: {kind: sparse_quantised, levels: 4}.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
 
 from offbeat.codec.budget import bits_needed, largest_r
 from offbeat.codec.identity import Identity
 from offbeat.codec.qsgd import Qsgd
 from offbeat.codec.sparse_quantised import SparseQuantised
-from offbeat.codec.spec import AnyCodec, CodecSpec
 from offbeat.codec.top_k import TopK
 from offbeat.core.codec import Codec, PayloadError
+
+AnyCodec = Identity | SparseQuantised | TopK | Qsgd
+CodecSpec = Annotated[
+    AnyCodec,
+    Field(discriminator="kind", description="how updates are compressed, such as {kind: sparse_quantised}"),
+]
 
 __all__ = [
     "AnyCodec",

@@ -25,11 +25,24 @@ from torch import Tensor
 
 from offbeat.codec.bitpacking import Reader, pack
 from offbeat.codec.budget import NORM_BITS, index_bits, refuse, value_bits
-from offbeat.codec.entropy_coding import decode_indices, encode_indices
-from offbeat.codec.gamma import decode_gamma, encode_gamma, gamma_bits
-from offbeat.codec.levels import pack_levels, pack_norm, read_levels, signed_levels
-from offbeat.codec.quantisation import MOST_LEVELS, Levels, dequantise, quantise
-from offbeat.codec.scatter import scatter
+from offbeat.codec.entropy_coding import (
+    decode_gamma,
+    decode_indices,
+    encode_gamma,
+    encode_indices,
+    gamma_bits,
+)
+from offbeat.codec.quantisation import (
+    MOST_LEVELS,
+    Levels,
+    dequantise,
+    pack_levels,
+    pack_norm,
+    quantise,
+    read_levels,
+    signed_levels,
+)
+from offbeat.codec.selection import scatter
 from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.validation import STRICT

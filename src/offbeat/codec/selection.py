@@ -1,7 +1,12 @@
-"""Which coordinates are kept: r of d at random, or the r largest; their indices ascend."""
+"""Which coordinates are kept: r of d at random, or the r largest; their indices ascend.
+
+`scatter` puts kept values back in their places.
+"""
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from offbeat.codec.validation import Floats, pieces
 
@@ -58,3 +63,12 @@ def largest(values: Floats, count: int) -> Indices:
         chosen[at : at + len(here)] = here + piece.start
         at += len(here)
     return chosen
+
+
+def scatter(values: Floats, indices: Indices | None, size: int) -> Tensor:
+    """A vector with the values at their indices (all of them: None) and zeros elsewhere."""
+    if indices is None:
+        return torch.from_numpy(values)
+    out = np.zeros(size, np.float32)
+    out[indices] = values
+    return torch.from_numpy(out)

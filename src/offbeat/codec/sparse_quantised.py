@@ -25,10 +25,16 @@ from torch import Tensor
 from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import NORM_BITS, bits_needed, largest_sparse, share, value_bits
 from offbeat.codec.entropy_coding import decode_indices, encode_indices
-from offbeat.codec.levels import pack_levels, read_levels
-from offbeat.codec.quantisation import LARGEST, MOST_LEVELS, Levels, dequantise, quantise
-from offbeat.codec.scatter import scatter
-from offbeat.codec.selection import Indices, random_subset
+from offbeat.codec.quantisation import (
+    LARGEST,
+    MOST_LEVELS,
+    Levels,
+    dequantise,
+    pack_levels,
+    quantise,
+    read_levels,
+)
+from offbeat.codec.selection import Indices, random_subset, scatter
 from offbeat.codec.validation import Floats, check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.errors import UsageError

@@ -18,10 +18,8 @@ from torch import Tensor
 from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import NORM_BITS, largest_sparse, share, sparse_bits, value_bits
 from offbeat.codec.entropy_coding import decode_indices, encode_indices
-from offbeat.codec.levels import pack_levels, read_levels
-from offbeat.codec.quantisation import MOST_LEVELS, dequantise, quantise
-from offbeat.codec.scatter import scatter
-from offbeat.codec.selection import Indices, largest
+from offbeat.codec.quantisation import MOST_LEVELS, dequantise, pack_levels, quantise, read_levels
+from offbeat.codec.selection import Indices, largest, scatter
 from offbeat.codec.validation import Floats, check_size, checked, is_finite
 from offbeat.core.codec import PayloadError
 from offbeat.core.validation import STRICT

@@ -12,7 +12,7 @@ from torch import nn
 
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
-from offbeat.codec.spec import CodecSpec
+from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
