@@ -72,7 +72,7 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     """The command line in this process."""
     from rich.console import Console
 
-    for command in ("catalogue", "simulate", "compare", "runs"):
+    for command in ("list", "simulate", "compare", "runs"):
         monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=160))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
 

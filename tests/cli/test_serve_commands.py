@@ -52,7 +52,7 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    for command in ("serve", "join", "stop", "access"):
+    for command in ("serve", "join", "stop", "tokens"):
         monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=300))
     monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=300))
     for command in ("serve", "join"):

@@ -140,7 +140,7 @@ def test_a_server_that_does_not_let_a_site_in_is_asked_less_and_less_often(
     def never(*_: Any) -> Any:
         raise AssertionError
 
-    monkeypatch.setattr("offbeat.net.client.client.Patience", Noted)
+    monkeypatch.setattr("offbeat.net.client.client.Backoff", Noted)
     with pytest.raises(RunError, match="enough"):
         asyncio.run(SiteClient(connect, never, 10).run())
     assert all(0.25 * 2**k <= wait <= 0.5 * 2**k for k, wait in enumerate(waits[:6]))

@@ -164,7 +164,7 @@ def test_the_summary_counts_what_the_journal_says(name: str) -> None:
 
 
 def test_bytes_count_integer_buffers_and_grow_with_the_evaluations() -> None:
-    from sim_worlds import normed
+    from tests.sim.sim_worlds import normed
 
     learner = digits(normed)
     run = ob.simulate(make("fedavg"), ob.World(clients=5), learner, until=ob.Until(versions=3))

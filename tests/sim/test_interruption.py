@@ -303,7 +303,7 @@ def test_creating_a_run_is_all_or_nothing(
 @pytest.mark.parametrize("name", ["fedbuff", "fedcompass"])
 def test_killed_at_ten_random_moments(name: str, tmp_path: Path) -> None:
     """A process of its own, ended by SIGKILL again and again, from the very start on."""
-    from killed_driver import EVERY, LONG, WORLD
+    from tests.sim.killed_driver import EVERY, LONG, WORLD
 
     directory = tmp_path / "killed"
     draw = random.Random(name)

@@ -116,7 +116,7 @@ def test_a_diverged_run_is_identical_too(tmp_path: Path) -> None:
     """NaN is not equal to itself."""
     from dataclasses import replace
 
-    from sim_worlds import CALM, digits
+    from tests.sim.sim_worlds import CALM, digits
 
     learner = digits()
     learner.training = replace(learner.training, lr=1e30)

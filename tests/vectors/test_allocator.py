@@ -9,9 +9,9 @@ import pytest
 
 _FAULTS = """
 import resource, sys
-from offbeat.vectors.allocator import keep_freed
+from offbeat.vectors.allocator import tune_malloc
 if sys.argv[1] == "kept":
-    keep_freed()
+    tune_malloc()
 def chunks():
     return [bytearray(b"x") * (1 << 20) for _ in range(8)]
 chunks(), chunks()

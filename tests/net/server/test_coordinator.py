@@ -75,13 +75,13 @@ def test_a_site_joins_is_given_work_and_its_update_is_used() -> None:
     c.receive(2.0, "b", HELLO)
     outcome = c.take()
     assert [(name, type(m).__name__) for name, m in outcome.messages] == [
-        ("b", "Welcome"), ("a", "Assign"), ("b", "Assign"),
+        ("b", "Registered"), ("a", "TaskAssignment"), ("b", "TaskAssignment"),
     ]  # fmt: skip
     assert outcome.messages[1][1] == TaskAssignment(0, 0, 6, 1, c.tensors.model)
     c.receive(3.0, "a", result())
     outcome = c.take()
     assert outcome.messages[0] == ("a", UpdateAck(0, accepted=True))
-    assert kinds([m for _, m in outcome.messages]) == ["Receipt", "Assign"]
+    assert kinds([m for _, m in outcome.messages]) == ["UpdateAck", "TaskAssignment"]
     assert list(outcome.updates) == [0]
     assert [row.name for row in outcome.rows] == ["arrived", "aggregate", "train"]
     assert c.tensors.version == 1
@@ -185,7 +185,7 @@ def test_nobody_speaks_of_the_tasks_of_others() -> None:
     c.receive(1.0, "b", ModelRequest(0, 3))
     c.receive(1.0, "b", UpdateReady(0, 6))
     outcome = c.take()
-    assert kinds([m for _, m in outcome.messages]) == ["Receipt"] * 3 + ["Forget"] * 2
+    assert kinds([m for _, m in outcome.messages]) == ["UpdateAck"] * 3 + ["TaskCancel"] * 2
     assert "never given to this site" in outcome.messages[0][1].reason
     assert not outcome.rows
     assert c.rejected == {"foreign task": 3}
@@ -199,22 +199,22 @@ def test_who_is_back_within_the_lease_was_never_away() -> None:
     c.tick(9.0)
     c.receive(9.5, "a", replace(HELLO, holds=0, run="r1"))
     outcome = c.take()
-    assert kinds([m for _, m in outcome.messages]) == ["Welcome"]
+    assert kinds([m for _, m in outcome.messages]) == ["Registered"]
     assert not outcome.rows
     c.receive(9.6, "a", HELLO)  # a process that remembers nothing
-    assert kinds(said(c)) == ["Welcome", "Assign"]
+    assert kinds(said(c)) == ["Registered", "TaskAssignment"]
     c.receive(9.7, "a", replace(HELLO, holds=0, run="another"))
     messages = said(c)
-    assert kinds(messages) == ["Welcome", "Forget", "Assign"]
+    assert kinds(messages) == ["Registered", "TaskCancel", "TaskAssignment"]
     assert "another run" in messages[1].reason
     c.receive(9.8, "a", replace(HELLO, holds=5, run="r1"))
-    assert kinds(said(c)) == ["Welcome", "Forget", "Assign"]
+    assert kinds(said(c)) == ["Registered", "TaskCancel", "TaskAssignment"]
     c.receive(10.0, "a", result())
     c.take()
     c.receive(10.1, "a", replace(HELLO, holds=0, run="r1"))  # whose receipt was lost
     messages = said(c)
     assert messages[1] == UpdateAck(0, accepted=True)
-    assert kinds(messages) == ["Welcome", "Receipt", "Assign"]
+    assert kinds(messages) == ["Registered", "UpdateAck", "TaskAssignment"]
 
 
 def ticks(c: Coordinator, start: float, end: float, step: float = 1.0) -> None:
@@ -243,10 +243,10 @@ def test_a_lease_that_is_over_loses_the_task_and_the_site_may_bring_it_back() ->
     assert outcome.closed
     c.receive(12.0, "a", replace(HELLO, holds=0, run="r1"))
     outcome = c.take()
-    assert kinds([m for _, m in outcome.messages]) == ["Welcome"]
+    assert kinds([m for _, m in outcome.messages]) == ["Registered"]
     assert [(row.name, row.task) for row in outcome.rows] == [("joined", 0)]
     c.receive(13.0, "a", result())
-    assert kinds(said(c)) == ["Receipt", "Assign"]
+    assert kinds(said(c)) == ["UpdateAck", "TaskAssignment"]
     assert c.server.counts == {"arrived": 1, "aggregated": 1, "dropped": 0, "lost": 0}
 
 
@@ -257,7 +257,7 @@ def test_who_comes_back_without_its_task_is_given_another() -> None:
     c.take()
     c.receive(11.0, "a", HELLO)
     messages = said(c)
-    assert kinds(messages) == ["Welcome", "Assign"]
+    assert kinds(messages) == ["Registered", "TaskAssignment"]
     assert messages[1].task == 1
     assert list(c.tensors.bases) == [1]
     c.receive(12.0, "a", result(0))
@@ -278,12 +278,12 @@ def test_only_so_many_versions_are_kept_for_those_who_left() -> None:
     c.take()
     c.receive(10.0, "s0", replace(HELLO, holds=5, run="r1"))
     messages = said(c, "s0")
-    assert kinds(messages) == ["Welcome", "Forget", "Assign"]
+    assert kinds(messages) == ["Registered", "TaskCancel", "TaskAssignment"]
     assert "longer than its lease" in messages[1].reason
     kept = next(iter(c.books.gone))
     owner = f"s{c.books.owners[kept]}"
     c.receive(11.0, owner, replace(HELLO, holds=kept, run="r1"))
-    assert kinds(said(c, owner)) == ["Welcome"]
+    assert kinds(said(c, owner)) == ["Registered"]
     assert set(c.tensors.bases) == {t.id for t in c.server.tasks.values()} | set(c.books.gone)
 
 
@@ -385,7 +385,7 @@ def test_a_request_is_answered_and_answered_again() -> None:
     assert assign.ask_after
     c.receive(1.0, "a", ModelRequest(assign.task, assign.ask_after + 1))
     wrong = said(c)
-    assert kinds(wrong) == ["Refused", "Fresh"]
+    assert kinds(wrong) == ["Rejected", "ModelResponse"]
     assert c.rejected == {"request": 1}
     c.receive(2.0, "a", ModelRequest(assign.task, assign.ask_after))
     (fresh,) = said(c)
@@ -444,7 +444,7 @@ def test_an_update_that_is_held_waits_to_be_called() -> None:
     c.receive(0.0, "a", HELLO)
     c.take()
     c.receive(1.0, "a", UpdateReady(0, 6, {"norm": 1.0}))
-    assert kinds(said(c)) == ["Forget", "Assign"]
+    assert kinds(said(c)) == ["TaskCancel", "TaskAssignment"]
     c.receive(2.0, "a", UpdateReady(1, 6, {"norm": 1.0}))
     assert said(c) == [UploadGrant(1)]
     c.receive(2.5, "a", UpdateReady(1, 6, {"norm": 1.0}))
@@ -615,11 +615,11 @@ def test_a_site_of_which_nothing_comes_is_sent_away_for_longer_each_time() -> No
     now, task, absences = 1.0, 5, [30.0]
     for _ in range(7):
         c.receive(now + absences[-1] - 0.1, "a", HELLO)
-        assert kinds(said(c)) == ["Refused"]
+        assert kinds(said(c)) == ["Rejected"]
         now += absences[-1]
         assert c.may_come(now, "a")
         c.receive(now, "a", HELLO)
-        assert kinds(said(c)) == ["Welcome", "Assign"]
+        assert kinds(said(c)) == ["Registered", "TaskAssignment"]
         absences.append(failing(c, now, task) or 0.0)
         assert not c.may_come(now, "a")
         task += 1
@@ -684,4 +684,4 @@ def test_a_lease_that_is_over_is_no_setback() -> None:
     c.receive(0.0, "a", HELLO)
     ticks(c, 0.0, 10.0)
     c.receive(11.0, "a", HELLO)
-    assert kinds(said(c))[-2:] == ["Welcome", "Assign"]
+    assert kinds(said(c))[-2:] == ["Registered", "TaskAssignment"]

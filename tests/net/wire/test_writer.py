@@ -45,24 +45,40 @@ def order(first: Message, *later: Message) -> list[str]:
 
 
 def test_small_messages_of_other_tasks_pass_a_body():
-    assert order(assign(1), TaskRecall(2), UpdateAck(3, True)) == ["CutShort 2", "Receipt 3", "Assign 1"]
+    assert order(assign(1), TaskRecall(2), UpdateAck(3, True)) == [
+        "TaskRecall 2",
+        "UpdateAck 3",
+        "TaskAssignment 1",
+    ]
 
 
 def test_what_is_said_of_the_bodys_own_task_does_not_pass_it():
-    assert order(assign(1), TaskCancel(1, "late"), TaskRecall(2)) == ["CutShort 2", "Assign 1", "Forget 1"]
+    assert order(assign(1), TaskCancel(1, "late"), TaskRecall(2)) == [
+        "TaskRecall 2",
+        "TaskAssignment 1",
+        "TaskCancel 1",
+    ]
 
 
 def test_heartbeats_pass_everything():
-    assert order(assign(1), RunFinished("done"), Heartbeat(1, 5)) == ["Beat 1", "Assign 1", "Over"]
+    assert order(assign(1), RunFinished("done"), Heartbeat(1, 5)) == [
+        "Heartbeat 1",
+        "TaskAssignment 1",
+        "RunFinished",
+    ]
 
 
 def test_nothing_passes_what_speaks_of_no_task():
-    assert order(assign(1), RunFinished("done"), TaskRecall(2)) == ["Assign 1", "Over", "CutShort 2"]
+    assert order(assign(1), RunFinished("done"), TaskRecall(2)) == [
+        "TaskAssignment 1",
+        "RunFinished",
+        "TaskRecall 2",
+    ]
 
 
 def test_a_body_does_not_pass_and_is_not_passed_by_its_tasks_messages():
     came = order(assign(1), assign(2), TaskCancel(2, "late"), TaskRecall(3))
-    assert came == ["CutShort 3", "Assign 1", "Assign 2", "Forget 2"]
+    assert came == ["TaskRecall 3", "TaskAssignment 1", "TaskAssignment 2", "TaskCancel 2"]
 
 
 def test_messages_without_a_body_go_together_with_what_comes_after_them():
