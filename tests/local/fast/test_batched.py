@@ -72,6 +72,12 @@ def narrow() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(5, 1), nn.ELU(inplace=True), nn.Linear(1, 3))
 
 
+def scalar() -> nn.Module:
+    """Layers of one input and of one output, the first too; their weights fill whole numbers of 64 bytes."""
+    layers = [nn.Linear(1, 48), nn.ELU(inplace=True), nn.Linear(48, 1), nn.Tanh(), nn.Linear(1, 32), nn.Tanh()]
+    return nn.Sequential(*layers, nn.Linear(32, 3))
+
+
 def few() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 5), nn.LeakyReLU(0.5, True), nn.Linear(5, 3))
 
@@ -135,6 +141,7 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
     "normed": (normed, (6,)),
     "rectified": (rectified, (6,)),
     "narrow": (narrow, (6,)),
+    "scalar": (scalar, (1,)),
     "few": (few, (6,)),
     "even": (even, (6,)),
     "detached": (Detached, (6,)),

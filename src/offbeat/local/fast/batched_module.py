@@ -12,7 +12,8 @@ On a CPU, with one thread, a client's numbers do not depend on who is beside it.
 rounds differently at another address, so every slot begins at a multiple of 64 bytes. For the same reason a
 client has a multiple of 16 samples: to those of its batch come some of weight zero. An activation takes 32
 numbers at a time, two AVX-512 registers, and may round otherwise what is left over: where 16 samples do not
-always fill them, a client has a multiple of 32.
+always fill them, a client has a multiple of 32. A client alone whose layer has one input or one output is
+multiplied as two would be.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -72,9 +73,39 @@ class ParameterSlots:
     def like(cls, parameter: Tensor, clients: int) -> "ParameterSlots":
         """Room for so many clients."""
         size = parameter.numel()
-        flat = torch.empty(clients, aligned(size), device=parameter.device)[:, :size]
-        values = flat.view(clients, *parameter.shape)
-        return cls(values, flat, parameter.requires_grad, values)
+        slots = max(clients, 2)  # a view of one would forget how far apart slots are
+        flat = torch.empty(slots, aligned(size), device=parameter.device)[:, :size]
+        values = flat.view(slots, *parameter.shape)[:clients]
+        return cls(values, flat[:clients], parameter.requires_grad, values)
+
+
+def product(left: Tensor, right: Tensor, added: Tensor | None = None) -> Tensor:
+    """Matrix product of each client: `left` [clients, m, k] times `right` [clients, k, n].
+
+    `added` is broadcast to [clients, m, n]; None means nothing is added.
+    """
+    if _alone_with_vector(left, right):
+        return product(left.expand(2, -1, -1), right.expand(2, -1, -1), added)[:1]
+    return torch.bmm(left, right) if added is None else torch.baddbmm(added, left, right)
+
+
+def add_product(target: Tensor, left: Tensor, right: Tensor, sign: float) -> None:
+    """target := target + sign · left · right, for each client; `target` is [clients, m, n]."""
+    if _alone_with_vector(left, right):
+        two = target.new_empty_strided((2, *target.shape[1:]), target.stride()).copy_(target)
+        add_product(two, left.expand(2, -1, -1), right.expand(2, -1, -1), sign)
+        target.copy_(two[:1])
+    else:
+        target.baddbmm_(left, right, alpha=sign)
+
+
+def _alone_with_vector(left: Tensor, right: Tensor) -> bool:
+    """Whether one client's product must be computed as a batch of two for the bits it has in a group.
+
+    PyTorch has MKL's SGEMM multiply a batch of one, and SGEMM_BATCH a larger one. They round alike unless a
+    dimension is 1: there SGEMM takes kernels for vectors.
+    """
+    return len(left) == 1 and 1 in (*left.shape[1:], right.shape[2])
 
 
 @dataclass(frozen=True)
@@ -89,7 +120,7 @@ class Gradient:
         if self.right is None:
             target.add_(self.left, alpha=sign)
         else:
-            target.baddbmm_(self.left, self.right, alpha=sign)
+            add_product(target, self.left, self.right, sign)
 
 
 Take = Callable[[Tensor], object]
@@ -254,10 +285,8 @@ class _Linear(nn.Module):
         """y = x Wᵀ + b: [active, rows, inputs] to [active, rows, outputs], in either order in memory."""
         weight, few = self._weight.active, self._few(x)  # then (W xᵀ)ᵀ is the faster way
         left, right = (weight, x.transpose(1, 2)) if few else (x, weight.transpose(1, 2))
-        if self._bias is None:
-            y = torch.bmm(left, right)
-        else:
-            y = torch.baddbmm(self._bias.active.unsqueeze(2 if few else 1), left, right)
+        bias = None if self._bias is None else self._bias.active.unsqueeze(2 if few else 1)
+        y = product(left, right, bias)
         return y.transpose(1, 2) if few else y
 
     def _few(self, x: Tensor) -> bool:
@@ -274,12 +303,7 @@ class _Linear(nn.Module):
             self._stacked.found(self._weight, Gradient(t, x))
         if self._bias is not None and self._bias.trains:
             self._stacked.found(self._bias, Gradient(t.sum(2)))
-        if not back:
-            return None
-        weight = self._weight.active
-        if x.shape[2] == 1:  # here bmm rounds otherwise for one client than for two
-            return (d * weight.transpose(1, 2)).sum(2, keepdim=True)
-        return torch.bmm(d, weight)
+        return product(d, self._weight.active) if back else None
 
 
 class _Multiply(torch.autograd.Function):
