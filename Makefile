@@ -1,8 +1,8 @@
-# make demo: compare four algorithms on real digits and write a report.   make test: everything CI runs.
+# make demo: compare four algorithms on real digits and write a report.   make test: lint, types, docs, tests.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-ray test-flower lint docs timelines env clean
+.PHONY: demo test test-bits test-ray test-flower lint docs timelines env clean
 
 env: .venv/installed
 
@@ -32,6 +32,14 @@ timelines: env
 
 test: env lint docs
 	$(BIN)/pytest -n 2
+
+# Bit identity where MKL, PyTorch or oneDNN use other instructions, as they do on other processors. MKL heeds
+# MKL_ENABLE_INSTRUCTIONS on Intel's processors only: elsewhere those runs repeat what it does anyway.
+INSTRUCTIONS := MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_CBWR=COMPATIBLE \
+	ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
+
+test-bits: env
+	@for setting in $(INSTRUCTIONS); do echo $$setting; env $$setting $(BIN)/pytest -m bits tests/local tests/sim || exit; done
 
 # What has an environment of its own, because it is large (Ray) or wants an older protobuf (Flower).
 .venv-%/installed: pyproject.toml

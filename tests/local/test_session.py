@@ -75,6 +75,7 @@ def quiet() -> Any:
     torch.set_rng_state(state)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("merge", [True, False])
 @pytest.mark.parametrize("training", TRAININGS, ids=lambda t: t.optimizer)
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: type(o).__name__)

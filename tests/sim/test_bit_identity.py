@@ -11,7 +11,8 @@ import offbeat.sim.simulate as module
 from offbeat.sim.executors.processes import ProcessPool
 from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
-EVERY = pytest.mark.parametrize("name", ob.ALGORITHMS)
+BITS = [pytest.param(name, marks=pytest.mark.bits) if name == "fedbuff" else name for name in ob.ALGORITHMS]
+EVERY = pytest.mark.parametrize("name", BITS)
 TASKS = ob.Until(tasks=60)
 
 
@@ -97,6 +98,7 @@ def test_looking_changes_nothing(name: str, where: str, learner: ob.TorchLearner
     assert runs[-1]["metrics"] == []
 
 
+@pytest.mark.bits
 def test_the_number_of_threads_and_the_global_generators_change_nothing(learner: ob.TorchLearner) -> None:
     threads = torch.get_num_threads()
     first = outcome(ob.simulate(make("fedbuff"), WORLDS["calm"], learner, until=TASKS))

@@ -62,7 +62,10 @@ def tensor_files(directory: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("where", WORLDS)
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.bits) if name == "fedcompass" else name for name in ob.ALGORITHMS],
+)
 def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     algorithm, world = make(name), WORLDS[where]
     whole = ob.simulate(algorithm, world, learner, seed=4, until=UNTIL, out=tmp_path / "whole")
@@ -112,6 +115,7 @@ def test_the_checkpoint_holds_what_the_run_needs(learner: ob.TorchLearner, tmp_p
     assert on_disk(directory) == on_disk(tmp_path / "whole")
 
 
+@pytest.mark.bits
 def test_batchnorm_and_dropout(tmp_path: Path) -> None:
     learner, algorithm = digits(normed), ob.fedcompass(2, 9, normalize=True)
     whole = ob.simulate(algorithm, CALM, learner, seed=4, until=UNTIL, out=tmp_path / "whole")

@@ -74,7 +74,14 @@ def narrow() -> nn.Module:
 
 def scalar() -> nn.Module:
     """Layers of one input and of one output, the first too; their weights fill whole numbers of 64 bytes."""
-    layers = [nn.Linear(1, 48), nn.ELU(inplace=True), nn.Linear(48, 1), nn.Tanh(), nn.Linear(1, 32), nn.Tanh()]
+    layers = [
+        nn.Linear(1, 48),
+        nn.ELU(inplace=True),
+        nn.Linear(48, 1),
+        nn.Tanh(),
+        nn.Linear(1, 32),
+        nn.Tanh(),
+    ]
     return nn.Sequential(*layers, nn.Linear(32, 3))
 
 
@@ -167,6 +174,7 @@ def test_it_is_the_learners_training_up_to_rounding(
         assert (got.lr, got.integers.tolist(), got.state) == (expected.lr, [], {})
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("name", MODULES)
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_a_result_does_not_depend_on_who_is_beside_it(name: str, momentum: float) -> None:
@@ -206,6 +214,7 @@ def test_each_task_starts_from_its_own_model() -> None:
         torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
 
 
+@pytest.mark.bits
 @pytest.mark.parametrize("classes", [2, 10, 17, 62])
 def test_the_cross_entropy_by_hand_is_autograds_alone_and_beside_others(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)

@@ -30,6 +30,7 @@ def moved(kind: type, seed: int, steps: int, lr: float, momentum: float, weight_
     return [p.detach() for p in parameters]
 
 
+@pytest.mark.bits
 @given(
     seed=st.integers(0, 999),
     steps=st.integers(1, 7),

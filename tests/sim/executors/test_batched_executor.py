@@ -40,7 +40,10 @@ def test_it_ends_close_to_the_others(algorithm: str, world: str, learner: ob.Tor
     assert many.summary.tasks == one.summary.tasks
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    "algorithm",
+    [pytest.param(name, marks=pytest.mark.bits) if name == "fedbuff" else name for name in ALGORITHMS],
+)
 def test_the_same_seed_gives_the_same_bits_however_many_are_together(
     algorithm: str, learner: ob.TorchLearner
 ) -> None:
@@ -77,6 +80,7 @@ def resume(directory: Path, learner: ob.TorchLearner, **more: Any) -> ob.Run:
     return ob.resume(directory, make("fedbuff"), WORLDS["hard"], learner, until=UNTIL, **more)
 
 
+@pytest.mark.bits
 def test_an_interrupted_run_ends_as_if_it_never_had_been(tmp_path: Path, learner: ob.TorchLearner) -> None:
     """Other tasks are trained together after it than would have been without."""
     whole = run("fedbuff", learner, WORLDS["hard"], out=tmp_path / "whole", executor=ob.Batched(3))
