@@ -23,6 +23,7 @@ from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray_cluster import OnRay, import_ray
+from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 from offbeat.sim.signals import terminated_as_interrupted
 
@@ -103,9 +104,9 @@ def compare(
 
 
 def _reports(jobs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress]:
-    context = multiprocessing.get_context("spawn")
+    context = worker_context()
     news: Any = context.Queue()
-    with ProcessPoolExecutor(processes, context, _prepare, (news,)) as pool:
+    with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), news)) as pool:
         running: list[Future[None]] = [pool.submit(_run, job) for job in jobs]
         over = 0
         try:
@@ -131,8 +132,9 @@ _news: Any = None
 _interrupted = False
 
 
-def _prepare(news: Any) -> None:
+def _prepare(environment: Mapping[str, str], news: Any) -> None:
     global _news
+    adopt_environment(environment)
     _news = news
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates them
     threading.Thread(target=_end_with_parent, daemon=True).start()

@@ -7,6 +7,7 @@ bytes. A worker that dies is replaced and its tasks run again: a task's result i
 base model and its `LocalTask`, so nothing changes but time.
 """
 
+import os
 import signal
 import traceback
 from collections import deque
@@ -20,7 +21,6 @@ from threading import Thread
 from typing import Any
 
 import torch
-import torch.multiprocessing as multiprocessing
 from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError
@@ -29,6 +29,7 @@ from offbeat.core.learner import NO_INPUTS, Learner, LocalResult, LocalTask, Tas
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.shared_memory import Block
+from offbeat.sim.executors.start_method import adopt_environment, spawn_context, worker_context
 
 AHEAD = 2  # jobs a worker holds: one it trains, one it goes on with
 MOST_DEATHS = 3
@@ -61,7 +62,7 @@ class ProcessPool:
 
     def __init__(self, learner: Learner, objective: Objective, count: int) -> None:
         self._learner, self._objective = learner, objective
-        self._context = multiprocessing.get_context("spawn")
+        self._context = worker_context()
         self._waiting: list[tuple[float, int, _PoolTask]] = []  # by due time, then first come
         self._entered = 0
         self._jobs: dict[TaskId, _PoolTask] = {}
@@ -216,9 +217,14 @@ class ProcessPool:
 
     def _hire(self) -> _PoolWorker:
         ours, theirs = self._context.Pipe()
-        arguments = (theirs, self._learner, self._objective)
+        arguments = (dict(os.environ), theirs, self._learner, self._objective)
         process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
-        process.start()
+        try:
+            process.start()
+        except ValueError:  # a fork server passes at most 252 file descriptors, one for each tensor
+            self._context = spawn_context()
+            process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
+            process.start()
         theirs.close()
         return _PoolWorker(process, ours)
 
@@ -244,15 +250,19 @@ class ProcessPool:
             )
 
 
-def _work(connection: Connection, learner: Learner, objective: Objective) -> None:
+def _work(
+    environment: Mapping[str, str], connection: Connection, learner: Learner, objective: Objective
+) -> None:
     """What a worker process does until its connection closes."""
+    adopt_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
     blocks: dict[str, Block] = {}
     layout: Layout | None = None
-    while (message := inbox.get()) is not None:
+    while True:
+        message = inbox.get()
         task, base_name, fresh_name, state, result_name, told = message
         layout = told or layout
         assert layout is not None
@@ -266,7 +276,7 @@ def _work(connection: Connection, learner: Learner, objective: Objective) -> Non
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
-    """Take in what the parent sends, also while the worker sends; None at the end.
+    """Receive what the parent sends, also while the worker sends; end this process with the parent.
 
     A client's state may be longer than a pipe holds: were both to send one, each would wait for the other to
     read, for good.
@@ -275,9 +285,7 @@ def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         while True:
             inbox.put(connection.recv())
     except (EOFError, ConnectionError):
-        pass
-    finally:
-        inbox.put(None)
+        os._exit(1)  # nobody waits for the task in training
 
 
 def _model(layout: Layout, block: Block) -> Model:

@@ -1,0 +1,66 @@
+"""How worker processes start: as forks of a process that has imported Offbeat and PyTorch.
+
+A process started by `spawn` imports them again, which takes longer than many a run. The fork server imports
+them once, trains nothing and has no threads; it ends with this process, however that ends. Where a fork
+server cannot be used, `spawn` starts the same processes, only later.
+"""
+
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch.multiprocessing
+
+
+def worker_context() -> Any:
+    """The context of worker processes; its fork server is running.
+
+    What a worker gets of this process is what `spawn` gives it: the main module imported under another name,
+    the search path, the current directory. The environment is an argument of its own: `adopt_environment`.
+    """
+    nested = multiprocessing.parent_process() is not None  # or a main module without its guard
+    if nested or "forkserver" not in multiprocessing.get_all_start_methods():
+        return spawn_context()
+    from multiprocessing import forkserver  # some systems have none
+
+    context = torch.multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([name for name in sys.modules if name.partition(".")[0] == "offbeat"])
+    try:
+        with _search_path_in_environment():
+            forkserver.ensure_running()
+    except ChildProcessError:  # this process is itself a fork: the server is its parent's
+        return spawn_context()
+    return context
+
+
+def spawn_context() -> Any:
+    """The context in which a worker process starts from nothing."""
+    return torch.multiprocessing.get_context("spawn")
+
+
+def adopt_environment(variables: Mapping[str, str]) -> None:
+    """Take over the environment of the process that asked for this one; the fork server's may be older."""
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+@contextmanager
+def _search_path_in_environment() -> Iterator[None]:
+    """Let a new interpreter search for modules where this one does: not in the current directory first."""
+    before = dict(os.environ)
+    os.environ |= {
+        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
+        "PYTHONSAFEPATH": "1",
+    }
+    try:
+        yield
+    finally:
+        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
+            if name in before:
+                os.environ[name] = before[name]
+            else:
+                del os.environ[name]

@@ -1,0 +1,147 @@
+"""Worker processes started by a fork server: like spawned ones, and none outlives the main process."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.model import Model
+from offbeat.local.objectives import Plain
+from offbeat.sim.executors.processes import ProcessPool
+from offbeat.sim.executors.start_method import worker_context
+from tests.sim.sim_worlds import CALM, digits, make, outcome
+
+
+class Environment(ob.NoTraining):
+    """Evaluates to what the process knows."""
+
+    def __init__(self) -> None:
+        super().__init__(2, parameters=10)
+
+    def evaluate(self, model: Model) -> Any:
+        return {"environment": dict(os.environ), "path": sys.path, "directory": str(Path.cwd())}
+
+
+def deep() -> nn.Module:
+    """More tensors than a fork server passes file descriptors."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), *(nn.Linear(10, 10) for _ in range(150)))
+
+
+@pytest.fixture
+def pool() -> Iterator[ProcessPool]:
+    made = ProcessPool(Environment(), Plain(), 1)
+    yield made
+    made.close()
+
+
+def test_a_worker_knows_what_the_main_process_knows_now(
+    pool: ProcessPool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The fork server started earlier, in another environment and directory."""
+    monkeypatch.setenv("OFFBEAT_TEST_WORKER", "set later")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    later = ProcessPool(Environment(), Plain(), 1)
+    try:
+        found = later.evaluate(Environment().initial(0))
+    finally:
+        later.close()
+    assert found == {"environment": dict(os.environ), "path": sys.path, "directory": str(tmp_path)}
+    assert "PYTHONSAFEPATH" not in os.environ
+
+
+def test_a_learner_of_many_tensors() -> None:
+    """A module may be given as it is; its tensors then go to the workers."""
+    plain, until = digits(), ob.Until(tasks=6)
+    learner = ob.TorchLearner(deep(), plain.data, plain.training)
+    workers = ob.simulate(make("fedbuff"), CALM, learner, until=until, workers=1)
+    assert outcome(workers) == outcome(ob.simulate(make("fedbuff"), CALM, learner, until=until))
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12 warns of forks beside threads
+def test_a_fork_of_a_process_that_has_a_fork_server(pool: ProcessPool) -> None:
+    child = os.fork()
+    if child == 0:
+        os._exit(42 if worker_context().get_start_method() == "spawn" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 42
+
+
+SCRIPT = """
+import time
+from torch import nn
+import offbeat as ob
+
+def model():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+class Slow(ob.TorchLearner):
+    def train(self, base, task, *rest):
+        if task.task == 3:
+            print("training", flush=True)
+            time.sleep(600)
+        return super().train(base, task, *rest)
+
+def main():
+    parts = [[i, i + 1] for i in range(0, 8, 2)]
+    data = ob.federate(ob.load("digits", samples=100, test_samples=20, seed=0), None, parts)
+    ob.simulate(ob.fedavg(steps=2), learner=Slow(model, data), workers=2)
+
+if __name__ == "__main__":
+    main()
+"""
+UNGUARDED = """
+import offbeat as ob
+ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), workers=1)
+"""
+
+
+def start(folder: Path, text: str) -> subprocess.Popen[str]:
+    """Run a script that is elsewhere than the current directory, whose modules nobody wants."""
+    current = folder / "current"
+    (current / "offbeat").mkdir(parents=True)
+    for trap in ("offbeat/__init__.py", "heapq.py", "torch.py"):
+        (current / trap).write_text("raise SystemExit('a module of the current directory was imported')\n")
+    script = folder / "script.py"
+    script.write_text(text)
+    environment = {**os.environ, "PYTHONPATH": str(Path(ob.__file__).parents[1])}
+    return subprocess.Popen(
+        [sys.executable, str(script)], cwd=current, env=environment, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Path) -> None:
+    """Workers and fork server hold its output open: it ends when the last of them has ended."""
+    process = start(tmp_path, SCRIPT)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "training\n"
+        if number == signal.SIGINT:
+            os.killpg(process.pid, number)  # as a terminal's Ctrl-C does
+        else:
+            process.send_signal(number)
+        _, errors = process.communicate(timeout=120)
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == -number
+    assert "current directory" not in errors
+    assert errors.count("Traceback") == (number == signal.SIGINT)  # the main process's own
+
+
+def test_a_script_without_a_guard(tmp_path: Path) -> None:
+    process = start(tmp_path, UNGUARDED)
+    _, errors = process.communicate(timeout=300)
+    assert process.returncode == 1
+    assert "3 workers died of it (last exit code 1)" in errors
+    assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
