@@ -39,7 +39,7 @@ from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
 from offbeat.runs.client_states import ClientStates
 from offbeat.sim.backend import LiveBackend
-from offbeat.sim.executors.base import InProcess
+from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.result import MemoryRecorder
 from offbeat.sim.simulation import Simulation
 from offbeat.world.population import Population

@@ -51,7 +51,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
 from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.result import Run, Summary
 from offbeat.sim.simulate import resume, simulate
 from offbeat.version import __version__

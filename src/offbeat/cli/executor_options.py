@@ -8,7 +8,7 @@ import typer
 
 from offbeat.core.errors import UsageError
 from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.executors.ray.cluster import OnRay
 
 WorkersOption = Annotated[
     str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")

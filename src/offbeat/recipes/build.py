@@ -20,7 +20,7 @@ from offbeat.recipes.load import check, document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.progress import Watcher
 from offbeat.sim.result import Run
 from offbeat.sim.simulate import resume, simulate

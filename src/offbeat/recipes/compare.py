@@ -22,7 +22,7 @@ from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray_cluster import OnRay, import_ray
+from offbeat.sim.executors.ray.cluster import OnRay, import_ray
 from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 from offbeat.sim.signals import terminated_as_interrupted

@@ -27,11 +27,12 @@ from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import LiveBackend
-from offbeat.sim.executors.base import Executor, InProcess
+from offbeat.sim.executors.base import Executor
 from offbeat.sim.executors.batched import Batched, BatchTraining
+from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.executors.processes import ProcessPool
-from offbeat.sim.executors.ray import RayPool
-from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.executors.ray.cluster import OnRay
+from offbeat.sim.executors.ray.pool import RayPool
 from offbeat.sim.progress import ProgressMeter, Watcher
 from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
 from offbeat.sim.result import MemoryRecorder, Run, Summary

@@ -16,7 +16,7 @@ import offbeat as ob
 import offbeat.sim.simulate as module
 from offbeat.core.learner import NO_INPUTS, LocalTask
 from offbeat.local.objectives import Plain
-from offbeat.sim.executors.base import InProcess
+from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.shared_memory import Block
 from tests.sim.sim_worlds import CALM, Wrapped, digits, make, normed, outcome
@@ -108,7 +108,7 @@ def test_a_killed_worker_changes_nothing(learner: ob.TorchLearner, monkeypatch: 
         def result(self, task: int) -> Any:
             self.asked += 1
             if self.asked in (9, 15):
-                process = self._workers[self.asked % 2].process
+                process = list(self._workers)[self.asked % 2].process
                 os.kill(process.pid, signal.SIGKILL)
                 killed.append(process.pid)
                 if self.asked == 15:
@@ -173,7 +173,7 @@ def test_the_interface_of_an_executor() -> None:
         assert torch.equal(alone.result(11).delta, workers.result(11).delta)
         assert workers.evaluate(other_base) == alone.evaluate(other_base)
         # every finished job has given its memory back: that of tasks 7 and 8 is all there can be
-        assert len(workers._bases) <= 1
+        assert len(workers._port._uses) <= 1
     finally:
         workers.close()
         torch.set_num_threads(threads)
@@ -181,7 +181,7 @@ def test_the_interface_of_an_executor() -> None:
 
 def test_closing_in_the_middle_ends_everything(learner: ob.TorchLearner) -> None:
     workers = ProcessPool(learner, Plain(), 1)
-    processes = [w.process for w in workers._workers]
+    processes = [process for process in multiprocessing.active_children() if process.name == "offbeat-worker"]
     base = learner.initial(0)
     for i in range(6):
         workers.submit(LocalTask(i, 0, 0, 10**6, seed=0), base, i, NO_INPUTS)  # would take minutes

@@ -21,7 +21,7 @@ from offbeat.core.buffers import Buffers
 from offbeat.core.learner import NO_INPUTS, Learner, LocalTask
 from offbeat.core.objective import Objective
 from offbeat.local.objectives import Plain
-from offbeat.sim.executors.ray import RayPool, _packed
+from offbeat.sim.executors.ray.pool import RayPool, pack
 from tests.sim.sim_worlds import WORLDS, Lent, Wrapped, digits, make, normed, outcome
 
 ray: Any = pytest.importorskip("ray")
@@ -158,7 +158,7 @@ def test_the_data_are_used_where_ray_has_them() -> None:
     """A node's workers have one copy of the data: their tensors are views of the object store."""
     images = ob.Dataset(torch.rand(1000, 100), torch.zeros(1000, dtype=torch.int64), 1)
     data = ob.federate(images, images.subset([0, 1, 2]), [np.arange(1000)])
-    packed = ray.get(ray.put(_packed(ob.TorchLearner(normed, data), Plain())))
+    packed = ray.get(ray.put(pack(ob.TorchLearner(normed, data), Plain())))
     content, buffers = packed
     learner, _ = pickle.loads(content, buffers=buffers)
     places = {np.frombuffer(buffer, np.uint8).ctypes.data for buffer in buffers}
@@ -178,8 +178,8 @@ class Endangered(RayPool):
     def result(self, task: int) -> Any:
         self.asked += 1
         if self.asked == 9:
-            self.killed.append(self._workers[0].pid)
-            os.kill(self._workers[0].pid, signal.SIGKILL)
+            self.killed.append(next(iter(self._workers)).pid)
+            os.kill(self.killed[-1], signal.SIGKILL)
         if self.asked == 15:
             while not any(worker.node == self.cluster.second.node_id for worker in self._workers):
                 self._collect(block=True)
@@ -264,14 +264,14 @@ import sys, time, torch
 from tests.sim.sim_worlds import digits
 from offbeat.core.learner import LocalTask, NO_INPUTS
 from offbeat.local.objectives import Plain
-from offbeat.sim.executors.ray import RayPool
-from offbeat.sim.executors.ray_cluster import OnRay
+from offbeat.sim.executors.ray.pool import RayPool
+from offbeat.sim.executors.ray.cluster import OnRay
 learner = digits()
 pool = RayPool(learner, Plain(), OnRay(sys.argv[1], 1))
 base = learner.initial(0)
 pool.evaluate(base)
 pool.submit(LocalTask(0, 0, 0, 10**7, seed=0), base, 0.0, NO_INPUTS)
-print(pool._workers[0].pid, flush=True)
+print(next(iter(pool._workers)).pid, flush=True)
 time.sleep(100)
 """
 

@@ -51,16 +51,13 @@ def adopt_environment(variables: Mapping[str, str]) -> None:
 @contextmanager
 def _search_path_in_environment() -> Iterator[None]:
     """Let a new interpreter search for modules where this one does: not in the current directory first."""
-    before = dict(os.environ)
-    os.environ |= {
-        "PYTHONPATH": os.pathsep.join(path or str(Path.cwd()) for path in sys.path),
-        "PYTHONSAFEPATH": "1",
-    }
+    path = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    changed = {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+    before = {name: os.environ[name] for name in changed if name in os.environ}
+    os.environ |= changed
     try:
         yield
     finally:
-        for name in ("PYTHONPATH", "PYTHONSAFEPATH"):
-            if name in before:
-                os.environ[name] = before[name]
-            else:
-                del os.environ[name]
+        for name in changed.keys() - before.keys():
+            del os.environ[name]
+        os.environ |= before

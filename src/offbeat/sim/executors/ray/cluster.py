@@ -1,7 +1,4 @@
-"""A Ray cluster: which one, how much of it, and how this process joins it.
-
-Ray is imported only when it is used.
-"""
+"""A Ray cluster: which one, how much of it, and how this process joins it."""
 
 import os
 import signal

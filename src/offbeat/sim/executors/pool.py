@@ -1,0 +1,215 @@
+"""A pool of workers: which task is where, and what the crash of a worker changes.
+
+Tasks are dispatched in the order in which their results will be needed, ahead of the virtual clock, which
+waits only when it reaches an arrival whose training is not done yet. A worker that crashes is replaced and
+its tasks run again: a task's result is determined by its base model and its `LocalTask`, so nothing changes
+but time. The pool does no IO; a port starts the workers, sends them tasks and receives what they reply.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Generic, Protocol, TypeVar
+from weakref import WeakValueDictionary
+
+from offbeat.core.errors import RunError
+from offbeat.core.events import Metrics, TaskId
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
+from offbeat.core.model import Model
+
+AHEAD = 2  # tasks a worker holds: one it trains, one it goes on with
+MOST_CRASHES = 3
+AT_ONCE = -1.0  # the due time of what goes before all that is queued
+
+W = TypeVar("W", bound=Hashable)
+
+
+@dataclass(eq=False)
+class Version:
+    """A model that tasks start from; `reference` is where its copy for the workers is, if there is one.
+
+    Both live as long as a task that needs them.
+    """
+
+    model: Model
+    reference: Any = None
+
+
+@dataclass(eq=False)
+class PoolTask:
+    """A task, or without one an evaluation, with the versions and the client's state that it needs."""
+
+    task: LocalTask | None
+    base: Version | None
+    fresh: Version | None = None
+    inputs: TaskInputs = NO_INPUTS
+    wanted: bool = True
+    crashes: int = 0
+
+    def __str__(self) -> str:
+        return f"task {self.task}" if self.task else "evaluation"
+
+    def cancel(self) -> None:
+        """Free what it holds."""
+        self.wanted, self.base, self.fresh, self.inputs = False, None, None, NO_INPUTS
+
+
+@dataclass(frozen=True)
+class Started(Generic[W]):
+    """A worker takes tasks from now on."""
+
+    worker: W
+
+
+@dataclass(frozen=True)
+class Done(Generic[W]):
+    """A worker has done a task; no `reply` where it was cancelled."""
+
+    worker: W
+    task: PoolTask
+    reply: LocalResult | Metrics | None
+
+
+@dataclass(frozen=True)
+class Crashed(Generic[W]):
+    """A worker has ended; `reason` says how, unless the task in training has nothing to do with it."""
+
+    worker: W
+    reason: str | None
+
+
+class Port(Protocol[W]):
+    """Starts workers of one kind, and carries tasks and replies."""
+
+    count: int
+
+    def spawn(self) -> None:
+        """Start a worker."""
+
+    def send(self, worker: W, task: PoolTask) -> None:
+        """Send a task to a worker, which does its tasks in the order in which they come."""
+
+    def collect(self, *, block: bool) -> Sequence[Started[W] | Done[W] | Crashed[W]]:
+        """What has happened, in order; if `block`, wait until something has.
+
+        Raises `RunError` for a task that failed and where no worker can be had.
+        """
+
+    def close(self) -> None:
+        """End the workers."""
+
+
+class WorkerPool(Generic[W]):
+    """An executor of `port.count` workers."""
+
+    def __init__(self, port: Port[W]) -> None:
+        self._port = port
+        self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then first come
+        self._entered = 0
+        self._tasks: dict[TaskId, PoolTask] = {}
+        self._results: dict[TaskId, LocalResult] = {}
+        self._metrics: Metrics | None = None
+        self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()  # by the model's identity
+        self._latest: Version | None = None  # is likely to be needed again
+        self._workers: dict[W, list[PoolTask]] = {}
+        try:
+            for _ in range(port.count):
+                port.spawn()
+        except BaseException:
+            self.close()
+            raise
+
+    # ---- the executor's interface ----
+
+    def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
+        """Queue the task and keep the workers busy."""
+        fresh = self._version(inputs.fresh) if inputs.fresh else None
+        entry = self._tasks[task.task] = PoolTask(task, self._version(base), fresh, inputs)
+        self._enqueue(entry, due)
+        self._collect(block=False)
+
+    def result(self, task: TaskId) -> LocalResult:
+        """Wait until the task is done."""
+        while task not in self._results:
+            self._collect(block=True)
+        self._tasks.pop(task)
+        return self._results.pop(task)
+
+    def cancel(self, task: TaskId) -> None:
+        """Do not train the task, or throw its result away."""
+        if (entry := self._tasks.pop(task, None)) is not None:
+            entry.cancel()
+        self._results.pop(task, None)
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Wait for a worker to evaluate, before anything else that is queued."""
+        self._metrics = None
+        self._enqueue(PoolTask(None, self._version(model)), AT_ONCE)
+        while self._metrics is None:
+            self._collect(block=True)
+        return self._metrics
+
+    def close(self) -> None:
+        """End the workers and free what they were sent."""
+        self._port.close()
+        self._waiting, self._tasks, self._workers, self._latest = [], {}, {}, None
+
+    # ---- dispatching and collecting ----
+
+    def _version(self, model: Model) -> Version:
+        version = self._versions.get(id(model))
+        if version is None:
+            version = self._versions[id(model)] = Version(model)
+        self._latest = version
+        return version
+
+    def _enqueue(self, task: PoolTask, due: float) -> None:
+        heappush(self._waiting, (due, self._entered, task))
+        self._entered += 1
+
+    def _collect(self, *, block: bool) -> None:
+        """Take in what workers have done and give them more."""
+        self._dispatch()
+        for event in self._port.collect(block=block):
+            match event:
+                case Started(worker):
+                    self._workers[worker] = []
+                case Done(worker, task, reply):
+                    self._workers[worker].remove(task)
+                    self._accept(task, reply)
+                case Crashed(worker, reason):
+                    self._record_crash(worker, reason)
+        self._dispatch()
+
+    def _dispatch(self) -> None:
+        """Fill the workers, the emptiest first; a task that a worker crashed of shares one with no other.
+
+        For the reply to the task before may be lost with a worker, and the wrong task would be counted.
+        """
+        while self._waiting and self._workers:
+            worker, held = min(self._workers.items(), key=lambda item: len(item[1]))
+            task = self._waiting[0][2]
+            alone = task.crashes or any(other.crashes for other in held)
+            if len(held) >= (1 if alone else AHEAD):
+                return
+            heappop(self._waiting)
+            if task.wanted:
+                held.append(task)
+                self._port.send(worker, task)
+
+    def _accept(self, task: PoolTask, reply: LocalResult | Metrics | None) -> None:
+        if not isinstance(reply, LocalResult):
+            self._metrics = self._metrics if reply is None else reply
+        elif task.task and task.wanted:
+            self._results[task.task.task] = reply
+
+    def _record_crash(self, worker: W, reason: str | None) -> None:
+        """Replace the worker and run its tasks again; the one in training may be what it crashed of."""
+        tasks = self._workers.pop(worker)
+        self._port.spawn()
+        for task in tasks:
+            self._enqueue(task, AT_ONCE)
+        if tasks and reason is not None:
+            tasks[0].crashes += 1
+            if tasks[0].crashes >= MOST_CRASHES:
+                raise RunError(f"{tasks[0].task or 'evaluation'}: {tasks[0].crashes} {reason}")
