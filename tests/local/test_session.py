@@ -94,9 +94,9 @@ def same_in_two_parts(objective: Objective, training: ob.Training, merge: bool) 
     base, task, _, inputs = start(training, objective, merge)
     whole = learner(training).train(base, task, objective, inputs)
     kept = {name: tensor.clone() for name, tensor in inputs.state.items()}
-    half = learner(training).train_half(base, task, objective, TaskInputs(inputs.state), HALF)
+    half = learner(training).train_until(base, task, objective, TaskInputs(inputs.state), HALF)
     torch.manual_seed(99)  # another process knows nothing of the first one's random numbers
-    rest = learner(training).train_rest(base, task, objective, inputs, HALF, half)
+    rest = learner(training).train_from(base, task, objective, inputs, HALF, half)
     assert torch.equal(rest.delta, whole.delta)
     assert torch.equal(rest.integers, whole.integers)
     assert rest.metrics == whole.metrics
@@ -110,9 +110,9 @@ def same_in_two_parts(objective: Objective, training: ob.Training, merge: bool) 
 def test_the_half_of_another_model_is_refused() -> None:
     base, task, objective, inputs = start(TRAININGS[0], FreshMerge(Plain()), True)
     one = learner(TRAININGS[0])
-    half = one.train_half(base, task, objective, inputs, HALF)
+    half = one.train_until(base, task, objective, inputs, HALF)
     with pytest.raises(UsageError, match=r"its module\.0 is not one of this model's"):
-        one.train_rest(base, task, objective, inputs, HALF, {**half, "module.0": torch.zeros(3)})
+        one.train_from(base, task, objective, inputs, HALF, {**half, "module.0": torch.zeros(3)})
 
 
 def test_an_objective_that_keeps_what_cannot_be_saved_is_refused() -> None:
@@ -122,4 +122,4 @@ def test_an_objective_that_keeps_what_cannot_be_saved_is_refused() -> None:
 
     base, task, _, inputs = start(TRAININGS[0], FreshMerge(Plain()), True)
     with pytest.raises(UsageError, match=r"its objective's odd is no tensor"):
-        learner(TRAININGS[0]).train_half(base, task, Odd(), inputs, HALF)
+        learner(TRAININGS[0]).train_until(base, task, Odd(), inputs, HALF)

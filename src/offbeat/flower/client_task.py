@@ -126,7 +126,7 @@ class _TaskRunner:
         task = self._task(assign, None)
         if not 0 < steps < assign.steps:
             return self._told(assign, self.learner.train(assign.model, task, objective, inputs))
-        half = self.learner.train_half(assign.model, task, objective, inputs, steps)
+        half = self.learner.train_until(assign.model, task, objective, inputs, steps)
         self.memory.half = PausedTask(assign, half)
         return ModelRequest(assign.task, steps)
 
@@ -135,7 +135,7 @@ class _TaskRunner:
         steps, model = assign.ask_after, fresh.model
         merging = Merging(steps, fresh.version, fresh.clock) if model is not None else None
         inputs = TaskInputs(dict(self.memory.state), model)
-        result = self.learner.train_rest(
+        result = self.learner.train_from(
             assign.model, self._task(assign, merging), self.workshop.objective, inputs, steps, half.training
         )
         return self._told(assign, result)

@@ -94,48 +94,51 @@ class TorchLearner:
         A `watch` is asked between them whether to stop, and for a model to merge; it takes the place of
         `task.fresh`.
         """
-        with self._start(base, task, objective, inputs) as course:
-            run = course.run
+        with self._start(base, task, objective, inputs) as session:
+            run = session.run
             for step, (x, y) in enumerate(self._batches(task)):
                 if watch is not None and watch.stops(step):
                     run.steps = step
                     break
                 merging = watch.fresh(step) if watch is not None else _told(task, inputs, step)
                 if merging is not None:
-                    self._merge(course, *merging, x, y)
-                self._step(course, x, y)
-            return self._finish(course)
+                    self._merge(session, *merging, x, y)
+                self._step(session, x, y)
+            return self._finish(session)
 
-    def train_half(
+    def train_until(
         self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs, steps: int
     ) -> Tensors:
-        """The first `steps` steps of a task; returns what `train_rest` needs to go on from there."""
-        with self._start(base, task, objective, inputs) as course:
+        """Train the first `steps` steps of a task; returns the checkpoint from which `train_from` goes on."""
+        with self._start(base, task, objective, inputs) as session:
             for x, y in islice(self._batches(task), steps):
-                self._step(course, x, y)
-            return checkpoint(course)
+                self._step(session, x, y)
+            return checkpoint(session)
 
-    def train_rest(
+    def train_from(
         self,
         base: Model,
         task: LocalTask,
         objective: Objective,
         inputs: TaskInputs,
         steps: int,
-        half: Tensors,
+        saved: Tensors,
     ) -> LocalResult:
-        """The other steps of a task of which `steps` are done, and the model that `task.fresh` says merged.
+        """Train a task from the checkpoint after `steps` steps, where the model of `task.fresh` is merged.
 
-        Gives what `train` gives in one go, in any process. Raises `UsageError` for another task's `half`.
+        Gives what `train` gives in one go, in any process.
+
+        Raises:
+            UsageError: `saved` is the checkpoint of another model.
         """
-        with self._start(base, task, objective, inputs) as course:
+        with self._start(base, task, objective, inputs) as session:
             for step, (x, y) in enumerate(islice(self._batches(task), steps, None), steps):
                 if step == steps:
-                    restore(course, half)
+                    restore(session, saved)
                     if (merging := _told(task, inputs, step)) is not None:
-                        self._merge(course, *merging, x, y)
-                self._step(course, x, y)
-            return self._finish(course)
+                        self._merge(session, *merging, x, y)
+                self._step(session, x, y)
+            return self._finish(session)
 
     @contextmanager
     def _start(
@@ -153,29 +156,29 @@ class TorchLearner:
             optimizer = training.build(bench.trainable, lr)
             yield Session(bench, base, task.base, objective, optimizer, run, total)
 
-    def _step(self, course: Session, x: Tensor, y: Tensor) -> None:
-        course.optimizer.zero_grad()
-        for parameter in course.bench.frozen:  # what the objective gave it
+    def _step(self, session: Session, x: Tensor, y: Tensor) -> None:
+        session.optimizer.zero_grad()
+        for parameter in session.bench.frozen:  # what the objective gave it
             parameter.grad = None
-        loss = self.loss(course.bench.module(x), y)
-        course.objective.loss(course.run, loss).backward()  # type: ignore[no-untyped-call]
-        course.objective.adjust(course.run)
-        course.optimizer.step()
-        course.total += loss.detach()
+        loss = self.loss(session.bench.module(x), y)
+        session.objective.loss(session.run, loss).backward()  # type: ignore[no-untyped-call]
+        session.objective.adjust(session.run)
+        session.optimizer.step()
+        session.total += loss.detach()
 
-    def _merge(self, course: Session, fresh: MergePoint, model: Model, x: Tensor, y: Tensor) -> None:
+    def _merge(self, session: Session, fresh: MergePoint, model: Model, x: Tensor, y: Tensor) -> None:
         """The objective merges the model a task was sent; its next batch is (x, y)."""
-        bench = course.bench
+        bench = session.bench
         values = bench.floats(model.values.to(self.training.device))
-        received = FreshModel(values, fresh.clock, fresh.version - course.version)
-        course.objective.merge(course.run, received, lambda: self.loss(bench.module(x), y))
+        received = FreshModel(values, fresh.clock, fresh.version - session.version)
+        session.objective.merge(session.run, received, lambda: self.loss(bench.module(x), y))
 
-    def _finish(self, course: Session) -> LocalResult:
-        run = course.run
-        own = course.objective.end(run)
-        delta, integers = course.bench.delta(course.base)
-        metrics = {"loss": float(course.total) / run.steps, **own}
-        state = _kept(run.state, course.bench)
+    def _finish(self, session: Session) -> LocalResult:
+        run = session.run
+        own = session.objective.end(run)
+        delta, integers = session.bench.delta(session.base)
+        metrics = {"loss": float(session.total) / run.steps, **own}
+        state = _kept(run.state, session.bench)
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 

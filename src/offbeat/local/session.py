@@ -1,4 +1,4 @@
-"""A task's training while it goes on, and how it is put away in the middle and taken up again."""
+"""A local training in progress; checkpoint and restore between two steps."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from offbeat.local.training import Optimizer
 
 @dataclass
 class Session:
-    """One task in training: `version` is that of its `base`, `total` the sum of the losses so far."""
+    """A task in training; `version` is that of its `base`, `total` the sum of the losses so far."""
 
     bench: FlatModule
     base: Model
@@ -28,24 +28,25 @@ class Session:
     total: Tensor
 
 
-def checkpoint(course: Session) -> Tensors:
-    """All that the steps so far have changed, on the CPU; what a task begins with is not in it."""
-    found = {"total": course.total, "random": torch.get_rng_state(), **_parts(course)}
-    if course.total.is_cuda:  # layers draw from the GPU's own
-        found["gpu_random"] = torch.cuda.get_rng_state(course.total.device)
-    for index, state in course.optimizer.state_dict()["state"].items():
+def checkpoint(session: Session) -> Tensors:
+    """Copy to the CPU all that the steps so far have changed; what a task begins with is not in it."""
+    found = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
+    if session.total.is_cuda:  # layers draw from the GPU's own
+        found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
+    for index, state in session.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
 
 
-def restore(course: Session, half: Tensors) -> None:
-    """Bring a training that has just begun to where another one of the same task was put away.
+def restore(session: Session, saved: Tensors) -> None:
+    """Bring a training that has just begun to a checkpoint of the same task.
 
-    Raises `UsageError` where that was of another model.
+    Raises:
+        UsageError: the checkpoint is of another model.
     """
-    parts = _parts(course)
+    parts = _parts(session)
     states: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in half.items():
+    for name, tensor in saved.items():
         kind, _, rest = name.partition(".")
         if kind == "optimizer":
             index, _, what = rest.partition(".")
@@ -56,18 +57,18 @@ def restore(course: Session, half: Tensors) -> None:
                 with torch.no_grad():
                     parts[name].copy_(tensor)
         elif name not in ("total", "random", "gpu_random"):
-            raise UsageError(f"a training cannot be taken up: its {name} is not one of this model's")
-    course.optimizer.load_state_dict({**course.optimizer.state_dict(), "state": states})
-    course.total.copy_(half["total"])
-    torch.set_rng_state(half["random"])
-    if course.total.is_cuda:
-        torch.cuda.set_rng_state(half["gpu_random"], course.total.device)
+            raise UsageError(f"a training cannot be restored: its {name} is not one of this model's")
+    session.optimizer.load_state_dict({**session.optimizer.state_dict(), "state": states})
+    session.total.copy_(saved["total"])
+    torch.set_rng_state(saved["random"])
+    if session.total.is_cuda:
+        torch.cuda.set_rng_state(saved["gpu_random"], session.total.device)
 
 
-def _parts(course: Session) -> Tensors:
+def _parts(session: Session) -> Tensors:
     """The tensors that steps write to, besides the optimizer's."""
-    bench = {f"module.{i}": tensor for i, tensor in enumerate(course.bench.tensors())}
-    return {**bench, **{f"scratch.{name}": t for name, t in _scratch(course.run.scratch)}}
+    bench = {f"module.{i}": tensor for i, tensor in enumerate(session.bench.tensors())}
+    return {**bench, **{f"scratch.{name}": t for name, t in _scratch(session.run.scratch)}}
 
 
 def _scratch(scratch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
@@ -76,5 +77,5 @@ def _scratch(scratch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
         tensors = value if isinstance(value, list | tuple) else [value]
         for i, tensor in enumerate(tensors):
             if not isinstance(tensor, Tensor):
-                raise UsageError(f"a training cannot be put away: its objective's {name} is no tensor")
+                raise UsageError(f"a training cannot be saved: its objective's {name} is no tensor")
             yield f"{name}.{i}", tensor

@@ -18,7 +18,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.data import Dataset, federate
 from offbeat.local.batches import batch_table, batches
 from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
-from offbeat.local.fast.batched_module import BatchedModule, samples_of
+from offbeat.local.fast.batched_module import BatchedModule, padded_samples
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
 
@@ -330,7 +330,7 @@ def test_on_a_gpu_layers_take_all_clients_at_once() -> None:
     layer = stacked._module.conv1  # type: ignore[union-attr]
     values = {"weight": torch.randn(4, 10, 1, 5, 5), "bias": torch.randn(4, 10)}
     x = torch.randn(4, 16, 1, 28, 28)
-    torch.testing.assert_close(layer.at_once(values, x), layer.in_turn(values, x), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(layer.vectorized(values, x), layer.one_by_one(values, x), rtol=1e-4, atol=1e-5)
 
 
 def test_nothing_is_left_on_the_cpu() -> None:
@@ -382,7 +382,7 @@ def test_a_step_leaves_autograds_gradients_and_nothing_else(hidden: list[int]) -
             part.add_to(own, 1.0)
         torch.testing.assert_close(own, values)
     assert not stacked._leaves  # or a step's activations would stay
-    assert not stacked._behind
+    assert not stacked._bypassed
 
 
 def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list[Tensor]:
@@ -398,5 +398,5 @@ def _by_autograd(models: Tensor, sizes: list[int], x: Tensor, d: Tensor) -> list
 
 @pytest.mark.parametrize(("module", "samples"), [(even, 16), (few, 32), (narrow, 32)])
 def test_samples_are_no_more_than_fill_the_registers(module: Callable[[], nn.Module], samples: int) -> None:
-    assert samples_of(module(), torch.zeros(16, 6), 9) == samples
-    assert samples_of(module(), torch.zeros(16, 6), 33) == (48 if samples == 16 else 64)
+    assert padded_samples(module(), torch.zeros(16, 6), 9) == samples
+    assert padded_samples(module(), torch.zeros(16, 6), 33) == (48 if samples == 16 else 64)

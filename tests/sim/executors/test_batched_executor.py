@@ -116,13 +116,13 @@ class Counting(BatchTraining):
     def __init__(self, learner: ob.TorchLearner, clients: int) -> None:
         super().__init__(learner, Plain(), ob.Batched(clients))
         self.groups: list[list[int]] = []
-        train = self._together.train
+        train = self._trainer.train
 
         def counted(jobs: list[BatchedTask]) -> Any:
             self.groups.append([task.task for task, _ in jobs])
             return train(jobs)
 
-        self._together.train = counted  # type: ignore[method-assign, assignment]
+        self._trainer.train = counted  # type: ignore[method-assign, assignment]
 
 
 def test_who_is_due_next_is_trained_too(learner: ob.TorchLearner) -> None:

@@ -26,7 +26,7 @@ from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, StreamCursor
 from offbeat.local.batches import batch_table
-from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, samples_of
+from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, padded_samples
 from offbeat.local.learner import Loss, TorchLearner
 from offbeat.local.objectives import Plain, Proximal
 
@@ -47,22 +47,22 @@ class BatchedTrainer:
         _probe(learner)
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
-        self._loss = differentiated(learner.loss)
+        self._loss = with_gradient(learner.loss)
         self._stacked = BatchedModule(self._ready.bench.module, clients)
         x, module = self._ready.x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
-        self._size = samples_of(module, some, learner.training.batch_size)
+        self._size = padded_samples(module, some, learner.training.batch_size)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
 
-    def train(self, jobs: Sequence[BatchedTask]) -> list[LocalResult]:
+    def train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
         """The tasks' results in their order; none of them merges a model in mid-task."""
-        longest = sorted(jobs, key=lambda job: -job[0].steps)  # who is done leaves at the end
+        longest = sorted(pairs, key=lambda pair: -pair[0].steps)  # who is done leaves at the end
         results = dict(zip((task.task for task, _ in longest), self._train(longest), strict=True))
-        return [results[task.task] for task, _ in jobs]
+        return [results[task.task] for task, _ in pairs]
 
-    def _train(self, jobs: Sequence[BatchedTask]) -> list[LocalResult]:
+    def _train(self, pairs: Sequence[BatchedTask]) -> list[LocalResult]:
         stacked, ready, training = self._stacked, self._ready, self._training
-        tasks, bases = zip(*jobs, strict=True)
+        tasks, bases = zip(*pairs, strict=True)
         plan = self._plan(tasks)
         stacked.load([base.values for base in bases])
         rates = [training.rate(task.base, task.lr_factor) for task in tasks]
@@ -105,7 +105,7 @@ class BatchedTrainer:
         weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)
         active = [sum(task.steps > step for task in tasks) for step in range(steps)]
         device = self._training.device
-        return _BatchPlan(_sent(rows, device), _sent(weights, device), active)
+        return _BatchPlan(_to_device(rows, device), _to_device(weights, device), active)
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class _BatchPlan:
         ]
 
 
-def _sent(array: npt.NDArray[Any], device: str) -> Tensor:
+def _to_device(array: npt.NDArray[Any], device: str) -> Tensor:
     """An array on a device; on its way to a GPU, nothing waits for it."""
     tensor = torch.from_numpy(array)
     pinned = tensor.pin_memory() if device.startswith("cuda") else tensor
@@ -163,23 +163,23 @@ class _Sgd:
         """target := target + sign · rate (g + decay w + mu (w − w_o))."""
         values = slots.active
         if self._shrinks:
-            target.addcmul_(values, _beside(self._pull, values), value=sign)
+            target.addcmul_(values, _per_client(self._pull, values), value=sign)
         if self._anchored:
-            target.addcmul_(self._anchors[slots][: len(target)], _beside(self._mu, values), value=-sign)
+            target.addcmul_(self._anchors[slots][: len(target)], _per_client(self._mu, values), value=-sign)
         for part in parts:
             part.add_to(target, sign)
 
 
-def _beside(numbers: Tensor, values: Tensor) -> Tensor:
+def _per_client(numbers: Tensor, values: Tensor) -> Tensor:
     """One number a client, to multiply the client's values with."""
     return numbers[: len(values)].view(-1, *[1] * (values.ndim - 1))
 
 
-Differentiated = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+LossWithGradient = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 """(output, target, weights) to each sample's loss, and the gradient of their weighted sum by the output."""
 
 
-def differentiated(loss: Loss) -> Differentiated:
+def with_gradient(loss: Loss) -> LossWithGradient:
     """A loss that is a mean over the batch, sample by sample."""
     if loss is functional.cross_entropy:
         return cross_entropy
@@ -195,7 +195,7 @@ def differentiated(loss: Loss) -> Differentiated:
 
 
 def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
-    """The cross entropy of scores [samples, classes], differentiated.
+    """The cross entropy of scores [samples, classes], with its gradient.
 
     Samples lie side by side meanwhile, where a sum over few classes takes a fraction of the time. Only what
     rounds alike for any number of samples serves: `softmax` along the first dimension does not.
@@ -254,7 +254,7 @@ def _probe(learner: TorchLearner) -> None:
         try:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
-            _, gradient = differentiated(learner.loss)(output.detach(), y, weights)
+            _, gradient = with_gradient(learner.loss)(output.detach(), y, weights)
             stacked.backward(output, gradient)
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None

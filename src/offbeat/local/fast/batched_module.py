@@ -36,7 +36,7 @@ def aligned(number: int, to: int = ALIGNED) -> int:
     return -(-number // to) * to
 
 
-class _Leftover(TorchFunctionMode):
+class _PartialRegisters(TorchFunctionMode):
     """Looks whether any tensor that comes up has more numbers than fill pairs of registers: `seen`."""
 
     seen = False
@@ -50,11 +50,11 @@ class _Leftover(TorchFunctionMode):
         return out
 
 
-def samples_of(module: nn.Module, x: Tensor, batch: int) -> int:
+def padded_samples(module: nn.Module, x: Tensor, batch: int) -> int:
     """How many samples a client is to have for a batch of so many; `x` are 16 of the module's."""
-    with _Leftover() as leftover, torch.no_grad():
+    with _PartialRegisters() as registers, torch.no_grad():
         module(x)
-    return aligned(batch, 2 * ALIGNED if leftover.seen else ALIGNED)
+    return aligned(batch, 2 * ALIGNED if registers.seen else ALIGNED)
 
 
 @dataclass(eq=False)
@@ -71,7 +71,7 @@ class ParameterSlots:
 
     @classmethod
     def like(cls, parameter: Tensor, clients: int) -> "ParameterSlots":
-        """Room for so many clients."""
+        """Uninitialised slots for `clients` clients."""
         size = parameter.numel()
         slots = max(clients, 2)  # a view of one would forget how far apart slots are
         flat = torch.empty(slots, aligned(size), device=parameter.device)[:, :size]
@@ -123,7 +123,7 @@ class Gradient:
             add_product(target, self.left, self.right, sign)
 
 
-Take = Callable[[Tensor], object]
+GradientHook = Callable[[Tensor], object]
 """What is done with the gradient that backward leaves in a leaf."""
 
 
@@ -140,12 +140,12 @@ class BatchedModule:
             p: ParameterSlots.like(p, clients) for p in module.parameters()
         }
         self.slots = list(slots.values())
-        self._own = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))  # by client
+        self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
         self._device = next(module.parameters()).device
-        self._leaves: list[tuple[Tensor, Take]] = []
-        self._behind: dict[object, Take] = {}  # by the node that is all of a leaf's graph
-        self._found: dict[ParameterSlots, list[Gradient]] = {}
-        self._module = self._twin(module, slots, {}).train()
+        self._leaves: list[tuple[Tensor, GradientHook]] = []
+        self._bypassed: dict[object, GradientHook] = {}  # by the node that is all of a leaf's graph
+        self._gradients: dict[ParameterSlots, list[Gradient]] = {}
+        self._module = self._replace_layers(module, slots, {}).train()
 
     def __call__(self, x: Tensor) -> Tensor:
         """The outputs [active · samples, ...] of the first `active` clients' samples, client by client."""
@@ -163,49 +163,49 @@ class BatchedModule:
         """Give each client its own flat parameters."""
         device, sizes = self._device, [slots.flat.shape[1] for slots in self.slots]
         there = {model: torch.split(model.to(device), sizes) for model in models}
-        own = [flat for client in self._own[: len(models)] for flat in client]
+        own = [flat for client in self._client_views[: len(models)] for flat in client]
         torch._foreach_copy_(own, [part for model in models for part in there[model]])
 
     def flat(self, client: int) -> Tensor:
         """A copy of a client's flat parameters."""
-        return torch.cat(self._own[client])
+        return torch.cat(self._client_views[client])
 
     def backward(self, output: Tensor, gradient: Tensor) -> None:
         """As `output.backward(gradient)`; autograd has nothing to do where `output` is the first layer's."""
-        take = self._behind.get(output.grad_fn)
-        if take is None:
+        hook = self._bypassed.get(output.grad_fn)
+        if hook is None:
             output.backward(gradient)  # type: ignore[no-untyped-call]
         else:
-            take(gradient)
+            hook(gradient)
 
     def gradients(self) -> dict[ParameterSlots, list[Gradient]]:
         """What backward has left for each slot, and forgets it."""
-        for leaf, take in self._leaves:
+        for leaf, hook in self._leaves:
             if leaf.grad is not None:
-                take(leaf.grad)
-        found, self._found, self._leaves, self._behind = self._found, {}, [], {}
+                hook(leaf.grad)
+        found, self._gradients, self._leaves, self._bypassed = self._gradients, {}, [], {}
         return found
 
-    def found(self, slots: ParameterSlots, gradient: Gradient) -> None:
-        """Take a part of a slot's gradient in."""
-        self._found.setdefault(slots, []).append(gradient)
+    def add_gradient(self, slots: ParameterSlots, gradient: Gradient) -> None:
+        """Add a part of a slot's gradient."""
+        self._gradients.setdefault(slots, []).append(gradient)
 
-    def opened(self, slots: ParameterSlots) -> Tensor:
+    def leaf(self, slots: ParameterSlots) -> Tensor:
         """The active clients' values, for a layer whose gradient autograd forms."""
         leaf = slots.active.detach().requires_grad_(slots.trains)
-        self.watch(leaf, lambda gradient: self.found(slots, Gradient(gradient)))
+        self.watch(leaf, lambda gradient: self.add_gradient(slots, Gradient(gradient)))
         return leaf
 
-    def watch(self, leaf: Tensor, take: Take) -> None:
-        """Give `take` the gradient that backward leaves in a leaf, if it does."""
-        self._leaves.append((leaf, take))
+    def watch(self, leaf: Tensor, hook: GradientHook) -> None:
+        """Give `hook` the gradient that backward leaves in a leaf, if it does."""
+        self._leaves.append((leaf, hook))
 
-    def nothing_but(self, output: Tensor, take: Take) -> None:
-        """Know that `output` is a leaf in another shape: its gradient goes to `take`."""
+    def bypass_autograd(self, output: Tensor, hook: GradientHook) -> None:
+        """Know that `output` is a leaf in another shape: its gradient goes to `hook`."""
         if output.grad_fn is not None:  # it has none where the module wants no gradient
-            self._behind[output.grad_fn] = take
+            self._bypassed[output.grad_fn] = hook
 
-    def _twin(
+    def _replace_layers(
         self, module: nn.Module, slots: Mapping[Tensor, ParameterSlots], made: dict[nn.Module, nn.Module]
     ) -> nn.Module:
         """The module with the layers that have parameters of their own replaced, and all below them."""
@@ -213,16 +213,16 @@ class BatchedModule:
             if type(module) is nn.Linear:
                 made[module] = _Linear(module, self, slots)
             elif next(module.parameters(recurse=False), None) is not None:
-                made[module] = _Each(module, self, slots)
+                made[module] = _PerClient(module, self, slots)
             else:
                 made[module] = module
                 for name, child in list(module._modules.items()):  # a child may be there twice
                     if child is not None:
-                        setattr(module, name, self._twin(child, slots, made))
+                        setattr(module, name, self._replace_layers(child, slots, made))
         return made[module]
 
 
-class _Each(nn.Module):
+class _PerClient(nn.Module):
     """A layer of any kind: each client's samples through it with the client's own parameters."""
 
     def __init__(
@@ -238,17 +238,18 @@ class _Each(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[active · samples, ...] to [active · samples, ...]."""
-        values = {name: self._stacked.opened(slots) for name, slots in self._slots.items()}
+        values = {name: self._stacked.leaf(slots) for name, slots in self._slots.items()}
         clients = x.view(self._stacked.active, -1, *x.shape[1:])
-        return self.in_turn(values, clients) if x.device.type == "cpu" else self.at_once(values, clients)
+        forward = self.one_by_one if x.device.type == "cpu" else self.vectorized
+        return forward(values, clients)
 
-    def in_turn(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def one_by_one(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """One client after the other: [active, samples, ...] to [active · samples, ...]."""
         each = zip(*(v.unbind() for v in values.values()), strict=True)
         own = (dict(zip(values, tensors, strict=True)) for tensors in each)
         return torch.cat([self._one(v, samples) for v, samples in zip(own, x.unbind(), strict=True)])
 
-    def at_once(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
+    def vectorized(self, values: Mapping[str, Tensor], x: Tensor) -> Tensor:
         """The same for all clients together."""
         return vmap(self._one)(dict(values), x).flatten(0, 1)
 
@@ -276,9 +277,9 @@ class _Linear(nn.Module):
             return _flat(y, x)
         # Data: autograd begins behind the layer, which spares what a function of ours costs there.
         y = self.multiply(rows).requires_grad_()
-        output, take = _flat(y, x), partial(self.differentiate, rows, back=False)
-        self._stacked.watch(y, take)
-        self._stacked.nothing_but(output, take)
+        output, hook = _flat(y, x), partial(self.differentiate, rows, back=False)
+        self._stacked.watch(y, hook)
+        self._stacked.bypass_autograd(output, hook)
         return output
 
     def multiply(self, x: Tensor) -> Tensor:
@@ -300,9 +301,9 @@ class _Linear(nn.Module):
         t = d.transpose(1, 2).contiguous() if few else d.contiguous().transpose(1, 2)
         d = t.transpose(1, 2)
         if self._weight.trains:
-            self._stacked.found(self._weight, Gradient(t, x))
+            self._stacked.add_gradient(self._weight, Gradient(t, x))
         if self._bias is not None and self._bias.trains:
-            self._stacked.found(self._bias, Gradient(t.sum(2)))
+            self._stacked.add_gradient(self._bias, Gradient(t.sum(2)))
         return product(d, self._weight.active) if back else None
 
 

@@ -12,19 +12,30 @@ from offbeat.core.model import Model
 
 
 class Executor(Protocol):
-    """Computes tasks and evaluations."""
+    """Computes tasks and evaluations, each task once for its result."""
 
     def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
-        """Take on a task whose result is asked for at virtual time `due` (seconds)."""
+        """Accept a task.
+
+        Args:
+            task: what to train; its number is that of no other task whose result may still be asked for.
+            base: the model to start from.
+            due: virtual time in seconds at which the result is asked for.
+            inputs: the client's state, and the model that is merged in mid-task if there is one.
+        """
 
     def result(self, task: TaskId) -> LocalResult:
-        """The result of a submitted task; waits for it. Each is asked for once."""
+        """Wait for the result of a submitted task. Each is asked for once.
+
+        Raises:
+            RunError: the task failed, or no worker is left to train it.
+        """
 
     def cancel(self, task: TaskId) -> None:
-        """The result of this task will not be asked for."""
+        """Discard a task, submitted or not; its result is not asked for."""
 
     def evaluate(self, model: Model) -> Metrics:
-        """Measure a global model; waits for it."""
+        """Wait for the metrics of a global model."""
 
     def close(self) -> None:
-        """Stop whatever runs."""
+        """End the workers."""

@@ -1,4 +1,4 @@
-"""Training together: tasks that are due next are trained in one go, in this process.
+"""Batched training: the tasks that are due next are trained together, in this process.
 
 When a result is asked for, the task is trained and with it those whose results will be asked for next, up to
 `clients` of them: all are known by their base models and their `LocalTask`s. A task that is cancelled or
@@ -20,7 +20,14 @@ from offbeat.local.learner import TorchLearner
 
 @dataclass(frozen=True)
 class Batched:
-    """How many clients' tasks to train together, in this process. Raises `UsageError` for fewer than one."""
+    """Train many clients' tasks together, in this process.
+
+    Args:
+        clients: the most tasks in one batch, from 1.
+
+    Raises:
+        UsageError: `clients` is below 1.
+    """
 
     clients: int = 32
 
@@ -30,7 +37,11 @@ class Batched:
 
 
 class BatchTraining:
-    """An executor that trains up to `clients` tasks together. Raises `UsageError` for what cannot be."""
+    """An executor that trains up to `clients` tasks together.
+
+    Raises:
+        UsageError: the learner or the objective cannot be trained so.
+    """
 
     def __init__(self, learner: Learner, objective: Objective, options: Batched) -> None:
         if not isinstance(learner, TorchLearner):
@@ -39,7 +50,7 @@ class BatchTraining:
                 "leave it out"
             )
         self._learner, self._clients = learner, options.clients
-        self._together = BatchedTrainer(learner, objective, options.clients)
+        self._trainer = BatchedTrainer(learner, objective, options.clients)
         self._waiting: dict[TaskId, tuple[float, LocalTask, Model]] = {}  # in the order of submission
         self._results: dict[TaskId, LocalResult] = {}
 
@@ -48,13 +59,13 @@ class BatchTraining:
         self._waiting[task.task] = (due, task, base)
 
     def result(self, task: TaskId) -> LocalResult:
-        """Train the task and those that are due next, unless it was among them before."""
+        """Train the task and those that are due next, unless an earlier batch had it."""
         if task not in self._results:
             first = self._waiting.pop(task)
-            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda job: job[0])
-            jobs = [first, *others]
-            trained = self._together.train([(local, base) for _, local, base in jobs])
-            for (_, local, _), result in zip(jobs, trained, strict=True):
+            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda other: other[0])
+            batch = [first, *others]
+            trained = self._trainer.train([(local, base) for _, local, base in batch])
+            for (_, local, _), result in zip(batch, trained, strict=True):
                 self._waiting.pop(local.task, None)
                 self._results[local.task] = result
         return self._results.pop(task)

@@ -31,4 +31,4 @@ class InProcess:
         return self._learner.evaluate(model)
 
     def close(self) -> None:
-        """Nothing runs."""
+        """Do nothing: there are no workers."""

@@ -19,10 +19,15 @@ REACH_SECONDS = 10.0
 class OnRay:
     """Where to train: a Ray cluster, and how much of it.
 
-    `address` is HOST:PORT of the cluster's head, or "auto" for the one that runs on this machine. None
-    takes the environment's RAY_ADDRESS, and without that starts Ray on this machine for the run. `workers`
-    is how many CPUs to train on, None for all there are when the run starts, divided by `share`, the number
-    of runs that train there at the same time. Raises `UsageError` for what is not so.
+    Args:
+        address: HOST:PORT of the cluster's head, or "auto" for the cluster that runs on this machine. None
+            takes RAY_ADDRESS of the environment, and without that starts Ray on this machine for the run.
+        workers: CPUs to train on, from 1. None means all that the cluster has when the run starts, divided
+            by `share`.
+        share: runs that train there at the same time, from 1.
+
+    Raises:
+        UsageError: an address of another form, or a number below 1.
     """
 
     address: str | None = None
