@@ -321,7 +321,7 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
         seed=plan.seed, run="again", plan={}, classes=plan.classes, batch_size=plan.training.batch_size,
     )  # fmt: skip
     for client, name in record.site_names().items():
-        coordinator.books.add(name, client)
+        coordinator.registry.add(name, client)
     unsure = 0
     for group in groups(rows):
         paths = sorted(updates.glob(f"{group[0].task}-*.safetensors")) if group[0].name == "arrived" else []
@@ -334,7 +334,7 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
                 saved["delta"], saved["integers"], metrics, float(saved["lr"][0]), saved.get("shared")
             )
 
-        coordinator.relive(group, load)
+        coordinator.replay(group, load)
     if unsure:
         return f"not compared: {unsure} tasks were trained twice, with another outcome"
     found = load_file(record.path / "model.safetensors")

@@ -167,14 +167,14 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
     learner = make_learner(recipe, seed)
     clients, recorder = ClientStates(), MemoryRecorder()
-    work = LiveBackend(
+    backend = LiveBackend(
         GlobalModel(algorithm, learner.initial(seed)), InProcess(learner, algorithm.objective), clients,
         algorithm.codec, seed,
     )  # fmt: skip
     simulation = Simulation(
         algorithm, Population(replace(recipe.world, clients=recipe.clients), seed), learner,
-        work.tensors.model.layout.nbytes,
-        seed=seed, until=recipe.until, every=recipe.evaluate, work=work, recorder=recorder,
+        backend.tensors.model.layout.nbytes,
+        seed=seed, until=recipe.until, every=recipe.evaluate, backend=backend, recorder=recorder,
     )  # fmt: skip
     simulation.start()
     while simulation.stop_reason is None:
@@ -183,10 +183,10 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
     return Result(
         list(requests([row.flat() for row in recorder.rows()], learner.steps_per_epoch)),
         [(m.t, m.accuracy or 0.0) for m in recorder.evaluations()],
-        weights(work.tensors.memory, clients, recipe.clients),
+        weights(backend.tensors.memory, clients, recipe.clients),
         chances(simulation.server.state),
         tasks,
-        simulation.staleness_sum / tasks,
+        simulation.engine.staleness_sum / tasks,
     )
 
 

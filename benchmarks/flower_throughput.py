@@ -48,7 +48,7 @@ import offbeat as ob
 from flwr.serverapp import ServerApp
 from offbeat.flower import serve
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import Terms
+from offbeat.net import ServerOptions
 
 app = ServerApp()
 
@@ -57,7 +57,7 @@ def main(grid, context):
     c = context.run_config
     serve(
         grid, ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=1), c["state"],
-        terms=Terms(clients=int(c["clients"]), tasks=int(c["tasks"]), lease=3600.0),
+        options=ServerOptions(clients=int(c["clients"]), lease=3600.0, until=ob.Until(tasks=int(c["tasks"]))),
         sample_shape=(int(c["features"]),), classes=2,
     )
 """

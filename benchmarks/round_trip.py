@@ -88,7 +88,7 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
 
     await serve(
         ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
-        terms=ServerOptions(clients=clients, tasks=FOREVER, lease=60.0),
+        options=ServerOptions(clients=clients, lease=60.0, until=ob.Until(tasks=FOREVER)),
         sample_shape=(features(values),), classes=1, started=started,
     )  # fmt: skip
 

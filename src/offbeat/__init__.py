@@ -50,9 +50,10 @@ from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.runs.record import RunRecord, find_runs, read_run
+from offbeat.runs.summary import Summary
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
-from offbeat.sim.result import Run, Summary
+from offbeat.sim.result import Run
 from offbeat.sim.simulate import resume, simulate
 from offbeat.version import __version__
 from offbeat.world import laws

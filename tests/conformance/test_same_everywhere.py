@@ -102,8 +102,8 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
             event = Arrived(event.client, event.task, event.steps, result.metrics)
         commands = server.feed(now, event)
         if result is not None:
-            assert server.subject is not None
-            tensors.arrive(server.subject, result)
+            assert server.current_task is not None
+            tensors.arrive(server.current_task, result)
         for command in commands:
             said.append((now, command))
             match command:

@@ -58,14 +58,14 @@ def test_a_server_is_told_at_once_what_it_is_told_one_by_one(labels: Labels | No
     one, other = Server(Silent()), Server(Silent())
     for event in joined(labels):
         one.feed(0.0, event)
-    other.gather(SAMPLES, EPOCHS, labels)
+    other.join_all(SAMPLES, EPOCHS, labels)
     assert vars(one.fleet) == vars(other.fleet)
 
 
 def test_who_cannot_train_or_comes_too_late_is_refused():
     server = Server(Silent())
     with pytest.raises(AlgorithmError, match="client 2 has 0 samples: it cannot train"):
-        server.gather([1, 1, 0], [1, 1, 1], None)
+        server.join_all([1, 1, 0], [1, 1, 1], None)
     server.feed(0.0, Begin())
     with pytest.raises(AlgorithmError, match="the run has begun"):
-        server.gather([1], [1], None)
+        server.join_all([1], [1], None)

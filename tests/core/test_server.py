@@ -223,7 +223,7 @@ def test_a_client_that_leaves_loses_its_task_and_the_schedule_is_told_which():
     server.feed(1.0, Left(0, reason="gone"))
     assert script.heard[-1] == Left(0, 0, "gone")
     assert server.counts["lost"] == 1
-    assert server.subject.id == 0
+    assert server.current_task.id == 0
     server.feed(2.0, Left(1, task=99))  # the server knows better
     assert server.counts["lost"] == 1
 
@@ -299,7 +299,7 @@ def test_a_request_is_answered_with_the_current_version():
     answer = tell(server, script, 1.0, WantsModel(0, 0, 2), Send(0))
     assert answer == [Send(0, clock=1, task=0, version=0)]
     assert (task.ask_after, task.fresh, server.sent) == (2, 0, 1)
-    assert server.subject is task
+    assert server.current_task is task
     tell(server, script, 2.0, Arrived(0, 0, 3))
     assert server.held == {0: task}
 
@@ -347,7 +347,7 @@ def holding() -> tuple[Server, Script]:
 
 def test_an_update_held_is_uploaded():
     server, script = holding()
-    assert server.subject is server.tasks[0]
+    assert server.current_task is server.tasks[0]
     assert server.tasks[0].ready
     assert server.running == 1  # the client has nothing else to do, but is not idle
     with pytest.raises(AlgorithmError, match="task 0 arrived before it was let upload"):

@@ -31,7 +31,7 @@ from tests.net.replay_player import Play, coordinator_of
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 5
-TERMS = ServerOptions(clients=SITES, tasks=40, lease=60.0, evaluate_versions=1)
+TERMS = ServerOptions(clients=SITES, lease=60.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
 CAN = sorted(set(ob.ALGORITHMS) - {"wireless"})
 
 
@@ -71,7 +71,7 @@ def serve_on(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Federation, "__init__", on_time)
         return serve(
-            grid, algorithm, LogisticSpec(), TRAINING, directory, terms=terms, test=test, seed=3,
+            grid, algorithm, LogisticSpec(), TRAINING, directory, options=terms, test=test, seed=3,
             sample_shape=(1, 8, 8), classes=10, pace=Polling(poll=0.5),
         )  # fmt: skip
 
@@ -157,7 +157,7 @@ def played(algorithm: ob.Algorithm, directory: Path, maker: Any) -> tuple[Coordi
     learner = ob.TorchLearner(
         maker, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
     )
-    coordinator = coordinator_of(algorithm, learner.initial(3), SITES, 3, tasks=40)
+    coordinator = coordinator_of(algorithm, learner.initial(3), SITES, 3, until=ob.Until(tasks=40))
     play = Play(algorithm, learner, coordinator)
     for row in record.rows():
         if row.kind == "event":
@@ -228,7 +228,7 @@ def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp
         node.online = not 20 < grid.time < 150
 
     grid.each_sleep = weather
-    terms = ServerOptions(clients=SITES, tasks=60, lease=60.0)
+    terms = ServerOptions(clients=SITES, lease=60.0, until=ob.Until(tasks=60))
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 60 client tasks"
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     [left] = [row for row in rows if row.name == "left"]
@@ -340,7 +340,13 @@ def test_a_node_that_was_sent_away_is_not_asked(digits: Any, tmp_path: Path) -> 
         return Message(Error(2, "no more memory"), reply_to=message)
 
     grid.before = before
-    serve_on(grid, algorithm, test, tmp_path / "run", ServerOptions(clients=SITES, tasks=100, setbacks=1))
+    serve_on(
+        grid,
+        algorithm,
+        test,
+        tmp_path / "run",
+        ServerOptions(clients=SITES, setbacks=1, until=ob.Until(tasks=100)),
+    )
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     left = [row.t for row in rows if row.name == "left"]
     absences = [again - t for t, again in zip(left, asked[1:], strict=False)]
@@ -352,7 +358,7 @@ def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog:
     data, test = digits
     other = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
     algorithm = ob.fedavg(steps=2)
-    terms = ServerOptions(clients=SITES, tasks=15)
+    terms = ServerOptions(clients=SITES, until=ob.Until(tasks=15))
     grid = grid_of([other, *data])
     grid.nodes[100].seconds = 3.0
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 15 client tasks"

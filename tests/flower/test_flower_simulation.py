@@ -20,11 +20,12 @@ from hospital.client import app
 import offbeat as ob
 from offbeat.flower import server_app
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import Terms
+from offbeat.net import ServerOptions
 
 server = server_app(
     ob.fedasmu(epochs=2, size=2, period=5.0, threshold=3), LogisticSpec(), ob.Training(lr=0.1, batch_size=20),
-    sys.argv[1], terms=Terms(clients=3, tasks=6, evaluate_versions=1), seed=3,
+    sys.argv[1], seed=3,
+    options=ServerOptions(clients=3, until=ob.Until(tasks=6), evaluate=ob.Every(versions=1)),
     test=lambda: ob.load("digits", samples=400, test_samples=200).test,
 )
 resources = {"num_cpus": 1, "num_gpus": 0.0}

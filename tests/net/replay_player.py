@@ -43,9 +43,9 @@ def rows_of(run: Run) -> list[Row]:
 
 
 def coordinator_of(
-    algorithm: Algorithm, initial: Model, clients: int, seed: int, **terms: Any
+    algorithm: Algorithm, initial: Model, clients: int, seed: int, **options: Any
 ) -> Coordinator:
-    wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "setbacks": None, **terms})
+    wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "setbacks": None, **options})
     return Coordinator(algorithm, initial, wanted, seed=seed, run="run", plan={})
 
 

@@ -51,11 +51,11 @@ async def federation(
     """A run of FedAsync to its end; its record."""
     data, test = digits
     algorithm = ob.fedasync(steps=2)
-    terms = ServerOptions(clients=SITES, tasks=TASKS, lease=lease)
+    terms = ServerOptions(clients=SITES, lease=lease, until=ob.Until(tasks=TASKS))
     server = asyncio.create_task(
         serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-            terms=terms, test=test, seed=3, clock=clock, linger=2.0,
+            options=terms, test=test, seed=3, clock=clock, linger=2.0,
         )
     )  # fmt: skip
     way = connect or (lambda i: network.connect(f"site-{i}"))

@@ -68,7 +68,7 @@ def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, 
     run = ob.simulate(algorithm, world, learner, seed=SEED, until=ob.Until(tasks=40), evaluate=None)
     rows, initial = rows_of(run), learner.initial(SEED)
     there = next(row.seq for row in rows if row.name == "begin")
-    coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, tasks=40)
+    coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, until=ob.Until(tasks=40))
     play = Play(algorithm, learner, coordinator)
     complete = finalizer(policy, learner, initial, SEED)
     meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
@@ -79,11 +79,11 @@ def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, 
         play.deliver(outcome)
         if i == 30:  # the server dies
             state.close()
-            coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, tasks=40)
+            coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, until=ob.Until(tasks=40))
             state = DurableStore.reopen(tmp_path / "d", coordinator, complete=complete)
             play.coordinator = coordinator
     assert play.rows == rows
-    assert coordinator.driver.bytes_up == run.summary.bytes_up
+    assert coordinator.driver.engine.bytes_up == run.summary.bytes_up
     assert coordinator.tensors.model.values[-20:].tolist() == [0.0] * 10 + [1.0] * 10
     state.finish(coordinator, {})
     written = read_tensors(tmp_path / "d" / "model.safetensors")
@@ -142,7 +142,9 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
         server = asyncio.create_task(
             serve(
                 algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                terms=ServerOptions(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1),
+                options=ServerOptions(
+                    clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1)
+                ),
                 test=test, seed=3, started=services.append,
             )
         )  # fmt: skip
@@ -170,7 +172,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
         module, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
     )
     initial = evaluating_learner(make_run_spec(algorithm, LogisticSpec(), TRAINING, 3, (1, 8, 8), 10), None)
-    coordinator = coordinator_of(algorithm, initial.initial(3), SITES, 3, tasks=40)
+    coordinator = coordinator_of(algorithm, initial.initial(3), SITES, 3, until=ob.Until(tasks=40))
     play = Play(algorithm, renumbered(learner, record), coordinator)
     for row in record.rows():
         if row.kind == "event":
@@ -213,7 +215,7 @@ def served(policy: Buffers, directory: Path, test: Any) -> Any:
 
         return await serve(
             composed("fedavg", policy), LogisticSpec(), TRAINING, directory, Network().listen,
-            terms=ServerOptions(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
+            options=ServerOptions(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
             linger=0.0,
         )  # fmt: skip
 

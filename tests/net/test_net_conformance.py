@@ -59,7 +59,9 @@ def test_a_coordinator_does_what_the_simulator_does(
     )
     rows = rows_of(run)
     there = next(row.seq for row in rows if row.name == "begin")
-    coordinator = coordinator_of(make(), learner.initial(SEED), max(1, there), SEED, tasks=TASKS)
+    coordinator = coordinator_of(
+        make(), learner.initial(SEED), max(1, there), SEED, until=ob.Until(tasks=TASKS)
+    )
     play = Play(make(), learner, coordinator)
     meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
     state = DurableStore.create(tmp_path / "d", meta, coordinator)
@@ -72,8 +74,8 @@ def test_a_coordinator_does_what_the_simulator_does(
     assert coordinator.stopped == run.stop_reason
     assert torch.equal(coordinator.tensors.model.values, run.model.values)
     assert torch.equal(coordinator.tensors.model.integers, run.model.integers)
-    assert coordinator.driver.bytes_down == run.summary.bytes_down
-    assert coordinator.driver.bytes_up == run.summary.bytes_up
+    assert coordinator.driver.engine.bytes_down == run.summary.bytes_down
+    assert coordinator.driver.engine.bytes_up == run.summary.bytes_up
     assert not coordinator.rejected
     state.finish(coordinator, {})
     assert replay(ob.read_run(tmp_path / "d"), make()).difference is None

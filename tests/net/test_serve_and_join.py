@@ -30,7 +30,7 @@ from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
-TERMS = ServerOptions(clients=SITES, tasks=40, lease=20.0, evaluate_versions=1)
+TERMS = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
 
 
 @pytest.fixture(autouse=True)
@@ -60,7 +60,7 @@ async def federation(
     server = asyncio.create_task(
         serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-            terms=terms, test=test, seed=3, started=started,
+            options=terms, test=test, seed=3, started=started,
         )
     )  # fmt: skip
     sites = [
@@ -151,7 +151,7 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
             server = asyncio.create_task(
                 serve(
                     algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-                    terms=TERMS, test=test, seed=3, started=services.append,
+                    options=TERMS, test=test, seed=3, started=services.append,
                 )
             )  # fmt: skip
             while life < 2 and not (services and services[0].snapshot().arrived >= 12 * (life + 1)):
@@ -184,7 +184,7 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
             server = asyncio.create_task(
                 serve(
                     algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                    terms=TERMS, test=test, seed=3, checkpoint_seconds=0.05, linger=0.3,
+                    options=TERMS, test=test, seed=3, checkpoint_seconds=0.05, linger=0.3,
                     started=services.append,
                 )
             )  # fmt: skip
@@ -244,7 +244,8 @@ def test_no_update_is_acknowledged_before_it_is_committed(
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", listen,
-                terms=ServerOptions(clients=2, tasks=10, lease=20.0), test=digits[1], seed=3,
+                options=ServerOptions(clients=2, lease=20.0, until=ob.Until(tasks=10)),
+                test=digits[1], seed=3,
             )
         )  # fmt: skip
         sites = [asyncio.create_task(join(network.connect(f"site-{i}"), digits[0][i])) for i in range(2)]
@@ -271,9 +272,9 @@ def test_while_a_batch_is_written_the_next_is_heard(
         rows = [row for outcome in outcomes for row in outcome.rows]
         if 0 < sum(row.name == "arrived" for row in rows) < SITES and len(heard) < 3:
             driver, until = services[0]._coordinator.driver, monotonic() + 30
-            while driver.rows == rows[-1].seq + 1 and monotonic() < until:
+            while driver.engine.rows == rows[-1].seq + 1 and monotonic() < until:
                 sleep(0.001)
-            heard.append(driver.rows > rows[-1].seq + 1)
+            heard.append(driver.engine.rows > rows[-1].seq + 1)
         commit(state, *outcomes)
 
     monkeypatch.setattr(DurableStore, "commit", slowly)
@@ -296,7 +297,7 @@ def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
     commit = DurableStore.commit
     monkeypatch.setattr(DurableStore, "commit", full)
     data, test = digits
-    terms = ServerOptions(clients=1, tasks=10, lease=1e6)
+    terms = ServerOptions(clients=1, lease=1e6, until=ob.Until(tasks=10))
     run = federation(ob.fedasync(steps=3), (data[:1], test), Network(), tmp_path / "run", terms)
     with pytest.raises(RunError, match="the disk is full"):
         asyncio.run(asyncio.wait_for(run, 60))
@@ -312,7 +313,9 @@ def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_
         raise RunError("the disk is full")
 
     algorithm = ob.fedasync(steps=3)
-    terms = ServerOptions(clients=SITES, accuracy=0.4, evaluate_versions=1, lease=20.0)
+    terms = ServerOptions(
+        clients=SITES, lease=20.0, until=ob.Until(accuracy=0.4), evaluate=ob.Every(versions=1)
+    )
     with monkeypatch.context() as broken:
         broken.setattr(DurableStore, "finish", fails)
         with pytest.raises(RunError, match="the disk is full"):
@@ -350,7 +353,7 @@ def test_a_site_whose_disk_is_full_goes_on(
 def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
-    terms = ServerOptions(clients=SITES, tasks=20, lease=20.0)
+    terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=20))
     algorithm = ob.fedasync(steps=3)
     asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
     record = check_run(tmp_path / "run", algorithm)
@@ -369,7 +372,8 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                terms=ServerOptions(clients=2, tasks=20, lease=20.0, setbacks=1), test=test, seed=3,
+                options=ServerOptions(clients=2, lease=20.0, setbacks=1, until=ob.Until(tasks=20)),
+                test=test, seed=3,
             )
         )  # fmt: skip
         good = asyncio.create_task(join(network.connect("good"), data[1]))
@@ -430,7 +434,7 @@ def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
         server = asyncio.create_task(
             serve(
                 ob.fedavg(steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                terms=ServerOptions(clients=2), test=test,
+                options=ServerOptions(clients=2), test=test,
             )
         )  # fmt: skip
         await asyncio.sleep(0)
@@ -456,7 +460,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match="sample_shape and classes"):
         asyncio.run(attempt())
     with pytest.raises(ob.UsageError, match="needs evaluations"):
-        asyncio.run(attempt(terms=ServerOptions(accuracy=0.5), **shape))
+        asyncio.run(attempt(options=ServerOptions(until=ob.Until(accuracy=0.5)), **shape))
     with pytest.raises(ob.UsageError, match="3 clients cannot train at the same time"):
         asyncio.run(attempt(algorithm=ob.fedbuff(steps=1, concurrency=3), **shape))
     assert not list(tmp_path.glob("*.db"))
@@ -476,7 +480,7 @@ def test_a_task_that_fails_at_its_site_is_lost_and_the_run_goes_on(
 
     monkeypatch.setattr(TrainingTask, "run", fails)
     algorithm = ob.fedasync(steps=3)
-    terms = ServerOptions(clients=SITES, tasks=40, lease=20.0)
+    terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=40))
     asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     lost = [row for row in rows if row.name == "lost"]
@@ -503,7 +507,8 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
     async def served(tasks: int) -> str | None:
         return await serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-            terms=ServerOptions(tasks=tasks, lease=20.0), test=test, seed=3, started=services.append,
+            options=ServerOptions(lease=20.0, until=ob.Until(tasks=tasks)),
+            test=test, seed=3, started=services.append,
         )  # fmt: skip
 
     async def lives() -> int:

@@ -13,14 +13,14 @@ def test_by_the_clock_each_moment_comes_once_and_not_at_the_limit():
     assert list(made.due(0.0, 4.0)) == [0.0, 2.0]
     assert list(made.due(4.0, 4.0)) == []
     assert list(made.due(4.0, 4.5)) == [4.0]
-    assert not made.after(2)
+    assert not made.every.after(2)
 
 
 def test_by_versions_the_initial_one_is_measured_and_the_last_not_twice():
     made = Evaluations(Every(versions=3))
     assert made.first
     assert list(made.due(0.0, 100.0)) == []
-    assert [made.after(version) for version in (1, 2, 3)] == [False, False, True]
+    assert [made.every.after(version) for version in (1, 2, 3)] == [False, False, True]
     row = made.enter(1.5, 3, 7, 80, 90, {"loss": 0.5, "accuracy": 0.25, "norm": 2.0})
     assert tuple(row) == (0, 1.5, 3, 7, 80, 90, 0.5, 0.25, {"norm": 2.0})
     assert not made.last(1.5, 3)

@@ -30,7 +30,11 @@ def main(grid: Grid, context: Context) -> None:
         LogisticSpec(),
         ob.Training(lr=0.1, batch_size=20),
         Path(str(config["offbeat-state"])),
-        terms=ServerOptions(clients=int(config["clients"]), tasks=int(config["tasks"]), evaluate_versions=1),
+        options=ServerOptions(
+            clients=int(config["clients"]),
+            until=ob.Until(tasks=int(config["tasks"])),
+            evaluate=ob.Every(versions=1),
+        ),
         test=ob.load("digits", samples=400, test_samples=200).test,
         seed=3,
     )

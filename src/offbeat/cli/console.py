@@ -10,8 +10,8 @@ from rich.live import Live
 from rich.table import Table
 
 from offbeat.recipes.compare import RunProgress
+from offbeat.runs.summary import Summary
 from offbeat.sim.progress import Progress
-from offbeat.sim.result import Summary
 
 PLAIN_SECONDS = 10.0
 

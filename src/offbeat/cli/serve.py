@@ -89,7 +89,7 @@ def serve(
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
-    terms = _terms(loaded, sites, lease, norm_bound)
+    options = _options(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -143,7 +143,7 @@ def serve(
 
             return await serve_run(
                 algorithm, loaded.model, loaded.training, state, open_door,
-                terms=terms, seed=loaded.seed, test=source.test,
+                options=options, seed=loaded.seed, test=source.test,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
             )  # fmt: skip
@@ -159,13 +159,11 @@ def serve(
         out.print(f"the run has ended: {reason}; see it with: offbeat report {state}", markup=False)
 
 
-def _terms(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> ServerOptions:
-    until, every = recipe.until, recipe.evaluate
+def _options(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> ServerOptions:
     try:
         return ServerOptions(
             clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
-            seconds=until.seconds, versions=until.versions, tasks=until.tasks, accuracy=until.accuracy,
-            evaluate_versions=every.versions, evaluate_seconds=every.seconds,
+            until=recipe.until, evaluate=recipe.evaluate,
         )  # fmt: skip
     except ValidationError as error:
         option = str(most_relevant(error)["loc"][0])

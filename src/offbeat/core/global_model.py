@@ -1,6 +1,6 @@
 """The global model and the tensors around it: base versions in flight, held updates, memories.
 
-The server's books say what happens to which task; this class does it to the tensors. Versions are
+The server says what happens to which task; this class does it to the tensors. Versions are
 immutable and shared by all tasks that start from them, and a version is let go with the last task
 that needs it: memory grows with the versions in flight, not with the clients.
 """

@@ -1,4 +1,4 @@
-"""When a simulation ends, and when it looks at the global model."""
+"""When a run ends, and when its global model is evaluated."""
 
 from typing import Annotated
 
@@ -10,9 +10,14 @@ from offbeat.core.validation import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class Until:
-    """Stop at whichever comes first: virtual seconds, versions, client tasks, or a test accuracy.
+    """The limits of a run: it stops at whichever is reached first.
 
-    `tasks` counts updates that have arrived. `accuracy` is in (0, 1] and needs evaluations.
+    Args:
+        seconds: Seconds of the run's clock, above 0: virtual in a simulation, counted from the run's
+            beginning on a network. None means no limit, here and below.
+        versions: Versions of the global model, at least 1.
+        tasks: Updates that have arrived, at least 1.
+        accuracy: Accuracy on the test data, in (0, 1]; needs evaluations.
     """
 
     seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
@@ -22,16 +27,39 @@ class Until:
 
     @property
     def never(self) -> bool:
-        """Is there no limit at all?"""
+        """Whether there is no limit at all."""
         return (self.seconds, self.versions, self.tasks, self.accuracy) == (None, None, None, None)
+
+    def reached(self, version: int, tasks: int) -> str | None:
+        """The reason to stop at this version, after so many tasks; None means go on."""
+        if self.versions is not None and version >= self.versions:
+            return f"reached {self.versions} versions"
+        if self.tasks is not None and tasks >= self.tasks:
+            return f"reached {self.tasks} client tasks"
+        return None
+
+    def reached_accuracy(self, accuracy: float | None) -> str | None:
+        """The reason to stop after an evaluation; None means go on."""
+        if self.accuracy is None or accuracy is None or accuracy < self.accuracy:
+            return None
+        return f"reached accuracy {self.accuracy:g}"
+
+    @property
+    def out_of_time(self) -> str:
+        """The reason to stop when `seconds` have passed."""
+        return f"reached {self.seconds:g} seconds"
 
 
 @dataclass(frozen=True, config=STRICT)
 class Every:
-    """Evaluate the global model every so many virtual seconds, every so many versions, or both.
+    """How often the global model is evaluated.
 
-    With neither it is not evaluated at all; otherwise also at the start and at the end. Evaluating
+    With neither argument it is not evaluated at all; otherwise also at the start and at the end. Evaluating
     draws nothing from the run's random streams and changes nothing in it.
+
+    Args:
+        seconds: Seconds of the run's clock between two evaluations, above 0.
+        versions: Versions between two evaluations, at least 1.
     """
 
     seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
@@ -39,5 +67,9 @@ class Every:
 
     @property
     def never(self) -> bool:
-        """Is nothing evaluated?"""
+        """Whether nothing is evaluated."""
         return self.seconds is None and self.versions is None
+
+    def after(self, version: int) -> bool:
+        """Whether this new version is evaluated."""
+        return self.versions is not None and version % self.versions == 0

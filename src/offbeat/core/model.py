@@ -8,6 +8,7 @@ arithmetic on one vector, whatever the architecture.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from math import prod
 
 import msgspec
@@ -156,6 +157,10 @@ class Model(msgspec.Struct, frozen=True):
             e.name: v.to(getattr(torch, e.dtype)).clone()
             for e, v in self.layout.views(self.values, self.integers)
         }
+
+    def digest(self) -> str:
+        """SHA-256 of the values and the integers, in hexadecimal digits."""
+        return sha256(self.values.numpy().tobytes() + self.integers.numpy().tobytes()).hexdigest()
 
     def load_into(self, module: nn.Module) -> nn.Module:
         """Write this model into a module of the same layout; returns the module."""

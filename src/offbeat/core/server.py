@@ -3,16 +3,16 @@
 Theory of operation
 -------------------
 `Server.feed(now, event)` returns the commands to carry out, and that is all: no clock, no thread,
-no socket. The server keeps the books that every algorithm needs, so that no algorithm keeps them
+no socket. The server keeps the state that every algorithm needs, so that no algorithm keeps it
 wrongly: who is here and idle, which tasks run, which updates are held, the version number, the
-staleness of each arrival. It lets the schedule react to the event, checks each command against the
-books and stamps it.
+staleness of each arrival. It lets the schedule react to the event, checks each command against its
+state and stamps it.
 
 A task's life is dispatched → (arrived → aggregated | dropped) | lost. The server refuses a command
 that would end a task twice, train a busy client or aggregate what has not arrived. Staleness is the
 number of versions published since the task's base, taken when the update arrives.
 
-Every command takes effect on the books before the schedule's next line runs. So a schedule that
+Every command takes effect on this state before the schedule's next line runs. So a schedule that
 yields `Aggregate` and then `Train` trains from the new version.
 """
 
@@ -73,7 +73,7 @@ class Server:
         self.dispatched = 0
         self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
         self.sent = 0  # models sent in mid-task
-        self.subject: Task | None = None  # the task the event at hand is about
+        self.current_task: Task | None = None  # the task the event at hand is about
         self._seed = seed
         self._generators: dict[Purpose, np.random.Generator] = {}
         self._asking: TaskId | None = None  # the task the event at hand asks a fresh model for
@@ -88,8 +88,8 @@ class Server:
 
     def task(self, task: TaskId) -> Task:
         """A held task, or the one the event at hand is about."""
-        if self.subject is not None and self.subject.id == task:
-            return self.subject
+        if self.current_task is not None and self.current_task.id == task:
+            return self.current_task
         if task in self.held:
             return self.held[task]
         raise AlgorithmError(f"task {task} is not held")
@@ -123,8 +123,8 @@ class Server:
                     break
         return commands
 
-    def gather(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
-        """Clients 0 … n − 1 are there from the start: what a `Joined` of each would do, before `Begin`."""
+    def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
+        """Let clients 0 … n − 1 join before `Begin`, as a `Joined` of each would."""
         if self.begun:
             raise AlgorithmError("the run has begun: clients can only join one by one")
         if min(samples) < 1 or min(steps_per_epoch) < 1:
@@ -132,11 +132,11 @@ class Server:
                 _check_samples(client, *own)
         self.fleet.fill(samples, steps_per_epoch, labels)
 
-    # ---- the books: events ----
+    # ---- events ----
 
     def _admit(self, event: Event) -> Event:
-        """Enter an event into the books, before the schedule sees it."""
-        self.subject = self._asking = None
+        """Take note of an event, before the schedule sees it."""
+        self.current_task = self._asking = None
         match event:
             case Arrived():
                 if event.steps < 1:
@@ -154,7 +154,7 @@ class Server:
                 self.held[task.id] = task
                 self.counts["arrived"] += 1
             case WantsModel():
-                self.subject = self._in_training(event.client, event.task)
+                self.current_task = self._in_training(event.client, event.task)
                 self._asking = event.task
             case Ready():
                 self._ready(event)
@@ -189,19 +189,19 @@ class Server:
         if not task.hold or task.ready:
             raise AlgorithmError(f"task {event.task} is ready, but is not one to be held")
         task.steps, task.ready = event.steps, True
-        self.subject = task
+        self.current_task = task
 
     def _finish(self, task: Task) -> None:
         del self.tasks[task.client]
         self.fleet.set_idle(task.client)
-        self.subject = task
+        self.current_task = task
 
     def _leave(self, event: Left) -> Left:
         task = self.tasks.pop(event.client, None)
         self.fleet.remove(event.client)
         if task is None:
             return event
-        self.subject = self.lost[event.client] = task
+        self.current_task = self.lost[event.client] = task
         self.counts["lost"] += 1
         return Left(event.client, task.id, event.reason)
 
@@ -219,7 +219,7 @@ class Server:
             self.tasks = dict(sorted(self.tasks.items(), key=lambda own: own[1].id))  # oldest first
             self.fleet.set_busy(client)
 
-    # ---- the books: commands ----
+    # ---- commands ----
 
     def _train(self, command: Train) -> Train:
         client = command.client
@@ -339,4 +339,4 @@ _ENACT: dict[type, Callable[..., Command]] = {
     CancelTimer: Server._cancel_timer,
     Stop: Server._stop,
 }
-"""By its kind, how a command is checked, entered into the books, and stamped."""
+"""By its kind, how a command is checked, takes effect, and is stamped."""

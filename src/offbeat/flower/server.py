@@ -31,7 +31,7 @@ def serve(
     training: Training,
     state: str | Path,
     *,
-    terms: ServerOptions | None = None,
+    options: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
@@ -53,15 +53,15 @@ def serve(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
-    terms = terms or ServerOptions()
-    plan = plan_of(algorithm, model, training, seed, terms, sample_shape, classes, test)
+    options = options or ServerOptions()
+    plan = plan_of(algorithm, model, training, seed, options, sample_shape, classes, test)
     if (reason := ended(Path(state), plan)) is not None:
         return reason
     learner = evaluating_learner(plan, test)
     evaluate, complete = make_evaluator(algorithm, learner, plan, test is not None)
     coordinator, opened, _ = open_run(
         algorithm, learner, plan, Path(state),
-        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
+        options=options, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
     )  # fmt: skip
     reason = Federation(grid, coordinator, opened, evaluate, pace or Polling()).run()
     log.info("the run has ended: %s", reason)
@@ -74,7 +74,7 @@ def server_app(
     training: Training,
     state: str | Path,
     *,
-    terms: ServerOptions | None = None,
+    options: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
@@ -91,7 +91,7 @@ def server_app(
         directory = Path(str(context.run_config.get("offbeat-state", state)))
         serve(
             grid, algorithm, model, training, directory,
-            terms=terms, seed=seed, sample_shape=sample_shape, classes=classes,
+            options=options, seed=seed, sample_shape=sample_shape, classes=classes,
             test=test() if test is not None else None, label=label, pace=pace,
         )  # fmt: skip
 

@@ -7,15 +7,12 @@ everywhere, what comes of a reply is durable before anybody hears of it.
 import logging
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
-from offbeat.core.events import Metrics
-from offbeat.core.model import Model
 from offbeat.flower.nodes import Node
 from offbeat.flower.serialization import TO_SERVER, decode, encode
 from offbeat.net.messages import (
@@ -30,8 +27,8 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
-from offbeat.net.server.effects import Effects, Evaluation
-from offbeat.net.server.summary import summarise
+from offbeat.net.server.effects import Effects
+from offbeat.net.server.evaluator import Evaluate, Evaluator
 from offbeat.net.server.validation import InvalidUpdateError
 
 NODE_UNAVAILABLE = 5  # Flower's code for a node that has been silent for too long
@@ -74,7 +71,7 @@ class Federation:
         grid: Grid,
         coordinator: Coordinator,
         state: DurableStore,
-        evaluate: Callable[[Model], Metrics] | None,
+        evaluate: Evaluate | None,
         pace: Polling,
         now: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
@@ -84,7 +81,7 @@ class Federation:
         self._offset = coordinator.now - now()
         self._looked = -float("inf")
         self._nodes: dict[str, Node] = {}
-        self._measuring = _Measuring(coordinator, evaluate)
+        self._evaluator = Evaluator(evaluate)
 
     def run(self) -> str:
         """Serve until the run ends; returns why. Raises `RunError` where its directory cannot be written."""
@@ -100,7 +97,7 @@ class Federation:
             self._state.abandon("failed" if isinstance(error, Exception) else "interrupted")
             raise
         finally:
-            self._measuring.close()
+            self._evaluator.close()
 
     def _time(self) -> float:
         """Seconds of the run's clock."""
@@ -218,7 +215,7 @@ class Federation:
         if kind == QUERY:
             content: RecordDict = encode(head)
         else:
-            content = encode({**head, "client": c.books.sites[node.name].client}, node.waiting)
+            content = encode({**head, "client": c.registry.sites[node.name].client}, node.waiting)
         return Message(content, node.id, kind, ttl=self._pace.task)
 
     # ---- what comes of it ----
@@ -226,13 +223,15 @@ class Federation:
     def _settle(self) -> None:
         """Let time pass; make durable what has come of all this, and send it."""
         coordinator = self._coordinator
-        self._measuring.collect()
+        for evaluation, metrics in self._evaluator.collect():
+            coordinator.evaluated(evaluation, metrics)
         coordinator.tick(self._time())
         outcome = coordinator.take()
         if outcome.durable:
             self._state.commit(outcome)
         self._queue(outcome)
-        self._measuring.due(outcome)
+        if outcome.evaluations:
+            self._evaluator.request(outcome.evaluations[-1])
         now = self._time()
         ready = [n for n in self._nodes.values() if n.ready() and now >= n.not_before]
         self._push([(node, self._letter(node, TRAIN)) for node in ready])
@@ -255,48 +254,8 @@ class Federation:
     def _finish(self) -> str:
         coordinator = self._coordinator
         reason = coordinator.stopped or ""
-        self._measuring.last()
+        for evaluation, metrics in self._evaluator.finish(coordinator.last_evaluation()):
+            coordinator.evaluated(evaluation, metrics)
         self._state.commit(coordinator.take())
-        self._state.finish(coordinator, summarise(coordinator))
+        self._state.finish(coordinator, coordinator.summary())
         return reason
-
-
-class _Measuring:
-    """Evaluates versions in a thread, one at a time, the newest first."""
-
-    def __init__(self, coordinator: Coordinator, evaluate: Callable[[Model], Metrics] | None) -> None:
-        self._coordinator, self._evaluate = coordinator, evaluate
-        self._thread = ThreadPoolExecutor(1, "offbeat-evaluation")
-        self._running: tuple[Evaluation, Future[Metrics]] | None = None
-        self._next: Evaluation | None = None
-        self._version = -1
-
-    def due(self, outcome: Effects) -> None:
-        """These are to be evaluated."""
-        if outcome.evaluations and self._evaluate is not None:
-            self._next = outcome.evaluations[-1]
-        if self._running is None and self._next is not None and self._evaluate is not None:
-            self._running = self._next, self._thread.submit(self._evaluate, self._next.model)
-            self._next = None
-
-    def collect(self) -> None:
-        """Hand over what has been measured. Raises what the evaluation raised."""
-        if self._running is not None and self._running[1].done():
-            (evaluation, found), self._running = self._running, None
-            self._version = evaluation.version
-            self._coordinator.evaluated(evaluation, found.result())
-
-    def last(self) -> None:
-        """Measure the version the run ends with, if versions are measured at all."""
-        coordinator, terms = self._coordinator, self._coordinator.terms
-        if self._running is not None:
-            self._running[1].exception()  # wait for it
-            self.collect()
-        every = terms.evaluate_versions or terms.evaluate_seconds
-        if self._evaluate is not None and every and self._version != coordinator.server.version:
-            evaluation = coordinator.evaluation()
-            coordinator.evaluated(evaluation, self._evaluate(evaluation.model))
-
-    def close(self) -> None:
-        """No more."""
-        self._thread.shutdown(wait=True)

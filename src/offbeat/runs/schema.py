@@ -51,3 +51,9 @@ class Metric(NamedTuple):
     loss: float | None
     accuracy: float | None
     data: dict[str, Any] | None = None
+
+    @property
+    def found(self) -> dict[str, Any]:
+        """What the evaluation found: "loss" and "accuracy" where there are any, and further metrics."""
+        named = {"loss": self.loss, "accuracy": self.accuracy}
+        return {name: value for name, value in named.items() if value is not None} | (self.data or {})

@@ -1,4 +1,4 @@
-"""What a simulation tells whoever watches it."""
+"""Progress of a simulation, for whoever watches it."""
 
 import time
 from collections.abc import Callable
@@ -9,9 +9,17 @@ from offbeat.sim.simulation import Simulation
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a run is: virtual `seconds`, counts, and real `wall` seconds since this process began it.
+    """Where a run is.
 
-    `done` is the share of the way to the nearest limit, in [0, 1]; None when there is no telling.
+    Attributes:
+        seconds: Virtual seconds.
+        version: Version of the global model.
+        tasks: Updates that have arrived.
+        accuracy: Accuracy of the last evaluation, in [0, 1].
+        mean_staleness: Mean staleness of the updates that arrived, in versions.
+        tasks_per_second: Tasks per real second since this process started or resumed the run.
+        wall: Real seconds since then.
+        done: Share of the way to the nearest limit, in [0, 1]; None means that no limit tells.
     """
 
     seconds: float
@@ -53,15 +61,15 @@ class ProgressMeter:
             seconds=s.now,
             version=s.server.version,
             tasks=arrived,
-            accuracy=s.evaluations.last_metrics.get("accuracy"),
-            mean_staleness=s.staleness_sum / max(arrived, 1),
+            accuracy=s.evaluations.log.last_metrics.get("accuracy"),
+            mean_staleness=s.engine.staleness_sum / max(arrived, 1),
             tasks_per_second=(arrived - self._tasks) / max(wall, 1e-9),
             wall=wall,
             done=resumed,
         )
 
     def _share(self) -> float | None:
-        s, until = self._simulation, self._simulation.until
+        s, until = self._simulation, self._simulation.engine.until
         shares = [
             now / limit
             for now, limit in (

@@ -1,19 +1,25 @@
-"""Replay: recorded events into a fresh state machine, which must give the recorded commands."""
+"""Replay of a record: its events into a new engine, which must give its commands."""
 
-from collections.abc import Iterator
+from collections import Counter
 from dataclasses import dataclass
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.commands import Aggregate
+from offbeat.core.engine import Engine
 from offbeat.core.errors import OffbeatError
-from offbeat.core.journal import Row, command_row, event_of, event_row
-from offbeat.core.server import Server
+from offbeat.core.journal import Row, event_of
+from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.runs.record import RunRecord
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How a replay went: what was compared, and the first difference, if any, as one line."""
+    """The outcome of a replay.
+
+    Attributes:
+        events: Events that were compared.
+        commands: Commands that were compared.
+        difference: The first difference in one line; None means there is none.
+    """
 
     events: int
     commands: int
@@ -21,41 +27,34 @@ class Replay:
 
 
 def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
-    """Feed a run's events to the algorithm's state machine; no model is involved."""
-    server = Server(algorithm.schedule, record.seed)
-    recorded = record.rows()
-    events = commands = 0
-    row = next(recorded, None)
-    while row is not None:
+    """Apply a run's events to the algorithm's state machine; no model is involved.
+
+    Args:
+        record: The run.
+        algorithm: The algorithm it was made with.
+    """
+    journal, compared = RecordedJournal(record.rows()), Counter[str]()
+
+    def compare(row: Row) -> None:
+        compared[row.kind] += 1
+        journal.check(row)
+
+    difference = None
+    engine = Engine(algorithm.schedule, record.seed, compare)
+    while difference is None and (row := journal.peek()) is not None:
         if row.kind != "event":
-            return Replay(
-                events, commands, f"row {row.seq}: {_show(row)} is recorded, but nothing commands it"
-            )
+            difference = f"row {row.seq}: {_show(row)} is recorded, but nothing commands it"
+            break
+        engine.rows = row.seq
         try:
-            reaction = list(_react(server, row))
+            engine.apply(row.t, event_of(row))
+        except ReplayError as error:
+            given, recorded = error.given or row, error.recorded
+            found = "the journal ends" if recorded is None else f"the journal has {_show(recorded)}"
+            difference = f"row {given.seq}: the replay gives {_show(given)}, {found}"
         except OffbeatError as error:
-            return Replay(events, commands, f"row {row.seq}: {_show(row)} is recorded, but {error}")
-        for given in reaction:
-            if given.kind == "event":
-                events += 1
-            else:
-                commands += 1
-            if row is None or given != row:
-                found = "the journal ends" if row is None else f"the journal has {_show(row)}"
-                return Replay(events, commands, f"row {given.seq}: the replay gives {_show(given)}, {found}")
-            row = next(recorded, None)
-    return Replay(events, commands, None)
-
-
-def _react(server: Server, row: Row) -> Iterator[Row]:
-    """The rows that the event of `row` makes."""
-    event = event_of(row)
-    version = server.version
-    commands = server.feed(row.t, event)
-    yield event_row(row.seq, row.t, event, version, server.subject)
-    for offset, command in enumerate(commands, 1):
-        version = command.version if isinstance(command, Aggregate) else version
-        yield command_row(row.seq + offset, row.t, command, version)
+            difference = f"row {row.seq}: {_show(row)} is recorded, but {error}"
+    return Replay(compared["event"], compared["command"], difference)
 
 
 def _show(row: Row) -> str:

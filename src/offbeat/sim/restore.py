@@ -1,9 +1,9 @@
-"""Bringing an interrupted run back: its history from the journal, its tensors from the checkpoint."""
+"""Resuming an interrupted run: its history from the journal, its tensors from the checkpoint."""
 
 from pathlib import Path
 
-from offbeat.core.errors import RunError
 from offbeat.core.model import Layout, Model
+from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.runs.files import read_tensors
 from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.restore import restore_model
@@ -13,33 +13,34 @@ from offbeat.sim.simulation import Simulation
 
 
 def recorded_past(record: RunRecord) -> ReplayBackend:
-    """The journal and the evaluations of a run, to go through again."""
-    return ReplayBackend(record.rows(), record.evaluations())
+    """The journal and the evaluations of a run, to be repeated."""
+    return ReplayBackend(RecordedJournal(record.rows()), record.evaluations())
 
 
-def catch_up(simulation: Simulation, checkpoint: Checkpoint) -> None:
-    """Let everything up to the checkpoint happen again, without training.
+def repeat(simulation: Simulation, checkpoint: Checkpoint) -> None:
+    """Repeat everything up to the checkpoint, without training.
 
-    Raises `RunError` at the first row that is not the recorded one.
+    Raises:
+        ReplayError: At the first row that is not the recorded one.
     """
     simulation.start()
-    while simulation.rows < checkpoint.journal and simulation.stop_reason is None:
+    while simulation.engine.rows < checkpoint.journal and simulation.stop_reason is None:
         simulation.step()
-    if (simulation.rows, simulation.evaluations.count) != (checkpoint.journal, checkpoint.metrics):
-        raise RunError(
-            f"the run cannot be brought back: it now has {simulation.rows} journal rows and "
-            f"{simulation.evaluations.count} evaluations where its checkpoint has {checkpoint.journal} and "
-            f"{checkpoint.metrics}. Use the version of Offbeat and the configuration it was started with"
+    rows, evaluations = simulation.engine.rows, simulation.evaluations.log.count
+    if (rows, evaluations) != (checkpoint.journal, checkpoint.metrics):
+        raise ReplayError(
+            f"it now has {rows} journal rows and {evaluations} evaluations where its checkpoint has "
+            f"{checkpoint.journal} and {checkpoint.metrics}"
         )
 
 
 def restore_tensors(
-    work: LiveBackend, simulation: Simulation, directory: Path, checkpoint: Checkpoint
+    backend: LiveBackend, simulation: Simulation, directory: Path, checkpoint: Checkpoint
 ) -> None:
-    """Put the checkpoint's tensors back, and submit the tasks in training again."""
-    restore_model(work.tensors, simulation.server, directory, checkpoint)
-    work.clients.restore(checkpoint.clients, checkpoint.client_bytes)
-    simulation.submit_all(work)
+    """Restore the checkpoint's tensors, and submit the tasks in training again."""
+    restore_model(backend.tensors, simulation.server, directory, checkpoint)
+    backend.clients.restore(checkpoint.clients, checkpoint.client_bytes)
+    simulation.submit_all(backend)
 
 
 def final_model(record: RunRecord, layout: Layout) -> Model:

@@ -1,4 +1,4 @@
-"""What a simulation gives back."""
+"""The result of a simulation."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,35 +11,7 @@ from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model
 from offbeat.runs.record import flat
 from offbeat.runs.schema import Metric
-
-
-@dataclass(frozen=True)
-class Summary:
-    """A run in numbers.
-
-    `seconds` of virtual time; `tasks` counts updates that arrived; `dispatched` = aggregated +
-    dropped + lost + `held` (arrived, waiting) + `running`. `accuracy` is the last evaluation's,
-    `best_accuracy` the highest. At the end clients keep `client_state_bytes` from task to task, and the
-    aggregator and the server steps `server_state_bytes`, a vector that travels with the model included.
-    """
-
-    seconds: float
-    versions: int
-    tasks: int
-    dispatched: int
-    aggregated: int
-    dropped: int
-    lost: int
-    held: int
-    running: int
-    mean_staleness: float
-    bytes_up: int
-    bytes_down: int
-    accuracy: float | None
-    best_accuracy: float | None
-    loss: float | None
-    client_state_bytes: int = 0
-    server_state_bytes: int = 0
+from offbeat.runs.summary import Summary
 
 
 class RunRows(Protocol):
@@ -54,10 +26,16 @@ class RunRows(Protocol):
 
 @dataclass(frozen=True)
 class Run:
-    """A finished simulation: its journal, its evaluations, its final model.
+    """A finished simulation.
 
-    `path` is its directory, if it has one; the journal of such a run is read when it is asked for. What a
-    `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`.
+    What a `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`.
+
+    Attributes:
+        model: The final model.
+        summary: The run in numbers.
+        stop_reason: Why it ended.
+        rows: Where its journal and its evaluations are read from.
+        path: Its directory, if it has one; the journal of such a run is read when it is asked for.
     """
 
     model: Model

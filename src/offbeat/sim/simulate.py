@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
+from offbeat.runs.summary import Summary, summary_of
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.base import Executor
 from offbeat.sim.executors.batched import Batched, BatchTraining
@@ -34,10 +34,11 @@ from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.executors.ray.pool import RayPool
 from offbeat.sim.progress import ProgressMeter, Watcher
-from offbeat.sim.restore import catch_up, final_model, recorded_past, restore_tensors
-from offbeat.sim.result import MemoryRecorder, Run, Summary
+from offbeat.sim.restore import final_model, recorded_past, repeat, restore_tensors
+from offbeat.sim.result import MemoryRecorder, Run
 from offbeat.sim.signals import deferred_interrupts
 from offbeat.sim.simulation import Simulation
+from offbeat.vectors.heap import HeapTrimmer
 from offbeat.version import __version__
 from offbeat.world.population import Population
 from offbeat.world.world import World
@@ -63,20 +64,36 @@ def simulate(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
 ) -> Run:
-    """Run an algorithm in virtual time and return the finished run.
+    """Run an algorithm in virtual time.
 
-    Without a `learner` nothing is trained: the run shows what the schedule does. `workers` > 0 trains on
-    that many single-threaded processes, the executor `OnRay` on a Ray cluster; results do not depend on it.
-    The executor `Batched` trains many clients together; its results differ in the last bits.
-    With `out` the run is written to that directory and can be resumed from its last checkpoint, one at least
-    every `checkpoint_seconds` of real time. `watch` is called about ten times a second. Of what clients keep
-    from task to task at most `client_memory` bytes stay in memory (none: all), the rest goes to files.
+    Args:
+        algorithm: The algorithm.
+        world: Speeds, networks and availability of the clients.
+        learner: Trains and evaluates. None means nothing is trained: the run shows what the schedule does.
+        seed: The run's seed, in [0, 2**63).
+        until: The run's limits.
+        evaluate: How often the global model is evaluated; None means never.
+        workers: Single-threaded processes that train; 0 trains in this process. Results do not depend on it.
+        executor: `OnRay` trains on a Ray cluster, with the same results; `Batched` trains many clients
+            together, and its results differ in the last bits. None means `workers` decides.
+        out: Directory to write the run to, from which it can be resumed. None means it stays in memory.
+        label: What the run is called in tables and pictures; None means the algorithm's name.
+        recipe: The recipe the run is made from, written to its directory.
+        watch: Called with the progress about ten times a second.
+        checkpoint_seconds: Real seconds between two checkpoints, at most.
+        client_memory: Bytes in memory of what clients keep from task to task; the rest goes to files. None
+            means all of it stays in memory.
 
-    Raises `UsageError` for what cannot be run as asked, `RunError` for a run that fails.
+    Returns:
+        The finished run.
+
+    Raises:
+        UsageError: What is asked cannot be run.
+        RunError: The run fails.
     """
     seed = check_seed(seed)
     check_memory(client_memory)
-    learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
+    learner, population = _population(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
     complete = finalizer(algorithm.buffers, learner, initial, seed)
     recorder = MemoryRecorder()
@@ -89,16 +106,18 @@ def simulate(
     ):
         if out is not None:
             meta = _meta(algorithm, learner, seed, label, recipe)
-            meta |= {"initial": _digest(initial), "batched": isinstance(executor, Batched)}
+            meta |= {"initial": initial.digest(), "batched": isinstance(executor, Batched)}
             store = RunStore.create(Path(out), meta, _client_rows(learner))
         clients = ClientStates(store.directory if store else None, client_memory)
-        work = LiveBackend(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
+        backend = LiveBackend(
+            GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete
+        )
         simulation = Simulation(
-            algorithm, population, learner, work.tensors.model.layout.nbytes,
-            seed=seed, until=until, every=evaluate or Every(), work=work, recorder=store or recorder,
+            algorithm, population, learner, backend.tensors.model.layout.nbytes,
+            seed=seed, until=until, every=evaluate or Every(), backend=backend, recorder=store or recorder,
         )  # fmt: skip
-        model = _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=True)
-    return _result(simulation, work, model, recorder, store)
+        model = _run_loop(simulation, backend, store, watch, checkpoint_seconds, interrupted, fresh=True)
+    return _result(simulation, backend, model, recorder, store)
 
 
 def resume(
@@ -115,28 +134,49 @@ def resume(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
 ) -> Run:
-    """Go on with a run that was interrupted, from its last checkpoint, given what it was started with.
+    """Resume an interrupted run from its last checkpoint, given what it was started with.
 
-    It ends bit-identical to a run that was never interrupted. A run that has finished is returned as
-    it is. Raises `RunError` if what is given does not repeat the run's journal, or if one of the two trains
-    with the executor `Batched` and the other does not.
+    It ends bit-identical to a run that was never interrupted.
+
+    Args:
+        directory: The run's directory.
+        algorithm: As for `simulate`, and so are the arguments that follow.
+        world: Speeds, networks and availability of the clients.
+        learner: Trains and evaluates.
+        until: The run's limits.
+        evaluate: How often the global model is evaluated; None means never.
+        workers: Single-threaded processes that train.
+        executor: `Batched` if the run was started with it, else any other.
+        watch: Called with the progress about ten times a second.
+        checkpoint_seconds: Real seconds between two checkpoints, at most.
+        client_memory: Bytes in memory of what clients keep from task to task.
+
+    Returns:
+        The finished run; one that had finished before, as it is.
+
+    Raises:
+        UsageError: What is given is not what the run was started with.
+        RunError: What is given does not repeat the run's journal, or only one of the two trains with
+            `Batched`, or the run fails.
     """
     check_memory(client_memory)
     record = read_run(Path(directory))
     seed = record.seed
-    learner, population = _people(algorithm, world, learner, seed, until, evaluate or Every())
+    learner, population = _population(algorithm, world, learner, seed, until, evaluate or Every())
     initial = learner.initial(seed)
     if record.status == "finished":
         return _finished(record, initial.layout)
     complete = finalizer(algorithm.buffers, learner, initial, seed)
     _check_algorithm(record, algorithm)
     _check_executor(record, executor)
-    if record.meta["initial"] != _digest(initial):
+    if record.meta["initial"] != initial.digest():
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
     with _single_threaded(), _frozen(), _started(learner, algorithm, workers, executor) as trainer:
         store = RunStore.reopen(Path(directory))  # first: no other process may write from here on
         clients = ClientStates(store.directory, client_memory)
-        work = LiveBackend(GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete)
+        backend = LiveBackend(
+            GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete
+        )
         try:
             record = read_run(Path(directory))  # as whoever held the lock before left it
             if record.status == "finished":
@@ -145,28 +185,28 @@ def resume(
             past = recorded_past(record)
             checkpoint = record.checkpoint()
             simulation = Simulation(
-                algorithm, population, learner, work.tensors.model.layout.nbytes,
-                seed=seed, until=until, every=evaluate or Every(), work=past, recorder=past,
+                algorithm, population, learner, backend.tensors.model.layout.nbytes,
+                seed=seed, until=until, every=evaluate or Every(), backend=past, recorder=past,
             )  # fmt: skip
             if checkpoint is not None:
-                catch_up(simulation, checkpoint)
-                restore_tensors(work, simulation, Path(directory), checkpoint)
+                repeat(simulation, checkpoint)
+                restore_tensors(backend, simulation, Path(directory), checkpoint)
         except BaseException:
             store.close()
             raise
-        simulation.work, simulation.recorder = work, store
+        simulation.go_live(backend, store)
         del past  # and with it its reading of the journal, which would let the write-ahead log grow
         with deferred_interrupts() as interrupted:
             store.set_meta({"status": "running"})
             fresh = checkpoint is None
-            model = _to_the_end(simulation, work, store, watch, checkpoint_seconds, interrupted, fresh=fresh)
-    return _result(simulation, work, model, MemoryRecorder(), store)
+            model = _run_loop(simulation, backend, store, watch, checkpoint_seconds, interrupted, fresh=fresh)
+    return _result(simulation, backend, model, MemoryRecorder(), store)
 
 
 # ---- before ----
 
 
-def _people(
+def _population(
     algorithm: Algorithm, world: World, learner: Learner | None, seed: int, until: Until, every: Every
 ) -> tuple[Learner, Population]:
     """The learner and the population, where all agree on who there is."""
@@ -231,10 +271,6 @@ def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None
             f"{record.path} was started {before} executor batched, which rounds differently: it would "
             f"not end as it would have without the interruption; resume it with {allowed}"
         )
-
-
-def _digest(model: Model) -> str:
-    return sha256(model.values.numpy().tobytes() + model.integers.numpy().tobytes()).hexdigest()
 
 
 def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
@@ -311,9 +347,9 @@ def _frozen() -> Iterator[None]:
 # ---- during ----
 
 
-def _to_the_end(
+def _run_loop(
     simulation: Simulation,
-    work: LiveBackend,
+    backend: LiveBackend,
     store: RunStore | None,
     watch: Watcher | None,
     checkpoint_seconds: float,
@@ -322,7 +358,7 @@ def _to_the_end(
     fresh: bool,
 ) -> Model:
     """Step to the final model, with checkpoints; an interruption leaves one behind."""
-    pace = ProgressMeter(simulation)
+    meter, trimmer, version = ProgressMeter(simulation), HeapTrimmer(), backend.tensors.version
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
     try:
@@ -330,21 +366,24 @@ def _to_the_end(
             simulation.start()
         while simulation.stop_reason is None:
             simulation.step()
+            if backend.tensors.version != version:
+                version = backend.tensors.version
+                trimmer.after(backend.tensors.model.values.nbytes)
             now = time.monotonic()
             if watch and now - watched > WATCH_SECONDS:
-                watch(pace.progress())
+                watch(meter.progress())
                 watched = now
             if simulation.stop_reason is not None:
                 break  # what is left is to write the end
             if store and (now - saved > pause or interrupted()):
-                store.checkpoint(work.tensors, work.clients, simulation.now)
+                store.checkpoint(backend.tensors, backend.clients, simulation.now)
                 saved = time.monotonic()
                 pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
             if interrupted():
                 raise KeyboardInterrupt
         if watch:
-            watch(pace.progress())
-        return work.completed()
+            watch(meter.progress())
+        return backend.completed()
     except BaseException as error:
         if store:
             store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
@@ -355,9 +394,15 @@ def _to_the_end(
 
 
 def _result(
-    simulation: Simulation, work: LiveBackend, model: Model, recorder: MemoryRecorder, store: RunStore | None
+    simulation: Simulation,
+    backend: LiveBackend,
+    model: Model,
+    recorder: MemoryRecorder,
+    store: RunStore | None,
 ) -> Run:
-    reason, summary = simulation.stop_reason or "", summarise(simulation, work)
+    reason = simulation.stop_reason or ""
+    numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations.log)
+    summary = Summary(**numbers, client_state_bytes=backend.clients.nbytes)
     if store is None:
         return Run(model, summary, reason, recorder)
     try:
@@ -370,28 +415,3 @@ def _result(
 def _finished(record: RunRecord, layout: Layout) -> Run:
     model = final_model(record, layout)
     return Run(model, Summary(**record.meta["summary"]), record.stop_reason or "", record, record.path)
-
-
-def summarise(simulation: Simulation, work: LiveBackend) -> Summary:
-    """A run in numbers."""
-    server, metrics = simulation.server, simulation.evaluations.last_metrics
-    arrived = server.counts["arrived"]
-    return Summary(
-        seconds=simulation.now,
-        versions=server.version,
-        tasks=arrived,
-        dispatched=server.dispatched,
-        aggregated=server.counts["aggregated"],
-        dropped=server.counts["dropped"],
-        lost=server.counts["lost"],
-        held=len(server.held),
-        running=server.running,
-        mean_staleness=simulation.staleness_sum / arrived if arrived else 0.0,
-        bytes_up=simulation.bytes_up,
-        bytes_down=simulation.bytes_down,
-        accuracy=metrics.get("accuracy"),
-        best_accuracy=simulation.evaluations.best_accuracy,
-        loss=metrics.get("loss"),
-        client_state_bytes=work.clients.nbytes,
-        server_state_bytes=work.tensors.nbytes,
-    )

@@ -1,29 +1,18 @@
-"""One simulated run: the virtual clock, the queue, and the state machine between them.
+"""One simulated run: virtual clock, event queue, and the engine between them.
 
-The loop takes the next event, lets the executor finish the training it needs (if it is an arrival),
-feeds the server, writes the journal, and carries the commands out. Nothing waits for real time.
+The loop takes the next event from the queue. If it is an arrival, the loop waits for its training. Then it
+applies the event (`core.engine`) and carries the commands out. Nothing waits for real time.
 
-All that a simulation does follows from (algorithm, world, learner, seed). So a run is brought back
-after an interruption by letting it happen again from its journal, without training, up to the last
-checkpoint: see `work.Recorded`.
+All that a simulation does follows from (algorithm, world, learner, seed). So an interrupted run is resumed by
+repeating its events, without training, up to the last checkpoint: see `backend.ReplayBackend`.
 """
 
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.commands import (
-    Aggregate,
-    Command,
-    Discard,
-    Drop,
-    Measure,
-    Recall,
-    Send,
-    SetTimer,
-    Train,
-    Upload,
-)
+from offbeat.core.commands import Aggregate, Command, Discard, Measure, Recall, Send, SetTimer, Train, Upload
+from offbeat.core.engine import Engine
 from offbeat.core.errors import UsageError
 from offbeat.core.events import (
     Arrived,
@@ -40,12 +29,11 @@ from offbeat.core.events import (
     WantsModel,
 )
 from offbeat.core.features import Feature
-from offbeat.core.journal import Row, command_row, event_row, present_row
-from offbeat.core.learner import Learner, MergePoint
+from offbeat.core.journal import Row
+from offbeat.core.learner import Learner, LocalResult, MergePoint
 from offbeat.core.limits import Every, Until
-from offbeat.core.server import Server
 from offbeat.runs.schema import Metric
-from offbeat.sim.backend import TensorBackend
+from offbeat.sim.backend import Backend
 from offbeat.sim.evaluations import Evaluations
 from offbeat.sim.queue import EventQueue
 from offbeat.sim.task import SimulatedTask
@@ -53,7 +41,6 @@ from offbeat.world.population import Population
 
 _NEVER = float("inf")
 _OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
-_ENDS = (Arrived, Lost, Left)
 _TRAINED = (Ready, Arrived)
 
 
@@ -61,14 +48,17 @@ class Recorder(Protocol):
     """Where a simulation writes what happens."""
 
     def row(self, row: Row) -> None:
-        """A journal row."""
+        """Write a journal row."""
 
     def metric(self, metric: Metric) -> None:
-        """An evaluation."""
+        """Write an evaluation."""
 
 
 class Simulation:
-    """A run in virtual time; call `step` until `stop_reason` is set."""
+    """A run in virtual time: call `start`, then `step` until `stop_reason` is set.
+
+    `tasks` are those in training; `now` is in virtual seconds.
+    """
 
     def __init__(
         self,
@@ -80,45 +70,49 @@ class Simulation:
         seed: int,
         until: Until,
         every: Every,
-        work: TensorBackend,
+        backend: Backend,
         recorder: Recorder,
     ) -> None:
-        self.server = Server(algorithm.schedule, seed)
+        self.engine = Engine(algorithm.schedule, seed, recorder.row, backend.tensors, model_bytes, until)
+        self.server = self.engine.server
         self._labels = Feature.LABELS in algorithm.requires
         self._norms = Feature.NORMS in algorithm.requires
         self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.requires
-        self.work, self.recorder = work, recorder
-        self.until, self.evaluations = until, Evaluations(every)
+        self.evaluations = Evaluations(every)
         self.now = 0.0
-        self.rows = 0
         self.stop_reason: str | None = None
-        self.staleness_sum = 0
-        self.bits_up = 0
+        self.tasks: dict[TaskId, SimulatedTask] = {}
         self._measurements = 0
-        self.courses: dict[TaskId, SimulatedTask] = {}  # of the tasks in training
         self._population, self._learner = population, learner
-        self._model_bytes, self._model_bits, self._seed = model_bytes, 8 * model_bytes, seed
+        self._model_bits, self._seed = 8 * model_bytes, seed
         self._queue = EventQueue()
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
+        self._backend, self._recorder = backend, recorder
+
+    def go_live(self, backend: Backend, recorder: Recorder) -> None:
+        """From here on train with this backend and write to this recorder: what is recorded is repeated."""
+        self._backend, self._recorder = backend, recorder
+        self.engine.record, self.engine.tensors = recorder.row, backend.tensors
 
     def start(self) -> None:
-        """Let the clients in that are there at the start, and begin."""
+        """Let the clients join that are there at the start, and begin."""
         if self._population.always_there:
-            self._gather()
+            self._join_all()
         else:
             for client in range(self._learner.clients):
                 self._presence[client] = self._population.presence(client)
                 self._queue_presence(client)
             while self._queue and self._queue.time == 0.0:
-                self._happen(*self._queue.pop())
+                self._apply(*self._queue.pop())
         if self.evaluations.first:
             self._evaluate(0.0)
-        self._happen(0.0, Begin())
+        self._apply(0.0, Begin())
 
     def step(self) -> None:
-        """Let the next event happen, or stop."""
+        """Apply the next event, or stop."""
         time, event = self._next()
-        limit = self.until.seconds
+        until = self.engine.until
+        limit = until.seconds
         if event is not None and self.evaluations.by_time:
             for moment in self.evaluations.due(self.now, time if limit is None else min(time, limit)):
                 self._evaluate(moment)
@@ -128,26 +122,17 @@ class Simulation:
             self._end("nothing is left to happen: no client trains, no timer is set")
         elif limit is not None and time > limit:
             self.now = limit
-            self._end(f"reached {limit:g} seconds")
+            self._end(until.out_of_time)
         else:
-            self._happen(time, event)
-            self._check_limits()
+            self._apply(time, event)
+            if self.stop_reason is None and (reason := self.engine.stop_reason()) is not None:
+                self._end(reason)
 
-    def submit_all(self, work: TensorBackend) -> None:
+    def submit_all(self, backend: Backend) -> None:
         """Submit the tasks in training whose end is known, as they were when the run was saved."""
-        for course in self.courses.values():
-            if self._needed(course):
-                work.submit(course.local(self._seed), course.due[0] if course.due else self.now)
-
-    @property
-    def bytes_down(self) -> int:
-        """Bytes sent to clients: one model a task, and those they asked for."""
-        return (self.server.dispatched + self.server.sent) * self._model_bytes
-
-    @property
-    def bytes_up(self) -> int:
-        """Bytes sent by clients: one update a task that arrived, as its codec makes it."""
-        return self.bits_up // 8
+        for task in self.tasks.values():
+            if self._needed(task):
+                backend.submit(task.local(self._seed), task.due[0] if task.due else self.now)
 
     # ---- events ----
 
@@ -156,98 +141,87 @@ class Simulation:
         while self._queue:
             time, event = self._queue.pop()
             if isinstance(event, _OF_A_TASK):
-                course = self.courses.get(event.task)
-                if course is not None and course.due is not None and course.due[1] is event:
+                task = self.tasks.get(event.task)
+                if task is not None and task.due is not None and task.due[1] is event:
                     return time, event
             elif not isinstance(event, Timer) or self.server.timers.get(event.timer) == time:
                 return time, event
         return _NEVER, None
 
-    def _happen(self, time: float, event: Event) -> None:
-        """Feed one event, write it down, and carry out what the server commands.
+    def _apply(self, time: float, event: Event) -> None:
+        """Apply one event, and carry the commands out.
 
         Kinds are compared by `is`: a struct's class takes three times as long to say that something is none.
         """
         self.now = time
-        server, record = self.server, self.recorder.row
-        met = _MEET.get(type(event))
-        if met is not None:
-            event = met(self, event)
-        version = server.version
-        commands = server.feed(time, event)
-        subject = server.subject
-        record(event_row(self.rows, time, event, version, subject))
-        self.rows += 1
-        if subject is not None and isinstance(event, _ENDS):
-            if type(event) is Arrived:
-                self.staleness_sum += subject.staleness
-                self.bits_up += int(event.metrics.get("bits", self._model_bits))
-                self.work.hold(subject)
-            del self.courses[subject.id]
-        if type(event) is Left:
+        result: LocalResult | None = None
+        if type(event) is Arrived:
+            event, result = self._arrived(event)
+        elif type(event) is Ready:
+            event = self._ready(event)
+        commands = self.engine.apply(time, event, result)
+        if type(event) is Arrived:
+            del self.tasks[event.task]
+        elif type(event) is Lost:
+            self._lost(event.task)
+        elif type(event) is Left:
+            if (task := self.server.current_task) is not None:
+                self._lost(task.id)
             self._queue_presence(event.client)
         for command in commands:
-            carry_out = _CARRY_OUT.get(type(command))
-            if type(command) is Aggregate:
-                version = command.version
-            record(command_row(self.rows, time, command, version))
-            self.rows += 1
-            if carry_out is not None:
-                carry_out(self, command)
+            execute = _EXECUTE.get(type(command))
+            if execute is not None:
+                execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
 
+    def _arrived(self, event: Arrived) -> tuple[Arrived, LocalResult | None]:
+        """Wait for the training."""
+        upload = self.tasks[event.task].upload
+        metrics, result = self._backend.finish(event, upload[1] if upload else None)
+        return Arrived(event.client, event.task, event.steps, metrics), result
+
     def _ready(self, event: Ready) -> Ready:
-        """The update's length is told to schedules that choose by it."""
-        self.courses[event.task].due = None
-        metrics = self.work.prepare(event.task) if self._norms else {}
+        """Tell the update's length to schedules that choose by it."""
+        self.tasks[event.task].due = None
+        metrics = self._backend.prepare(event.task) if self._norms else {}
         return Ready(event.client, event.task, event.steps, metrics)
 
-    def _arrived(self, event: Arrived) -> Arrived:
-        """The training is waited for."""
-        upload = self.courses[event.task].upload
-        metrics = self.work.finish(event.task, upload[1] if upload else None)
-        return Arrived(event.client, event.task, event.steps, metrics)
-
-    def _lost(self, event: Lost) -> Lost:
-        self.work.lose(event.task)
-        return event
-
-    def _left(self, event: Left) -> Left:
-        running = self.server.tasks.get(event.client)
-        if running is not None:
-            self.work.lose(running.id)
-        return event
+    def _lost(self, task: TaskId) -> None:
+        """Free what a task holds that ends without an update: here no client brings one back."""
+        del self.tasks[task]
+        self.engine.lose(task)
+        self._backend.cancel(task)
 
     def _answer(self, event: WantsModel, commands: list[Command]) -> None:
         """A request has been answered, with a model or with none: the task goes on."""
         sent = next((c for c in commands if isinstance(c, Send)), None)
-        course = self.courses[event.task]
-        course.answer(MergePoint(event.steps, sent.version, sent.clock) if sent else None)
-        self._go_on(course)
+        task = self.tasks[event.task]
+        task.answer(MergePoint(event.steps, sent.version, sent.clock) if sent else None)
+        self._go_on(task)
 
-    def _go_on(self, course: SimulatedTask) -> None:
+    def _go_on(self, task: SimulatedTask) -> None:
         """Queue what happens next to a task; once its end is known, it can be trained."""
-        time, event = course.next()
+        time, event = task.next()
         if not time < _NEVER:  # nor nan
             raise UsageError(
-                f"a task of {course.steps} steps of client {course.command.client} would take "
-                f"{course.outcome.seconds(course.steps)} seconds: give the world smaller times per step, "
+                f"a task of {task.steps} steps of client {task.command.client} would take "
+                f"{task.outcome.seconds(task.steps)} seconds: give the world smaller times per step, "
                 "delays or sizes of a model per bandwidth"
             )
-        course.due = max(time, self.now), event
-        self._queue.push(*course.due)
-        if self._needed(course) and (course.upload is None or not self._trains_all):
-            self.work.submit(course.local(self._seed), course.due[0])
+        task.due = max(time, self.now), event
+        self._queue.push(*task.due)
+        if self._needed(task) and (task.upload is None or not self._trains_all):
+            self._backend.submit(task.local(self._seed), task.due[0])
 
-    def _needed(self, course: SimulatedTask) -> bool:
-        """Is all known that determines a training, and will its result be needed?
+    def _needed(self, task: SimulatedTask) -> bool:
+        """Whether all is known that determines a training, and its result will be needed.
 
         An update that is held is trained once it may be sent: many are discarded. But its length or the
         client's new state may be needed before, or all the same.
         """
-        event = course.due[1] if course.due else None  # none: it is held
-        if course.command.hold and self._trains_all:
+        event = task.due[1] if task.due else None  # None means that it is held
+        if task.command.hold and self._trains_all:
             return event is None or isinstance(event, _TRAINED)
         return isinstance(event, Arrived)
 
@@ -255,58 +229,47 @@ class Simulation:
 
     def _train(self, command: Train) -> None:
         outcome = self._population.task(command.client, self._model_bits)
-        course = SimulatedTask(command, self.now, outcome, command.steps)
-        self.courses[command.task] = course
-        self.work.dispatch(command)
-        self._go_on(course)
-
-    def _send(self, command: Send) -> None:
-        self.work.send(command)
+        task = SimulatedTask(command, self.now, outcome, command.steps)
+        self.tasks[command.task] = task
+        self._go_on(task)
 
     def _recall(self, command: Recall) -> None:
-        course = self.courses[command.task]
-        if course.recall(self.now, self.server.fleet.steps_per_epoch(command.client)):
-            self._go_on(course)
+        task = self.tasks[command.task]
+        if task.recall(self.now, self.server.fleet.steps_per_epoch(command.client)):
+            self._go_on(task)
 
     def _measure(self, command: Measure) -> None:
-        self._queue.push(self.now, self._measured(command))
+        """What the channel is like now: a draw of its own for each measurement."""
+        measured = self._population.measure(command.clients, self._measurements, command.seconds)
+        self._measurements += 1
+        self._queue.push(self.now, Measured(*measured))
 
     def _upload(self, command: Upload) -> None:
-        course = self.courses[command.task]
-        course.upload = self.now, command
-        self._go_on(course)
+        task = self.tasks[command.task]
+        task.upload = self.now, command
+        self._go_on(task)
 
     def _discard(self, command: Discard) -> None:
-        del self.courses[command.task]
-        self.work.discard(command)
+        del self.tasks[command.task]
+        self._backend.discard(command)
 
     def _aggregate(self, command: Aggregate) -> None:
-        self.work.aggregate(command)
-        if self.evaluations.after(command.version):
+        if self.evaluations.every.after(command.version):
             self._evaluate(self.now)
-
-    def _drop(self, command: Drop) -> None:
-        self.work.drop(command.task)
 
     def _set_timer(self, command: SetTimer) -> None:
         self._queue.push(command.at, Timer(command.timer))
 
-    def _measured(self, command: Measure) -> Measured:
-        """What the channel is like now: a draw of its own for each measurement."""
-        measured = self._population.measure(command.clients, self._measurements, command.seconds)
-        self._measurements += 1
-        return Measured(*measured)
+    # ---- clients ----
 
-    def _gather(self) -> None:
-        """All clients are there: one entry in the books and in the journal, however many they are."""
+    def _join_all(self) -> None:
+        """All clients are there: one call and one journal row, however many they are."""
         learner, clients = self._learner, range(self._learner.clients)
         samples = [learner.samples(client) for client in clients]
         epochs = [learner.steps_per_epoch(client) for client in clients]
-        labels = [self._labels_of(client) for client in clients] if self._labels else None
-        self.server.gather(samples, epochs, labels)
-        row = present_row(samples, epochs, labels)
-        self.recorder.row(row)
-        self.rows = row.seq + 1
+        self.engine.join_all(
+            samples, epochs, [self._labels_of(client) for client in clients] if self._labels else None
+        )
 
     def _joined(self, client: ClientId) -> Joined:
         learner, labels = self._learner, self._labels_of(client) if self._labels else None
@@ -324,29 +287,17 @@ class Simulation:
             if interval[1] < _NEVER:
                 self._queue.push(interval[1], Left(client))
 
-    # ---- evaluation and limits ----
+    # ---- evaluation ----
 
     def _evaluate(self, time: float) -> None:
-        """Measure the model; at equal times events come first."""
-        version, tasks = self.server.version, self.server.counts["arrived"]
-        found = self.work.evaluate(version)
-        row = self.evaluations.enter(time, version, tasks, self.bytes_up, self.bytes_down, found)
-        self.recorder.metric(row)
-        wanted = self.until.accuracy
-        if wanted is not None and row.accuracy is not None and row.accuracy >= wanted:
+        """Evaluate the model; at equal times events come first."""
+        engine, version = self.engine, self.server.version
+        tasks, found = self.server.counts["arrived"], self._backend.evaluate(version)
+        row = self.evaluations.enter(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
+        self._recorder.metric(row)
+        if (reason := engine.until.reached_accuracy(row.accuracy)) is not None:
             self.now = max(self.now, time)
-            self.stop_reason = f"reached accuracy {wanted:g}"
-
-    def _check_limits(self) -> None:
-        until, server = self.until, self.server
-        if self.stop_reason is not None:
-            return
-        if server.stopped is not None:
-            self._end(server.stopped)
-        elif until.versions is not None and server.version >= until.versions:
-            self._end(f"reached {until.versions} versions")
-        elif until.tasks is not None and server.counts["arrived"] >= until.tasks:
-            self._end(f"reached {until.tasks} client tasks")
+            self.stop_reason = reason
 
     def _end(self, reason: str) -> None:
         if self.evaluations.last(self.now, self.server.version):
@@ -354,23 +305,13 @@ class Simulation:
         self.stop_reason = reason
 
 
-_MEET: dict[type, Callable[..., Event]] = {
-    Ready: Simulation._ready,
-    Arrived: Simulation._arrived,
-    Lost: Simulation._lost,
-    Left: Simulation._left,
-}
-"""What is done before the server hears of an event, which gives the event that it hears of."""
-
-_CARRY_OUT: dict[type, Callable[..., None]] = {
+_EXECUTE: dict[type, Callable[..., None]] = {
     Train: Simulation._train,
-    Send: Simulation._send,
     Recall: Simulation._recall,
     Measure: Simulation._measure,
     Upload: Simulation._upload,
     Discard: Simulation._discard,
     Aggregate: Simulation._aggregate,
-    Drop: Simulation._drop,
     SetTimer: Simulation._set_timer,
 }
-"""How a command is carried out, by its kind; the others are the server's own affair."""
+"""How a command is carried out, by its kind; for the others the engine does all."""

@@ -41,9 +41,9 @@ D = 3
 HELLO = Register(samples=30, steps_per_epoch=3)
 
 
-def coordinator(algorithm: Any = None, **terms: Any) -> Coordinator:
+def coordinator(algorithm: Any = None, **options: Any) -> Coordinator:
     return Coordinator(
-        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), ServerOptions(**terms),
+        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), ServerOptions(**options),
         seed=1, run="r1", plan={"a": 1}, classes=2, batch_size=10,
     )  # fmt: skip
 
@@ -274,17 +274,17 @@ def test_only_so_many_versions_are_kept_for_those_who_left() -> None:
     for i in range(3):
         c.receive(5.0 + i, f"s{i}", Leave())
     c.receive(9.0, "s3", Leave())
-    assert len(c.books.gone) == 2
+    assert len(c.registry.gone) == 2
     c.take()
     c.receive(10.0, "s0", replace(HELLO, holds=5, run="r1"))
     messages = said(c, "s0")
     assert kinds(messages) == ["Registered", "TaskCancel", "TaskAssignment"]
     assert "longer than its lease" in messages[1].reason
-    kept = next(iter(c.books.gone))
-    owner = f"s{c.books.owners[kept]}"
+    kept = next(iter(c.registry.gone))
+    owner = f"s{c.registry.owners[kept]}"
     c.receive(11.0, owner, replace(HELLO, holds=kept, run="r1"))
     assert kinds(said(c, owner)) == ["Registered"]
-    assert set(c.tensors.bases) == {t.id for t in c.server.tasks.values()} | set(c.books.gone)
+    assert set(c.tensors.bases) == {t.id for t in c.server.tasks.values()} | set(c.registry.gone)
 
 
 def test_time_that_the_server_was_away_is_not_held_against_the_sites() -> None:
@@ -337,7 +337,7 @@ def test_a_site_that_cannot_take_part_is_told(hello: Register, says: str) -> Non
     assert refused.final
     assert says in refused.reason
     assert outcome.closed
-    assert not c.books.sites
+    assert not c.registry.sites
     assert c.rejected == {"data": 1}
 
 
@@ -467,7 +467,7 @@ def test_an_update_that_was_to_wait_is_not_taken() -> None:
 
 
 def test_the_end_is_told_to_all_and_to_whoever_comes_late() -> None:
-    c = coordinator(clients=2, tasks=1)
+    c = coordinator(clients=2, until=ob.Until(tasks=1))
     c.receive(0.0, "a", HELLO)
     c.receive(0.0, "b", HELLO)
     c.disconnected(0.5, "b")
@@ -483,7 +483,7 @@ def test_the_end_is_told_to_all_and_to_whoever_comes_late() -> None:
 
 
 def test_the_seconds_of_the_run_end_it() -> None:
-    c = coordinator(seconds=30.0, lease=1e6)
+    c = coordinator(until=ob.Until(seconds=30.0), lease=1e6)
     c.receive(0.0, "a", HELLO)
     assert c.next_due() == 30.0
     c.tick(29.9)
@@ -505,8 +505,7 @@ def test_reasons_of_sites_are_one_short_line() -> None:
 def test_seconds_and_evaluations_by_time_count_from_the_beginning() -> None:
     """A server may wait for two days; a coordinator that is brought back counts from the same moment."""
     days = 172_800.0
-    terms = {"clients": 2, "seconds": 100.0, "evaluate_seconds": 30.0, "lease": 1000.0}
-    c = coordinator(**terms)
+    c = coordinator(clients=2, until=ob.Until(seconds=100.0), evaluate=ob.Every(seconds=30.0), lease=1000.0)
     c.receive(7.0, "a", HELLO)
     for now in np.arange(0.0, days, 400.0):
         c.seen(float(now), "a")
@@ -528,15 +527,15 @@ def test_seconds_and_evaluations_by_time_count_from_the_beginning() -> None:
 
 
 def test_a_coordinator_that_is_brought_back_knows_when_the_run_began() -> None:
-    c = coordinator(seconds=100.0, lease=1000.0)
+    c = coordinator(until=ob.Until(seconds=100.0), lease=1000.0)
     c.receive(500.0, "a", HELLO)
     rows = c.take().rows
     assert [row.name for row in rows] == ["joined", "begin", "train"]
-    back = coordinator(seconds=100.0, lease=1000.0)
-    back.books.add("a", 0)
-    back.relive(rows[:1], None)
-    back.relive(rows[1:], None)
-    back.relived(550.0)
+    back = coordinator(until=ob.Until(seconds=100.0), lease=1000.0)
+    back.registry.add("a", 0)
+    back.replay(rows[:1], None)
+    back.replay(rows[1:], None)
+    back.end_replay(550.0)
     assert back.next_due() == 600.0
     back.tick(599.0)
     assert back.stopped is None
@@ -553,9 +552,9 @@ def test_a_server_that_waited_for_more_begins_with_those_it_has() -> None:
     assert [row.name for row in rows] == ["joined", "joined"]
     back = coordinator(clients=2)
     for client, (name, row) in enumerate(zip(("a", "b"), rows, strict=True)):
-        back.books.add(name, client)
-        back.relive([row], None)
-    back.relived(1.0)
+        back.registry.add(name, client)
+        back.replay([row], None)
+    back.end_replay(1.0)
     back.receive(2.0, "a", HELLO)
     assert names(back) == ["begin", "train", "train"]
     back.receive(3.0, "b", HELLO)
@@ -579,10 +578,10 @@ def test_a_past_that_does_not_come_again_is_an_error_that_says_where(what: str) 
         "one too few": ([begin], r"now gives Row\(seq=2, .*'train'.*, the journal has None"),
     }[what]
     back = coordinator(lease=1000.0)
-    back.books.add("a", 0)
-    back.relive([joined], None)
+    back.registry.add("a", 0)
+    back.replay([joined], None)
     with pytest.raises(ob.RunError, match=says):
-        back.relive(recorded, None)
+        back.replay(recorded, None)
 
 
 def failing(c: Coordinator, now: float, task: int) -> float | None:
@@ -642,7 +641,7 @@ def test_a_site_that_is_sent_away_keeps_nobody_waiting() -> None:
             c.receive(1.0, "a", result(task.id, delta=torch.full((D,), float("nan"))))
         c.receive(1.0, "b", result(c.server.tasks[1].id))
         assert c.server.version == version + 1
-    assert not c.books.sites["a"].present
+    assert not c.registry.sites["a"].present
     assert c.rejected == {"not finite": 2}
 
 
@@ -652,7 +651,7 @@ def test_however_a_site_wastes_its_time_the_journal_grows_slowly(how: str) -> No
     c = coordinator(lease=1e6)
     now, samples, rows = 0.0, 30, 0
     while now < 3600.0:
-        site = c.books.sites.get("a")
+        site = c.registry.sites.get("a")
         task = c.server.tasks.get(0)
         if site is None or not site.present:
             c.receive(now, "a", replace(HELLO, samples=samples))

@@ -46,7 +46,7 @@ def algorithm() -> ob.Algorithm:
 
 
 def new(learner: ob.TorchLearner) -> Coordinator:
-    return coordinator_of(algorithm(), learner.initial(1), 4, 1, tasks=TASKS)
+    return coordinator_of(algorithm(), learner.initial(1), 4, 1, until=ob.Until(tasks=TASKS))
 
 
 @contextmanager
@@ -87,11 +87,13 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
                 DurableStore.reopen(directory, new(learner)).close()
             play.coordinator = coordinator = new(learner)
             state = DurableStore.reopen(directory, coordinator)
-            if coordinator.driver.rows == len(play.rows):  # the transaction was undone: the event comes again
+            if coordinator.driver.engine.rows == len(
+                play.rows
+            ):  # the transaction was undone: the event comes again
                 outcome = play.event(event)
                 state.commit(outcome)
         play.deliver(outcome)
-        assert coordinator.driver.rows == len(play.rows)
+        assert coordinator.driver.engine.rows == len(play.rows)
     state.finish(coordinator, {})
     assert play.rows == rows
     assert failed or size >= 50_000

@@ -73,21 +73,23 @@ def runs(learner: ob.TorchLearner) -> Runs:
 
 def new(name: str, learner: ob.TorchLearner, rows: list[Row], other: bool = False) -> Coordinator:
     there = next(row.seq for row in rows if row.name == "begin")
-    return coordinator_of(make(name), learner.initial(SEED + other), max(1, there), SEED, tasks=TASKS)
+    return coordinator_of(
+        make(name), learner.initial(SEED + other), max(1, there), SEED, until=ob.Until(tasks=TASKS)
+    )
 
 
-def books(c: Coordinator) -> Any:
+def state(c: Coordinator) -> Any:
     """Everything a coordinator knows, but for who is connected and when they were seen."""
-    server = c.server
+    server, engine, registry = c.server, c.driver.engine, c.registry
     sites = [
         (s.name, s.client, s.samples, s.steps_per_epoch, s.labels, s.present, s.speed, s.staleness, s.updates)
-        for s in c.books.sites.values()
+        for s in registry.sites.values()
     ]
     return (
-        sites, c.books.assigned, c.books.gone, c.books.owners, c.books.fates, c.driver.rows,
-        c.driver.staleness_sum, c.driver.bits_up, server.version, server.tasks, server.held, server.lost,
-        server.timers, server.counts, server.dispatched, repr(server.state), server.fleet.idle(), server.now,
-        c.stopped,
+        sites, registry.assigned, registry.gone, registry.owners, registry.fates,
+        engine.rows, engine.staleness_sum, engine.bits_up,
+        server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
+        server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
     )  # fmt: skip
 
 
@@ -111,7 +113,7 @@ def tensors(c: Coordinator) -> dict[str, torch.Tensor]:
 
 
 def same(a: Coordinator, b: Coordinator) -> None:
-    assert books(a) == books(b)
+    assert state(a) == state(b)
     mine, yours = tensors(a), tensors(b)
     assert mine.keys() == yours.keys()
     for key, tensor in mine.items():
@@ -357,4 +359,4 @@ def test_a_full_disk_stops_before_anything_is_said(
     back = new("fedbuff", learner, rows)
     DurableStore.reopen(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 0
-    assert back.driver.rows == len(play.rows)
+    assert back.driver.engine.rows == len(play.rows)

@@ -7,11 +7,11 @@ the algorithm's own state machine, `core.server.Server`. It has no clock, thread
 its inputs have led to is collected until `take` is called: its caller makes that durable, all or nothing, and
 only then sends the messages in it. So nobody ever hears of anything that a crash could undo.
 
-What sites say becomes answers and events in `hearing`; what an event leads to is carried out in `driver`.
+What sites say becomes answers and events in `handlers`; what an event leads to is carried out in `driver`.
 What is left for here follows from time: leases, timers, evaluations that are due, the end.
 
 Everything but tensors follows from the journal. After a crash the same coordinator is made again, its past
-events are fed by `relive`, and it holds the same books.
+events are applied by `replay`, and its registry is the same.
 
 A site's silence is not an event before its lease is over: who comes back in time is told again what it may
 have missed. Every message of a site may come twice; the second one changes nothing. Time is in seconds of the
@@ -34,7 +34,9 @@ from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import SiteRecord
+from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric
+from offbeat.runs.summary import summary_of
 
 
 class Coordinator:
@@ -48,7 +50,7 @@ class Coordinator:
         self,
         algorithm: Algorithm,
         initial: Model,
-        terms: ServerOptions,
+        options: ServerOptions,
         *,
         seed: int,
         run: str,
@@ -56,19 +58,21 @@ class Coordinator:
         classes: int | None = None,
         batch_size: int = 1,
     ) -> None:
-        _check(algorithm, terms)
+        _check(algorithm, options)
         labels = Feature.LABELS in algorithm.requires
         conditions = RunInfo(run, plan, classes, labels, batch_size, algorithm.codec)
-        self.algorithm, self.terms = algorithm, terms
+        self.algorithm, self.options = algorithm, options
         self.run, self.plan = run, plan
-        self.driver = Driver(algorithm, initial, terms, seed)
-        self.server, self.tensors, self.books = self.driver.server, self.driver.tensors, self.driver.books
-        self._hearing = MessageHandler(self.driver, conditions, terms)
-        self.rejected = self._hearing.rejected
+        self.driver = Driver(algorithm, initial, options, seed)
+        self.server, self.tensors, self.registry = (
+            self.driver.server,
+            self.driver.tensors,
+            self.driver.registry,
+        )
+        self._handler = MessageHandler(self.driver, conditions, options)
+        self.rejected = self._handler.rejected
         self.now = 0.0
-        self.evaluations = 0
-        self.last_metrics: Metrics = {}
-        self.best_accuracy: float | None = None
+        self.evaluations = EvaluationLog()
         self._ticked = 0.0
         self._next_evaluation = 0.0
 
@@ -81,21 +85,21 @@ class Coordinator:
 
     def receive(self, now: float, name: str, message: FromSite) -> None:
         """A site says something."""
-        self._hearing.hear(self._clock(now), name, message)
+        self._handler.hear(self._clock(now), name, message)
 
     def seen(self, now: float, name: str, beat: Heartbeat | None = None) -> None:
         """A site has given a sign of life, which has been answered already or needs no answer."""
-        self._hearing.seen(now, name, beat)
+        self._handler.seen(now, name, beat)
 
     def disconnected(self, now: float, name: str) -> None:
         """A site's link has ended: its lease goes on."""
         self._clock(now)
-        if name in self.books.sites:
-            self.books.sites[name].connected = False
+        if name in self.registry.sites:
+            self.registry.sites[name].connected = False
 
     def may_come(self, now: float, name: str) -> bool:
         """Would a site be let in that says hello? Not one that was sent away for a while."""
-        return now >= self._hearing.probation.until(name)
+        return now >= self._handler.probation.until(name)
 
     # ---- time ----
 
@@ -106,29 +110,31 @@ class Coordinator:
         the server that was away.
         """
         now = self._clock(now)
-        if now - self._ticked > self.terms.lease / 2:
-            for site in self.books.sites.values():
+        if now - self._ticked > self.options.lease / 2:
+            for site in self.registry.sites.values():
                 site.last_seen = min(now, site.last_seen + now - self._ticked)
         self._ticked = now
         for name in [
-            s.name for s in self.books.sites.values() if s.present and now - s.last_seen >= self.terms.lease
+            s.name
+            for s in self.registry.sites.values()
+            if s.present and now - s.last_seen >= self.options.lease
         ]:
-            self._silent(now, self.books.sites[name])
+            self._silent(now, self.registry.sites[name])
         due = sorted((at, name) for name, at in self.server.timers.items() if at <= now)
         for at, timer in due:
             if self.stopped is None and self.server.timers.get(timer) == at:
-                self.driver.happen(now, Timer(timer))
+                self.driver.apply(now, Timer(timer))
         self._evaluate_by_time(now)
         ends = self._ends()
         if ends is not None and now >= ends:
-            self.stop(now, f"reached {self.terms.seconds:g} seconds")
+            self.stop(now, self.options.until.out_of_time)
 
     def next_due(self) -> float | None:
         """When `tick` is needed next, at the latest; None: only for new silence."""
         if self.stopped is not None:
             return None
         due = list(self.server.timers.values())
-        due += [s.last_seen + self.terms.lease for s in self.books.sites.values() if s.present]
+        due += [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
         if (ends := self._ends()) is not None:
             due.append(ends)
         if (evaluation := self._evaluation_due()) is not None:
@@ -144,8 +150,8 @@ class Coordinator:
         """A site's lease is over."""
         if site.present and self.stopped is None:
             site.connected = False
-            reason = f"silent for {self.terms.lease:g} s"
-            self.driver.happen(now, Left(site.client, reason=reason))
+            reason = f"silent for {self.options.lease:g} s"
+            self.driver.apply(now, Left(site.client, reason=reason))
             self.driver.hang_up(site.name, reason)
 
     def _clock(self, now: float) -> float:
@@ -155,83 +161,75 @@ class Coordinator:
 
     def _ends(self) -> float | None:
         """When the run ends at the latest: seconds count from its beginning, not from the server's start."""
-        if self.driver.began is None or self.terms.seconds is None:
+        if self.driver.began is None or self.options.until.seconds is None:
             return None
-        return self.driver.began + self.terms.seconds
+        return self.driver.began + self.options.until.seconds
 
     # ---- evaluation ----
 
     def evaluated(self, evaluation: Evaluation, metrics: Metrics) -> None:
-        """A version has been measured."""
-        found = dict(metrics)
-        self.last_metrics = dict(metrics)
-        loss, accuracy = found.pop("loss", None), found.pop("accuracy", None)
+        """A version has been evaluated."""
         e = evaluation
-        self.driver.outcome.metrics.append(
-            Metric(
-                self.evaluations, e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, loss, accuracy,
-                found or None,
-            )
-        )  # fmt: skip
-        self._measured(accuracy)
+        row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
+        self.driver.effects.metrics.append(row)
+        self._check_accuracy(row)
 
-    def recall(self, measured: Metric) -> None:
-        """A version was measured before the server was started: an accuracy that was enough still is."""
-        named = {"loss": measured.loss, "accuracy": measured.accuracy}
-        self.last_metrics = {k: v for k, v in named.items() if v is not None} | (measured.data or {})
-        self._measured(measured.accuracy)
+    def replay_evaluation(self, row: Metric) -> None:
+        """A version was evaluated before the server was started: an accuracy that was enough still is."""
+        self.evaluations.restore(row)
+        self._check_accuracy(row)
 
-    def _measured(self, accuracy: float | None) -> None:
-        self.evaluations += 1
-        if accuracy is not None:
-            self.best_accuracy = max(accuracy, self.best_accuracy or 0.0)
-            if self.terms.accuracy is not None and accuracy >= self.terms.accuracy:
-                self.stop(self.now, f"reached accuracy {self.terms.accuracy:g}")
+    def _check_accuracy(self, row: Metric) -> None:
+        if (reason := self.options.until.reached_accuracy(row.accuracy)) is not None:
+            self.stop(self.now, reason)
 
-    def evaluation(self) -> Evaluation:
-        """The current version, to be measured."""
-        return self.driver.evaluation(self.now)
+    def last_evaluation(self) -> Evaluation | None:
+        """The version the run ends with, to be evaluated; None means that versions are not."""
+        return None if self.options.evaluate.never else self.driver.evaluation(self.now)
 
     def _evaluation_due(self) -> float | None:
         """When a version is to be measured because of the time, if ever."""
         began = self.driver.began
-        if self.terms.evaluate_seconds is None or began is None:
+        if self.options.evaluate.seconds is None or began is None:
             return None
         return max(self._next_evaluation, began)
 
     def _evaluate_by_time(self, now: float) -> None:
-        every, began, due = self.terms.evaluate_seconds, self.driver.began, self._evaluation_due()
+        every, began, due = self.options.evaluate.seconds, self.driver.began, self._evaluation_due()
         if every is None or began is None or due is None or self.stopped is not None or now < due:
             return
-        self.driver.outcome.evaluations.append(self.evaluation())
+        self.driver.effects.evaluations.append(self.driver.evaluation(now))
         self._next_evaluation = began + every * ((now - began) // every + 1)
+
+    def summary(self) -> dict[str, Any]:
+        """The run in numbers, under the names that a simulated one has (`runs.summary.Summary`)."""
+        return summary_of(self.driver.engine, self.now, self.evaluations)
 
     # ---- what comes of it ----
 
     def take(self) -> Effects:
         """What has come of all inputs since the last call."""
-        outcome, self.driver.outcome = self.driver.outcome, Effects()
-        outcome.now, outcome.rejected = self.now, dict(self.rejected)
-        outcome.clients = max(self.terms.clients, len(self.books.sites))
-        return outcome
+        effects, self.driver.effects = self.driver.effects, Effects()
+        effects.now, effects.rejected = self.now, dict(self.rejected)
+        effects.clients = max(self.options.clients, len(self.registry.sites))
+        return effects
 
-    # ---- bringing the past back ----
+    # ---- repeating a record ----
 
-    def relive(self, rows: Sequence[Row], load: Callable[[TaskId], LocalResult] | None) -> None:
-        """Let a recorded event happen again: its row, then those of its commands, which must come again.
+    def replay(self, rows: Sequence[Row], load: Callable[[TaskId], LocalResult] | None) -> None:
+        """Apply a recorded event: its row, then those of its commands, which must come again.
 
-        `load` gives the update of a task that arrived; without it no tensor is touched. Raises `RunError`
-        where what happens now is not what is recorded.
+        `load` gives the update of a task that arrived; None means that no tensor is touched. Raises
+        `ReplayError` where what comes now is not what is recorded.
         """
-        self.driver.relive(rows, load)
+        self.driver.replay(rows, load)
         self.now = self._ticked = rows[0].t
 
-    def relived(self, now: float) -> None:
-        """The past is over: from now on things are new. Every site that was there has a new lease."""
+    def end_replay(self, now: float) -> None:
+        """From now on events are new. Every site that was there has a new lease."""
         self.now = self._ticked = self._next_evaluation = max(now, self.server.now)
-        for site in self.books.sites.values():
+        for site in self.registry.sites.values():
             site.last_seen = self.now
-        self.take()
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
@@ -243,11 +241,11 @@ def check_algorithm(algorithm: Algorithm) -> None:
         )
 
 
-def _check(algorithm: Algorithm, terms: ServerOptions) -> None:
+def _check(algorithm: Algorithm, options: ServerOptions) -> None:
     check_algorithm(algorithm)
     concurrency = algorithm.schedule.concurrency
-    if concurrency is not None and concurrency > terms.clients:
+    if concurrency is not None and concurrency > options.clients:
         raise UsageError(
             f"{algorithm.name}: {concurrency} clients cannot train at the same time when the run begins with "
-            f"{terms.clients}; choose at most {terms.clients}, or begin with more (clients)"
+            f"{options.clients}; choose at most {options.clients}, or begin with more (clients)"
         )

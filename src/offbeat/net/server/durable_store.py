@@ -181,19 +181,19 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     if checkpoint is None:
         raise RunError(f"{record.path} has no checkpoint: restore the directory from a copy")
     for name, client, labels in _sites(record):
-        coordinator.books.add(name, client).labels = tuple(json.loads(labels)) if labels else None
+        coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     restored = False
     for rows in _groups(record.rows()):
         if not restored and rows[0].seq >= checkpoint.journal:
             restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
             restored = True
-        coordinator.relive(rows, _loader(record, rows[0]) if restored else None)
+        coordinator.replay(rows, _loader(record, rows[0]) if restored else None)
     if not restored:
         restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
     for metric in record.evaluations():
-        coordinator.recall(metric)
+        coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
-    coordinator.relived(record.duration)
+    coordinator.end_replay(record.duration)
 
 
 def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:

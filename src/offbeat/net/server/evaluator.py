@@ -1,11 +1,9 @@
-"""Measures versions of the model in a thread of its own: one at a time, of those that wait the newest."""
+"""Evaluates versions of the model in a thread: one at a time, of those that wait the newest."""
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import Future, ThreadPoolExecutor
 
-from offbeat.core.events import Metrics, Version
+from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 from offbeat.net.server.effects import Evaluation
 
@@ -14,62 +12,57 @@ Measurements = list[tuple[Evaluation, Metrics]]
 
 
 class Evaluator:
-    """Evaluates with `evaluate` (none: never), and calls `stirred` when something has been measured."""
+    """Evaluates with `evaluate`; None means never.
 
-    def __init__(self, evaluate: Evaluate | None, stirred: Callable[[], None]) -> None:
-        self._evaluate, self._stirred = evaluate, stirred
+    `on_done` is called, in the evaluating thread, when there is something to collect. Everything else is for
+    one thread.
+    """
+
+    def __init__(self, evaluate: Evaluate | None, on_done: Callable[[], object] = lambda: None) -> None:
+        self._evaluate, self._on_done = evaluate, on_done
         self._thread = ThreadPoolExecutor(1, "offbeat-evaluation")
-        self._next: Evaluation | None = None
-        self._running: asyncio.Task[None] | None = None
-        self._measured: Measurements = []
-        self._last: Version = -1
+        self._waiting: Evaluation | None = None
+        self._running: tuple[Evaluation, Future[Metrics]] | None = None
+        self._last = -1
 
-    def due(self, evaluation: Evaluation) -> None:
-        """This version is to be measured, rather than an older one that still waits."""
-        if self._evaluate is not None:
-            self._next = evaluation
-            self._begin()
+    def request(self, evaluation: Evaluation) -> None:
+        """Evaluate this version, rather than an older one that still waits."""
+        self._waiting = evaluation
+        self._start()
 
-    def take(self) -> Measurements:
-        """What has been measured since the last call. Raises what the evaluation raised."""
-        if self._running is not None and self._running.done():
-            self._running.result()
-        measured, self._measured = self._measured, []
-        return measured
+    def collect(self) -> Measurements:
+        """What has been evaluated since the last call. Raises what the evaluation raised."""
+        found: Measurements = []
+        if self._running is not None and self._running[1].done():
+            (evaluation, future), self._running = self._running, None
+            found.append((evaluation, future.result()))
+            self._last = evaluation.version
+        self._start()
+        return found
 
-    async def last(self, evaluation: Evaluation | None) -> Measurements:
-        """Finish with what is being measured, and with this version if it is given and was not the last."""
-        self._next = None
-        if self._running is not None:
-            await self._running
+    def finish(self, evaluation: Evaluation | None) -> Measurements:
+        """Wait for what is being evaluated; then evaluate this version, unless it is None or was the last."""
+        self._waiting = None
+        found = self._wait()
         if evaluation is not None and evaluation.version != self._last:
-            await self._measure(evaluation)
-        self._next = None
-        return self.take()
+            self.request(evaluation)
+            found += self._wait()
+        return found
 
-    async def close(self) -> None:
-        """No more, not of what is due either; waits for the thread."""
-        self._next = None
-        if self._running is not None:
-            self._running.cancel()
-            with suppress(asyncio.CancelledError, Exception):
-                await self._running
+    def close(self) -> None:
+        """Evaluate no more, not what waits either; waits for the thread."""
+        self._waiting = None
         self._thread.shutdown(wait=True)
 
-    def _begin(self) -> None:
-        """Evaluate what is due, if nothing is being evaluated."""
-        if self._next is not None and (self._running is None or self._running.done()):
-            evaluation, self._next = self._next, None
-            self._running = asyncio.create_task(self._measure(evaluation))
-
-    async def _measure(self, evaluation: Evaluation) -> None:
-        if self._evaluate is None:
+    def _start(self) -> None:
+        """Evaluate what waits, if nothing is being evaluated."""
+        if self._evaluate is None or self._waiting is None or self._running is not None:
             return
-        loop = asyncio.get_running_loop()
-        try:
-            metrics = await loop.run_in_executor(self._thread, self._evaluate, evaluation.model)
-            self._last = evaluation.version
-            self._measured.append((evaluation, metrics))
-        finally:
-            self._stirred()
-        loop.call_soon(self._begin)
+        evaluation, self._waiting = self._waiting, None
+        self._running = evaluation, self._thread.submit(self._evaluate, evaluation.model)
+        self._running[1].add_done_callback(lambda _: self._on_done())
+
+    def _wait(self) -> Measurements:
+        if self._running is not None:
+            self._running[1].exception()
+        return self.collect()

@@ -66,15 +66,15 @@ class RunInfo:
 class MessageHandler:
     """Hears sites. `rejected` counts, by a word for the reason, what was not accepted."""
 
-    def __init__(self, driver: Driver, conditions: RunInfo, terms: ServerOptions) -> None:
+    def __init__(self, driver: Driver, conditions: RunInfo, options: ServerOptions) -> None:
         self.rejected: Counter[str] = Counter()
-        self.probation = CircuitBreaker(terms.setbacks)
-        self._driver, self._conditions, self._terms = driver, conditions, terms
-        self._books, self._server = driver.books, driver.server
+        self.probation = CircuitBreaker(options.setbacks)
+        self._driver, self._conditions, self._options = driver, conditions, options
+        self._registry, self._server = driver.registry, driver.server
 
     def hear(self, now: float, name: str, message: FromSite) -> None:
         """A site says something."""
-        site = self._books.sites.get(name)
+        site = self._registry.sites.get(name)
         if self._driver.stopped is not None:
             self._driver.say(name, RunFinished(self._driver.stopped))
         elif isinstance(message, Register):
@@ -90,7 +90,7 @@ class MessageHandler:
 
     def seen(self, now: float, name: str, beat: Heartbeat | None = None) -> None:
         """A site has given a sign of life."""
-        site = self._books.sites.get(name)
+        site = self._registry.sites.get(name)
         if site is not None and site.present:
             site.last_seen = max(site.last_seen, now)
             task = self._server.tasks.get(site.client)
@@ -113,7 +113,7 @@ class MessageHandler:
                     self._nothing_came(now, site, message.task, _short(message.reason))
             case Leave():
                 site.connected = False
-                self._driver.happen(now, Left(site.client, reason=_short(message.reason) or "left"))
+                self._driver.apply(now, Left(site.client, reason=_short(message.reason) or "left"))
                 self.probation.setback(now, site.name)
                 self._driver.hang_up(site.name, "the site said goodbye")
 
@@ -129,14 +129,14 @@ class MessageHandler:
             self._driver.hang_up(name, str(error))
             return
         epoch = hello.steps_per_epoch or -(-hello.samples // told.batch_size)
-        site = self._books.sites.get(name) or self._books.add(name, len(self._books.sites))
+        site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         data = (hello.samples, epoch, hello.labels)
         if not site.present and self._stays_away(now, site):
             return
         site.connected, site.last_seen = True, now
-        say(name, Registered(site.client, told.run, told.plan, self._terms.lease))
+        say(name, Registered(site.client, told.run, told.plan, self._options.lease))
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
-            self._driver.happen(now, Left(site.client, reason="came back with other data"))
+            self._driver.apply(now, Left(site.client, reason="came back with other data"))
             self.probation.setback(now, name)
             if self._stays_away(now, site):
                 return
@@ -162,10 +162,10 @@ class MessageHandler:
         """A site is there that was not."""
         driver, told = self._driver, self._conditions
         site.labels = hello.labels
-        driver.outcome.sites[site.name] = SiteRow(site.name, site.client, hello.samples, hello.labels)
+        driver.effects.sites[site.name] = SiteRow(site.name, site.client, hello.samples, hello.labels)
         holds = hello.holds if hello.run == told.run and hello.holds in self._brought_back(site) else None
         labels = hello.labels if told.labels else None
-        driver.happen(now, Joined(site.client, hello.samples, epoch, holds, labels))
+        driver.apply(now, Joined(site.client, hello.samples, epoch, holds, labels))
         if holds is not None and driver.stopped is None:
             self._remind(site, holds)
 
@@ -174,22 +174,22 @@ class MessageHandler:
         driver = self._driver
         if self._server.begun or driver.stopped is not None:
             return
-        if len(self._server.fleet) >= self._terms.clients:
-            if self._terms.evaluate_versions is not None:
-                driver.outcome.evaluations.append(driver.evaluation(now))
-            driver.happen(now, Begin())
+        if len(self._server.fleet) >= self._options.clients:
+            if self._options.evaluate.versions is not None:
+                driver.effects.evaluations.append(driver.evaluation(now))
+            driver.apply(now, Begin())
 
     def _brought_back(self, site: SiteRecord) -> set[TaskId]:
         """The task that a site may bring back, if there is one."""
         lost = self._server.lost.get(site.client)
-        return {lost.id} & self._books.gone.keys() if lost is not None else set()
+        return {lost.id} & self._registry.gone.keys() if lost is not None else set()
 
     def _settle(self, site: SiteRecord, hello: Register) -> None:
         """Tell a site what has become of the task it has in hand, if that is over."""
         task, run, say = hello.holds, self._conditions.run, self._driver.say
         if task is None:
             return
-        fate = self._books.fate(site.client, task) if hello.run == run else None
+        fate = self._registry.fate(site.client, task) if hello.run == run else None
         if fate is TaskStatus.ARRIVED:
             say(site.name, UpdateAck(task, accepted=True))
         elif hello.run != run:
@@ -206,7 +206,7 @@ class MessageHandler:
         task = self._server.tasks.get(site.client)
         if task is None:
             return
-        assignment = self._books.assigned[task.id]
+        assignment = self._registry.assigned[task.id]
         if holds != task.id:
             self._driver.assign(assignment.command)
         elif assignment.asked:
@@ -229,7 +229,7 @@ class MessageHandler:
         if task is None:
             say(site.name, TaskCancel(asks.task, "it is not in training"))
             return
-        assignment = self._books.assigned[task.id]
+        assignment = self._registry.assigned[task.id]
         if assignment.asked:
             self._driver.answer(site, assignment.answer, task.id)
         elif asks.steps != task.ask_after or not task.ask_after:
@@ -238,14 +238,14 @@ class MessageHandler:
             say(site.name, Rejected(f"task {task.id} is to ask {wanted}, not after {asks.steps}", False))
             say(site.name, ModelResponse(task.id))
         else:
-            self._driver.happen(now, WantsModel(site.client, task.id, asks.steps))
+            self._driver.apply(now, WantsModel(site.client, task.id, asks.steps))
 
     def _done(self, now: float, site: SiteRecord, done: UpdateReady) -> None:
         task = self._running(site, done.task)
         if task is None:
             self._driver.say(site.name, TaskCancel(done.task, "it is not in training"))
             return
-        upload = self._books.assigned[task.id].upload
+        upload = self._registry.assigned[task.id].upload
         if upload is not None:
             self._driver.say(site.name, UploadGrant(task.id, upload.bits))
         elif not task.ready:
@@ -259,19 +259,19 @@ class MessageHandler:
                 self._driver.say(site.name, TaskCancel(task.id, str(error)))
                 self._nothing_came(now, site, task.id, f"rejected: {error}")
             else:
-                self._driver.happen(now, Ready(site.client, task.id, steps, metrics))
+                self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
     def _result(self, now: float, site: SiteRecord, result: UpdateSubmission) -> None:
         task = self._running(site, result.task)
         if task is None:
             self._driver.say(site.name, self._late(site, result.task))
             return
-        assignment, layout = self._books.assigned[task.id], self._driver.tensors.model.layout
+        assignment, layout = self._registry.assigned[task.id], self._driver.tensors.model.layout
         try:
             if task.hold and assignment.upload is None:
                 raise InvalidUpdateError("request", f"task {task.id} was not let send its update")
             steps = assignment.command.steps
-            checked = check_result(result, layout, steps, self._conditions.codec, self._terms.norm_bound)
+            checked = check_result(result, layout, steps, self._conditions.codec, self._options.norm_bound)
         except InvalidUpdateError as error:
             self._reject(error)
             self._driver.say(site.name, UpdateAck(task.id, accepted=False, reason=str(error)))
@@ -279,23 +279,23 @@ class MessageHandler:
             return
         self.probation.delivered(site.name)
         self._driver.say(site.name, UpdateAck(task.id, accepted=True))
-        self._driver.outcome.updates[task.id] = checked
-        self._driver.happen(now, Arrived(site.client, task.id, result.steps, checked.metrics), checked)
+        self._driver.effects.updates[task.id] = checked
+        self._driver.apply(now, Arrived(site.client, task.id, result.steps, checked.metrics), checked)
 
     def _nothing_came(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
         """A task is lost; and its site leaves, if this was once too often."""
         often = self.probation.setback(now, site.name)
         if often is None:
-            self._driver.happen(now, Lost(site.client, task, reason))
+            self._driver.apply(now, Lost(site.client, task, reason))
             return
         said = _short(f"sent away (setbacks in a row: {often}), the last: {reason}")
         site.connected = False
-        self._driver.happen(now, Left(site.client, reason=said))
+        self._driver.apply(now, Left(site.client, reason=said))
         self._driver.hang_up(site.name, said)
 
     def _late(self, site: SiteRecord, task: TaskId) -> UpdateAck:
         """The answer to an update of a task that is not in training."""
-        fate = self._books.fate(site.client, task)
+        fate = self._registry.fate(site.client, task)
         if fate is TaskStatus.ARRIVED:
             return UpdateAck(task, accepted=True)
         if fate is None:

@@ -1,15 +1,16 @@
-"""What a coordinator remembers of sites and tasks, besides the server's own books.
+"""Registry of a coordinator's sites and tasks, beside what the server knows.
 
 All of it follows from the journal and the table of sites, so nothing here is saved.
 """
 
 from array import array
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 
 from offbeat.core.algorithm import Task
-from offbeat.core.commands import Send, Train, Upload
-from offbeat.core.events import ClientId, TaskId
+from offbeat.core.commands import Command, Discard, Send, Train, Upload
+from offbeat.core.events import Arrived, ClientId, Event, Joined, Left, Lost, TaskId, WantsModel
 
 
 class TaskStatus(IntEnum):
@@ -65,6 +66,55 @@ class Registry:
         site = SiteRecord(name, client)
         self.sites[name] = self.by_client[client] = site
         return site
+
+    def enter_event(self, now: float, event: Event, task: Task | None, remembered: int) -> Sequence[TaskId]:
+        """Enter an event about this task.
+
+        Returns the tasks that nobody can bring back from now on: of those lost with their sites only the ones
+        from the newest `remembered` base versions can be.
+        """
+        match event:
+            case Joined():
+                site = self.by_client[event.client]
+                site.present, site.samples, site.steps_per_epoch = True, event.samples, event.steps_per_epoch
+                if event.holds is not None:
+                    self.bring_back(event.holds)
+                lost = [other for other in self.gone if self.owners[other] == event.client]
+                for other in lost:
+                    self.give_up(other)
+                return lost
+            case Arrived():
+                assert task is not None
+                self.end(event.task, TaskStatus.ARRIVED)
+                site = self.by_client[event.client]
+                site.updates += 1
+                site.staleness, site.steps_done = task.staleness, 0
+                site.speed = event.steps / (now - task.started) if now > task.started else 0.0
+            case Lost():
+                self.end(event.task, TaskStatus.LOST)
+            case Left():
+                self.by_client[event.client].present = False
+                return self.leave_behind(task, remembered) if task is not None else ()
+            case WantsModel():
+                self.assigned[event.task].asked = True
+            case _:
+                pass
+        return ()
+
+    def enter_command(self, command: Command) -> None:
+        """Enter a command."""
+        match command:
+            case Train():
+                self.assign(command)
+                self.by_client[command.client].steps_done = 0
+            case Send():
+                self.assigned[command.task].answer = command
+            case Upload():
+                self.assigned[command.task].upload = command
+            case Discard():
+                self.end(command.task, TaskStatus.DISCARDED)
+            case _:
+                pass
 
     def assign(self, command: Train) -> None:
         """A task starts."""

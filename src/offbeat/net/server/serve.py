@@ -3,7 +3,6 @@
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol
@@ -51,7 +50,7 @@ async def serve(
     state: str | Path,
     listen: ListenFactory,
     *,
-    terms: ServerOptions | None = None,
+    options: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
@@ -73,15 +72,15 @@ async def serve(
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
     """
-    terms = terms or ServerOptions()
-    plan = plan_of(algorithm, model, training, seed, terms, sample_shape, classes, test)
+    options = options or ServerOptions()
+    plan = plan_of(algorithm, model, training, seed, options, sample_shape, classes, test)
     reason = ended(Path(state), plan)
     if reason is not None:
         return await _tell(reason, listen, clock or SystemClock(), linger)
     learner = evaluating_learner(plan, test)
     service = open_service(
         algorithm, learner, plan, Path(state),
-        terms=terms, label=label, recipe=recipe, clock=clock, checkpoint_seconds=checkpoint_seconds,
+        options=options, label=label, recipe=recipe, clock=clock, checkpoint_seconds=checkpoint_seconds,
         evaluates=test is not None, linger=linger,
     )  # fmt: skip
     if started is not None:
@@ -94,7 +93,7 @@ def plan_of(
     model: ModelSpec,
     training: Training,
     seed: int,
-    terms: ServerOptions,
+    options: ServerOptions,
     sample_shape: tuple[int, ...] | None,
     classes: int | None,
     test: Dataset | None,
@@ -105,10 +104,10 @@ def plan_of(
         sample_shape, classes = test.sample_shape, test.classes
     if sample_shape is None or classes is None:
         raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
-    if terms.accuracy is not None and not (test and (terms.evaluate_versions or terms.evaluate_seconds)):
+    if options.until.accuracy is not None and (test is None or options.evaluate.never):
         raise UsageError(
-            f"accuracy = {terms.accuracy} needs evaluations: give test data, and evaluate_versions or "
-            "evaluate_seconds"
+            f"until.accuracy = {options.until.accuracy} needs evaluations: give test data, and evaluate "
+            "seconds or versions"
         )
     return make_run_spec(algorithm, model, training, seed, sample_shape, classes)
 
@@ -157,7 +156,7 @@ def open_service(
     plan: RunSpec,
     directory: Path,
     *,
-    terms: ServerOptions,
+    options: ServerOptions,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
@@ -172,7 +171,7 @@ def open_service(
     evaluate, complete = make_evaluator(algorithm, learner, plan, evaluates)
     coordinator, opened, name = open_run(
         algorithm, learner, plan, directory,
-        terms=terms, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
+        options=options, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
     )  # fmt: skip
     return Service(coordinator, opened, evaluate=evaluate, clock=clock, label=name, linger=linger)
 
@@ -196,7 +195,7 @@ def open_run(
     plan: RunSpec,
     directory: Path,
     *,
-    terms: ServerOptions,
+    options: ServerOptions,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -210,7 +209,7 @@ def open_run(
         _check_same(found, plan)
     run = str(found.meta["run"]) if found is not None else token_hex(8)
     coordinator = Coordinator(
-        algorithm, initial, terms,
+        algorithm, initial, options,
         seed=plan.seed, run=run, plan=plan.document(), classes=plan.classes,
         batch_size=plan.training.batch_size,
     )  # fmt: skip
@@ -222,11 +221,11 @@ def open_run(
             "label": label or algorithm.name,
             "algorithm": plan.algorithm,
             "seed": plan.seed,
-            "clients": terms.clients,
+            "clients": options.clients,
             "recipe": recipe,
             "run": run,
             "plan": plan.document(),
-            "initial": _digest(initial),
+            "initial": initial.digest(),
         }
         state = DurableStore.create(directory, meta, coordinator, checkpoint_seconds, complete)
     name = str(found.meta["label"]) if found is not None else label or algorithm.name
@@ -258,7 +257,3 @@ def _check_format(record: RunRecord) -> None:
             "the run with that version, or choose another directory, in which it begins anew. Nothing was "
             "changed, and offbeat report, replay and journal read it"
         )
-
-
-def _digest(model: Model) -> str:
-    return sha256(model.values.numpy().tobytes() + model.integers.numpy().tobytes()).hexdigest()

@@ -22,7 +22,7 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.evaluator import Evaluate, Evaluator, Measurements
 from offbeat.net.server.sessions import Batch, Sessions
-from offbeat.net.server.summary import snapshot, summarise
+from offbeat.net.server.summary import snapshot
 from offbeat.net.transport import ServerChannel
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,8 @@ class Service:
         self._small = coordinator.tensors.model.layout.nbytes <= SMALL
         self._stirred = asyncio.Event()
         self._links = Sessions(self.now, self._stirred.set)
-        self._evaluator = Evaluator(evaluate, self._stirred.set)
+        self._evaluator = Evaluator(evaluate, self._evaluated)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._alarm: asyncio.Task[None] | None = None
         self._rings = 0.0  # when the alarm does
         self._wish: str | None = None  # to end the run, for this reason
@@ -75,6 +76,7 @@ class Service:
 
         Raises `RunError` where the state directory cannot be written: what was acknowledged is in it.
         """
+        self._loop = asyncio.get_running_loop()
         try:
             while self._coordinator.stopped is None and not self._leaving:
                 await self._wait()
@@ -134,6 +136,11 @@ class Service:
         """Seconds of the run's clock."""
         return self._clock.now() + self._offset
 
+    def _evaluated(self) -> None:
+        """Wake the loop up, from the thread that evaluates."""
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(self._stirred.set)
+
     # ---- the loop ----
 
     async def _wait(self) -> None:
@@ -141,7 +148,7 @@ class Service:
 
         An alarm that rings too early costs one empty round, so it is set anew only to ring earlier.
         """
-        lease, now = self._coordinator.terms.lease, self.now()
+        lease, now = self._coordinator.options.lease, self.now()
         due = self._coordinator.next_due()
         rings = now + lease / 4 if due is None else min(max(due, now), now + lease / 4)
         if self._alarm is None or self._alarm.done() or rings < self._rings:
@@ -157,7 +164,7 @@ class Service:
 
     async def _round(self) -> None:
         """One batch to the coordinator; what comes of it is settled meanwhile, and later."""
-        measured, batch = self._evaluator.take(), self._links.take()
+        measured, batch = self._evaluator.collect(), self._links.take()
         if self._small:
             outcome = self._process(batch, measured)
         else:
@@ -221,17 +228,16 @@ class Service:
                 log.info("%s", row.name, extra={k: v for k, v in row.flat().items() if k != "name"})
         self._links.deliver(outcome)
         if outcome.evaluations:
-            self._evaluator.due(outcome.evaluations[-1])
+            self._evaluator.request(outcome.evaluations[-1])
 
     # ---- the end ----
 
     async def _finish(self) -> str:
         """Measure the last version, tell the sites, write the final model."""
-        coordinator, terms = self._coordinator, self._coordinator.terms
+        coordinator = self._coordinator
         reason = coordinator.stopped or ""
         self._links.over(reason)
-        evaluates = terms.evaluate_versions or terms.evaluate_seconds
-        measured = await self._evaluator.last(coordinator.evaluation() if evaluates else None)
+        measured = await _in(self._thread, lambda: self._evaluator.finish(coordinator.last_evaluation()))
         await _in(self._writer, lambda: self._write_end(measured))
         await self._linger()
         return reason
@@ -239,7 +245,7 @@ class Service:
     async def _linger(self) -> None:
         """Wait until the sites have heard that the run is over, but not for those that do not come."""
         coordinator, now = self._coordinator, self.now()
-        sites = coordinator.books.sites.values()
+        sites = coordinator.registry.sites.values()
         expected = {site.name for site in sites if site.present or not coordinator.may_come(now, site.name)}
         passed = asyncio.create_task(self._clock.sleep(self._patience))
         while not expected <= self._links.told and not passed.done():
@@ -255,7 +261,7 @@ class Service:
             for evaluation, metrics in measured:
                 coordinator.evaluated(evaluation, metrics)
             self._state.commit(coordinator.take())
-            self._state.finish(coordinator, summarise(coordinator))
+            self._state.finish(coordinator, coordinator.summary())
             self._changed = True
 
     async def _close(self) -> None:
@@ -264,7 +270,7 @@ class Service:
         if self._alarm is not None:
             self._alarm.cancel()
             await asyncio.gather(self._alarm, return_exceptions=True)
-        await self._evaluator.close()
+        await _in(self._thread, self._evaluator.close)
         if self._settling is not None:
             self._settling.cancel()
             await asyncio.gather(self._settling, return_exceptions=True)

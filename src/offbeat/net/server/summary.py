@@ -1,6 +1,4 @@
-"""A coordinator in numbers: as it is now, and at the end."""
-
-from typing import Any
+"""Snapshot of a coordinator, for whoever watches."""
 
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
 from offbeat.net.server.coordinator import Coordinator
@@ -10,7 +8,7 @@ from offbeat.net.server.registry import SiteRecord
 def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
     """What a server shows of itself."""
     c, counts = coordinator, coordinator.server.counts
-    sites = tuple(_view(c, site) for site in c.books.sites.values() if site.present)
+    sites = tuple(_view(c, site) for site in c.registry.sites.values() if site.present)
     return Snapshot(
         run=c.run,
         label=label or c.algorithm.name,
@@ -22,8 +20,8 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         aggregated=counts["aggregated"],
         dropped=counts["dropped"],
         lost=counts["lost"],
-        bytes_up=c.driver.bytes_up,
-        bytes_down=c.driver.bytes_down,
+        bytes_up=c.driver.engine.bytes_up,
+        bytes_down=c.driver.engine.bytes_down,
         rejected=dict(c.rejected),
         sites=sites,
         stopped=c.stopped,
@@ -42,27 +40,3 @@ def _view(coordinator: Coordinator, site: SiteRecord) -> SiteView:
         site.client, site.name, state, site.samples, number, site.steps_done, steps,
         site.speed, site.staleness, site.updates, site.last_seen,
     )  # fmt: skip
-
-
-def summarise(coordinator: Coordinator) -> dict[str, Any]:
-    """A run in numbers, under the names that a simulated one has (`sim.run.Summary`)."""
-    c, server = coordinator, coordinator.server
-    arrived = server.counts["arrived"]
-    return {
-        "seconds": c.now,
-        "versions": server.version,
-        "tasks": arrived,
-        "dispatched": server.dispatched,
-        "aggregated": server.counts["aggregated"],
-        "dropped": server.counts["dropped"],
-        "lost": server.counts["lost"],
-        "held": len(server.held),
-        "running": server.running,
-        "mean_staleness": c.driver.staleness_sum / arrived if arrived else 0.0,
-        "bytes_up": c.driver.bytes_up,
-        "bytes_down": c.driver.bytes_down,
-        "accuracy": c.last_metrics.get("accuracy"),
-        "best_accuracy": c.best_accuracy,
-        "loss": c.last_metrics.get("loss"),
-        "server_state_bytes": c.tensors.nbytes,
-    }

@@ -1,0 +1,149 @@
+"""The engine under every driver: an event in; journal rows, tensors and counters; commands out.
+
+A driver (the simulator, a coordinator on a network or in a Flower federation, a replay) brings the time and
+the events, and carries the commands out. What follows from an event whoever drives is done here, in this
+order:
+
+1. The server admits the event and the schedule reacts (`core.server`).
+2. The event's row goes to the journal; the update of an `Arrived` is held.
+3. For each command its row goes to the journal, and the tensors follow: a base version is kept, a new version
+   is made, an update is dropped.
+
+`record` takes the rows: it writes them, or, while a recorded run is repeated, checks them
+(`core.recorded.RecordedJournal`). Without `tensors` the same rows come of the same events, and no tensor is
+touched: all but tensors follows from events.
+"""
+
+from collections.abc import Callable, Sequence
+
+from offbeat.core.algorithm import Schedule
+from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
+from offbeat.core.events import Arrived, Event, Lost, TaskId
+from offbeat.core.fleet import Labels
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row, command_row, event_row, present_row
+from offbeat.core.learner import LocalResult
+from offbeat.core.limits import Until
+from offbeat.core.server import Server
+
+
+class Engine:
+    """One run's server, journal, tensors, counters and limits.
+
+    Args:
+        schedule: The algorithm's schedule.
+        seed: The run's seed.
+        record: Takes each journal row, in order.
+        tensors: The global model and what is held around it; None means no tensor is touched.
+        model_bytes: Bytes of one model or one update as they are sent, for the counters.
+        until: The run's limits.
+
+    Attributes:
+        rows: Number of journal rows so far.
+        staleness_sum: Sum of the staleness of all updates that arrived, in versions.
+        bits_up: Bits of all updates that arrived, as their codec made them.
+    """
+
+    def __init__(
+        self,
+        schedule: Schedule,
+        seed: int,
+        record: Callable[[Row], None],
+        tensors: GlobalModel | None = None,
+        model_bytes: int = 0,
+        until: Until = Until(),
+    ) -> None:
+        self.server = Server(schedule, seed)
+        self.record, self.tensors, self.until = record, tensors, until
+        self.rows = 0
+        self.staleness_sum = 0
+        self.bits_up = 0
+        self._model_bytes = model_bytes
+
+    def apply(self, now: float, event: Event, result: LocalResult | None = None) -> list[Command]:
+        """Apply one event.
+
+        Args:
+            now: Time of the event, in seconds of the run's clock.
+            event: What happened.
+            result: The update of an `Arrived`, needed where there are tensors.
+
+        Returns:
+            The commands to carry out, in order; what they mean for the tensors is done.
+
+        Raises:
+            AlgorithmError: The event or a command breaks the rules of the server.
+            ReplayError: The rows are checked, and one is not the recorded one.
+        """
+        server, record, tensors = self.server, self.record, self.tensors
+        version = server.version
+        commands = server.feed(now, event)
+        task = server.current_task
+        record(event_row(self.rows, now, event, version, task))
+        self.rows += 1
+        if type(event) is Arrived:  # `is`: a struct's class takes three times as long to say no
+            assert task is not None
+            self.staleness_sum += task.staleness
+            self.bits_up += int(event.metrics.get("bits", 8 * self._model_bytes))
+            if tensors is not None:
+                assert result is not None
+                tensors.arrive(task, result)
+        elif type(event) is Lost:
+            self.lose(event.task)
+        for command in commands:
+            if type(command) is Aggregate:
+                version = command.version
+            record(command_row(self.rows, now, command, version))
+            self.rows += 1
+            if tensors is not None:
+                _update(tensors, command)
+        return commands
+
+    def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
+        """Let clients 0 … n − 1 join at time 0, before `Begin`: one call and one journal row for all.
+
+        Args:
+            samples: Number of training samples, by client.
+            steps_per_epoch: Local steps of one epoch, by client.
+            labels: Number of samples of each class, by client; None means the algorithm needs none.
+        """
+        self.server.join_all(samples, steps_per_epoch, labels)
+        row = present_row(samples, steps_per_epoch, labels)
+        self.record(row)
+        self.rows = row.seq + 1
+
+    def lose(self, task: TaskId) -> None:
+        """Free the tensors of a task that ended without an update and cannot be brought back."""
+        if self.tensors is not None:
+            self.tensors.lose(task)
+
+    def stop_reason(self) -> str | None:
+        """Why the run stops now: the schedule's reason, or the limit that is reached; None means go on."""
+        server = self.server
+        if server.stopped is not None:
+            return server.stopped
+        return self.until.reached(server.version, server.counts["arrived"])
+
+    @property
+    def bytes_up(self) -> int:
+        """Bytes of the updates that arrived, as their codec made them."""
+        return self.bits_up // 8
+
+    @property
+    def bytes_down(self) -> int:
+        """Bytes sent to clients: a model for each task, and those sent in mid-task."""
+        return (self.server.dispatched + self.server.sent) * self._model_bytes
+
+
+def _update(tensors: GlobalModel, command: Command) -> None:
+    """Do with the tensors what a command says."""
+    if type(command) is Train:
+        tensors.dispatch(command.task)
+    elif type(command) is Aggregate:
+        tensors.aggregate(command)
+    elif type(command) is Send:
+        tensors.send(command.task)
+    elif type(command) is Drop:
+        tensors.drop(command.task)
+    elif type(command) is Discard:
+        tensors.lose(command.task)

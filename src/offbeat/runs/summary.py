@@ -1,0 +1,83 @@
+"""A run in numbers."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from offbeat.core.engine import Engine
+from offbeat.runs.evaluations import EvaluationLog
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A run in numbers.
+
+    `dispatched` = aggregated + dropped + lost + `held` + `running`.
+
+    Attributes:
+        seconds: Seconds of the run's clock.
+        versions: Versions made.
+        tasks: Updates that arrived.
+        dispatched: Tasks given to clients.
+        aggregated: Updates aggregated.
+        dropped: Updates dropped.
+        lost: Tasks that ended without an update.
+        held: Updates that arrived and wait.
+        running: Tasks in training.
+        mean_staleness: Mean staleness of the updates that arrived, in versions.
+        bytes_up: Bytes sent by clients.
+        bytes_down: Bytes sent to clients.
+        accuracy: Accuracy of the last evaluation, in [0, 1].
+        best_accuracy: The highest accuracy.
+        loss: Loss of the last evaluation.
+        client_state_bytes: Bytes that clients keep from task to task, at the end.
+        server_state_bytes: Bytes that the aggregator and the server steps keep, at the end, a vector that
+            travels with the model included.
+    """
+
+    seconds: float
+    versions: int
+    tasks: int
+    dispatched: int
+    aggregated: int
+    dropped: int
+    lost: int
+    held: int
+    running: int
+    mean_staleness: float
+    bytes_up: int
+    bytes_down: int
+    accuracy: float | None
+    best_accuracy: float | None
+    loss: float | None
+    client_state_bytes: int = 0
+    server_state_bytes: int = 0
+
+
+def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:
+    """What every driver knows of a run, by the names of `Summary`.
+
+    Args:
+        engine: The run's engine, with its tensors.
+        seconds: Seconds of the run's clock.
+        evaluations: What was evaluated.
+    """
+    server, tensors = engine.server, engine.tensors
+    arrived = server.counts["arrived"]
+    return {
+        "seconds": seconds,
+        "versions": server.version,
+        "tasks": arrived,
+        "dispatched": server.dispatched,
+        "aggregated": server.counts["aggregated"],
+        "dropped": server.counts["dropped"],
+        "lost": server.counts["lost"],
+        "held": len(server.held),
+        "running": server.running,
+        "mean_staleness": engine.staleness_sum / arrived if arrived else 0.0,
+        "bytes_up": engine.bytes_up,
+        "bytes_down": engine.bytes_down,
+        "accuracy": evaluations.last_metrics.get("accuracy"),
+        "best_accuracy": evaluations.best_accuracy,
+        "loss": evaluations.last_metrics.get("loss"),
+        "server_state_bytes": tensors.nbytes if tensors is not None else 0,
+    }
