@@ -16,10 +16,9 @@ from offbeat.data.dataset import Dataset
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
-from offbeat.net.run_spec import evaluating_learner
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import ended, make_evaluator, open_run, plan_of
+from offbeat.net.server.serve import open_run
 
 log = logging.getLogger(__name__)
 
@@ -53,17 +52,14 @@ def serve(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
-    options = options or ServerOptions()
-    plan = plan_of(algorithm, model, training, seed, options, sample_shape, classes, test)
-    if (reason := ended(Path(state), plan)) is not None:
-        return reason
-    learner = evaluating_learner(plan, test)
-    evaluate, complete = make_evaluator(algorithm, learner, plan, test is not None)
-    coordinator, opened, _ = open_run(
-        algorithm, learner, plan, Path(state),
-        options=options, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
+    opened = open_run(
+        algorithm, model, training, Path(state),
+        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test, label=label,
+        recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
-    reason = Federation(grid, coordinator, opened, evaluate, pace or Polling()).run()
+    if isinstance(opened, str):
+        return opened
+    reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, pace or Polling()).run()
     log.info("the run has ended: %s", reason)
     return reason
 

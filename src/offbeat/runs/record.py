@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
 from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
@@ -84,6 +84,20 @@ class RunRecord:
         """The recipe it was run from, if any."""
         recipe: dict[str, Any] | None = self.meta.get("recipe")
         return recipe
+
+    def check_same(self, what: str, now: Mapping[str, Any]) -> None:
+        """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
+        then, now = self.meta[what], json.loads(json.dumps(now))
+        for key in {**then, **now}:
+            if key not in now or now[key] != then.get(key):
+                found = (
+                    f"now it is {now[key]!r}"
+                    if key in now
+                    else ("now there is no such option; use the version of Offbeat it was started with")
+                )
+                raise RunError(
+                    f"{self.path} was started with another {what}: {key} was {then.get(key)!r}, {found}"
+                )
 
     def rows(
         self, kind: str | None = None, *, after: int | None = None, limit: int | None = None

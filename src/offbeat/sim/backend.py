@@ -5,7 +5,6 @@ events happen in the same order, while metrics come from the record and no tenso
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -23,32 +22,6 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import Metric
 from offbeat.sim.executors.base import Executor
-
-
-class Backend(Protocol):
-    """Trains a simulation's tasks and evaluates its models."""
-
-    @property
-    def tensors(self) -> GlobalModel | None:
-        """The global model, if there is one."""
-
-    def submit(self, task: LocalTask, due: float) -> None:
-        """All that determines a task is known, and when its update is due; both may yet change."""
-
-    def prepare(self, task: TaskId) -> Metrics:
-        """Wait for the training of a task whose client holds the update; its metrics, with its "norm"."""
-
-    def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Metrics, LocalResult | None]:
-        """Wait for the training of a task whose update is due; its metrics, and the update as it arrives."""
-
-    def cancel(self, task: TaskId) -> None:
-        """A task ends without an update."""
-
-    def discard(self, command: Discard) -> None:
-        """A client does not send the update it holds."""
-
-    def evaluate(self, version: int) -> Metrics:
-        """Evaluate the current version."""
 
 
 class LiveBackend:
@@ -74,7 +47,7 @@ class LiveBackend:
         self._evaluated: tuple[int, Metrics] | None = None
 
     def submit(self, task: LocalTask, due: float) -> None:
-        """Let the executor train it; one that was submitted otherwise before is trained anew."""
+        """Train a task, due at `due` (seconds); anew, if it was submitted otherwise before."""
         if task.task in self._submitted:
             self._executor.cancel(task.task)
         self._submitted.add(task.task)
@@ -83,13 +56,16 @@ class LiveBackend:
         self._executor.submit(task, base, due, TaskInputs(self.clients.get(task.client), fresh))
 
     def prepare(self, task: TaskId) -> Metrics:
-        """Wait for the executor, and measure the change of the parameters."""
+        """Wait for the training of a task whose client holds the update; its metrics, and its "norm"."""
         result = self._result(task)
         norm = float(result.delta[: self.tensors.model.layout.parameters].norm())
         return {**result.metrics, "norm": norm}
 
     def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Metrics, LocalResult | None]:
-        """Wait for the executor; let the update go through the codec; keep the client's new state."""
+        """Wait for the training of a task whose update is due; its metrics, and the update as it arrives.
+
+        The update goes through the codec, and the client keeps its new state.
+        """
         result = self._result(arrival.task)
         del self._finished[arrival.task]
         if self._codec is not None:
@@ -115,7 +91,7 @@ class LiveBackend:
         return replace(result, delta=delta, metrics={**result.metrics, "bits": total})
 
     def discard(self, command: Discard) -> None:
-        """A client that keeps state has trained all the same: its state stays."""
+        """A client does not send the update it holds. One that keeps state has trained all the same."""
         if command.task in self._finished or command.task in self._submitted:
             self.clients.put(command.client, self._result(command.task).state)
         self.cancel(command.task)
@@ -127,14 +103,14 @@ class LiveBackend:
         return self._finished[task]
 
     def cancel(self, task: TaskId) -> None:
-        """Stop its training, if it was submitted."""
+        """A task ends without an update."""
         self._finished.pop(task, None)
         if task in self._submitted:
             self._submitted.discard(task)
             self._executor.cancel(task)
 
     def evaluate(self, version: int) -> Metrics:
-        """Evaluate, once a version."""
+        """Evaluate the current version, once."""
         if self._evaluated is None or self._evaluated[0] != version:
             self._evaluated = (version, self._executor.evaluate(self.completed()))
         return self._evaluated[1]
@@ -147,7 +123,7 @@ class LiveBackend:
 class ReplayBackend:
     """Answers from a run's record, and as its recorder checks that the run repeats it."""
 
-    tensors = None
+    tensors: GlobalModel | None = None
 
     def __init__(self, journal: RecordedJournal, evaluations: Sequence[Metric]) -> None:
         self._journal, self._evaluations = journal, evaluations
@@ -191,3 +167,6 @@ class ReplayBackend:
         if version not in self._by_version:
             raise ReplayError(f"it now evaluates version {version}, which the record does not")
         return self._by_version[version].found
+
+
+Backend = LiveBackend | ReplayBackend

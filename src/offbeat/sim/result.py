@@ -34,7 +34,7 @@ class Run:
         model: The final model.
         summary: The run in numbers.
         stop_reason: Why it ended.
-        rows: Where its journal and its evaluations are read from.
+        source: Where its journal and its evaluations are read from.
         path: Its directory, if it has one; the journal of such a run is read when it is asked for.
     """
 

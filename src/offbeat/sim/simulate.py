@@ -167,7 +167,7 @@ def resume(
     if record.status == "finished":
         return _finished(record, initial.layout)
     complete = finalizer(algorithm.buffers, learner, initial, seed)
-    _check_algorithm(record, algorithm)
+    record.check_same("algorithm", _described(algorithm))  # a momentum does not show in a journal
     _check_executor(record, executor)
     if record.meta["initial"] != initial.digest():
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
@@ -238,28 +238,15 @@ def _meta(
     return {
         "offbeat": __version__,
         "label": label or algorithm.name,
-        "algorithm": {"name": recorded_name(algorithm), **algorithm.hyperparameters},
+        "algorithm": _described(algorithm),
         "seed": seed,
         "clients": learner.clients,
         "recipe": recipe,
     }
 
 
-def _check_algorithm(record: RunRecord, algorithm: Algorithm) -> None:
-    """Not every hyper-parameter shows in a journal: a momentum, for one."""
-    now = json.loads(json.dumps({"name": recorded_name(algorithm), **algorithm.hyperparameters}))
-    then = record.meta["algorithm"]
-    for key in {**then, **now}:
-        if key not in now:
-            raise RunError(
-                f"{record.path} was started with another algorithm: {key} was {then[key]!r}, now there is no "
-                "such option; use the version of Offbeat it was started with"
-            )
-        if now[key] != then.get(key):
-            raise RunError(
-                f"{record.path} was started with another algorithm: {key} was {then.get(key)!r}, "
-                f"now it is {now[key]!r}"
-            )
+def _described(algorithm: Algorithm) -> dict[str, Any]:
+    return {"name": recorded_name(algorithm), **algorithm.hyperparameters}
 
 
 def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:

@@ -1,8 +1,8 @@
 """Serving a run, from its start or from where its state directory has it."""
 
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol
@@ -10,13 +10,12 @@ from typing import Any, Protocol
 import torch
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.buffers import Finalizer, finalizer, unchanged
+from offbeat.core.buffers import finalizer
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
 from offbeat.data.dataset import Dataset
-from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.net.clock import Clock, SystemClock
@@ -62,63 +61,57 @@ async def serve(
     linger: float = 10.0,
     started: Callable[[Service], None] | None = None,
 ) -> str | None:
-    """Serve a run until it ends, and return why, or until the service is told to leave, and return None.
+    """Serve a run until it ends, or until the service is told to leave.
 
-    `model` and `training` are what sites train, and how. `test` are the data the model is evaluated on;
-    without them `sample_shape` (of one sample) and `classes` say what the model takes. `state` is the run's
-    directory: where it holds this run already, the run goes on; if it has ended, sites are told so. `listen`
-    opens the transport. When the run has ended the server waits at most `linger` seconds for sites that have
-    not heard of it. `started` is given the service, to watch it and to end it.
+    Args:
+        algorithm: The algorithm, one of the registry.
+        model: What sites train.
+        training: How they train it.
+        state: The run's directory. Where it holds this run already, the run goes on; if it has ended, sites
+            are told so.
+        listen: Opens the transport.
+        options: When the run begins and ends, and what the server accepts.
+        seed: The run's seed.
+        sample_shape: Shape of one sample, needed without `test`.
+        classes: Number of classes, needed without `test`.
+        test: The data the model is evaluated on; None means it is not evaluated.
+        label: What the run is called; None means the algorithm's name.
+        recipe: The recipe the run is made from, written to its directory.
+        clock: Tells the time; None means the system's clock.
+        checkpoint_seconds: Seconds between two checkpoints, at most.
+        linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
+        started: Called with the service, to watch it and to end it.
 
-    Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
+    Returns:
+        Why the run ended; None means that the service was told to leave.
+
+    Raises:
+        UsageError: What is asked cannot be served.
+        RunError: The run fails.
     """
-    options = options or ServerOptions()
-    plan = plan_of(algorithm, model, training, seed, options, sample_shape, classes, test)
-    reason = ended(Path(state), plan)
-    if reason is not None:
-        return await _tell(reason, listen, clock or SystemClock(), linger)
-    learner = evaluating_learner(plan, test)
-    service = open_service(
-        algorithm, learner, plan, Path(state),
-        options=options, label=label, recipe=recipe, clock=clock, checkpoint_seconds=checkpoint_seconds,
-        evaluates=test is not None, linger=linger,
+    clock = clock or SystemClock()
+    opened = open_run(
+        algorithm, model, training, Path(state),
+        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test, label=label,
+        recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+    )  # fmt: skip
+    if isinstance(opened, str):
+        return await _tell(opened, listen, clock, linger)
+    service = Service(
+        opened.coordinator, opened.store,
+        evaluate=opened.evaluate, clock=clock, label=opened.label, linger=linger,
     )  # fmt: skip
     if started is not None:
         started(service)
-    return await run_service(service, listen)
-
-
-def plan_of(
-    algorithm: Algorithm,
-    model: ModelSpec,
-    training: Training,
-    seed: int,
-    options: ServerOptions,
-    sample_shape: tuple[int, ...] | None,
-    classes: int | None,
-    test: Dataset | None,
-) -> RunSpec:
-    """The plan of a run, as `serve` is asked for it; raises `UsageError`."""
-    check_seed(seed)
-    if test is not None:
-        sample_shape, classes = test.sample_shape, test.classes
-    if sample_shape is None or classes is None:
-        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
-    if options.until.accuracy is not None and (test is None or options.evaluate.never):
-        raise UsageError(
-            f"until.accuracy = {options.until.accuracy} needs evaluations: give test data, and evaluate "
-            "seconds or versions"
-        )
-    return make_run_spec(algorithm, model, training, seed, sample_shape, classes)
-
-
-def ended(directory: Path, plan: RunSpec) -> str | None:
-    """Why the run in a directory has ended, if it has."""
-    if not (directory / DATABASE).is_file():
-        return None
-    record = read_run(directory)
-    _check_same(record, plan)
-    return (record.stop_reason or "") if record.status == "finished" else None
+    try:
+        listener = await listen(service.on_link)
+    except BaseException:
+        await service.abandon()
+        raise
+    try:
+        return await service.run()
+    finally:
+        await listener.close()
 
 
 async def _tell(reason: str, listen: ListenFactory, clock: Clock, linger: float) -> str:
@@ -129,107 +122,91 @@ async def _tell(reason: str, listen: ListenFactory, clock: Clock, linger: float)
             await tell_the_end(link, reason)
         await link.close()
 
-    door = await listen(on_link)
+    listener = await listen(on_link)
     try:
         await clock.sleep(linger)
     finally:
-        await door.close()
+        await listener.close()
     return reason
 
 
-async def run_service(service: Service, listen: ListenFactory) -> str | None:
-    """Open the door, serve, and close the door."""
-    try:
-        door = await listen(service.on_link)
-    except BaseException:
-        await service.abandon()
-        raise
-    try:
-        return await service.run()
-    finally:
-        await door.close()
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that can be served; `evaluate` measures a version, None means that there are no test data."""
 
-
-def open_service(
-    algorithm: Algorithm,
-    learner: TorchLearner,
-    plan: RunSpec,
-    directory: Path,
-    *,
-    options: ServerOptions,
-    label: str | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    clock: Clock | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    evaluates: bool = True,
-    linger: float = 10.0,
-) -> Service:
-    """A service on a new state directory, or on the one there is. `learner` makes and evaluates the model.
-
-    The process computes with one thread from here on, as the simulator does: more would change the last bits.
-    """
-    evaluate, complete = make_evaluator(algorithm, learner, plan, evaluates)
-    coordinator, opened, name = open_run(
-        algorithm, learner, plan, directory,
-        options=options, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds, complete=complete,
-    )  # fmt: skip
-    return Service(coordinator, opened, evaluate=evaluate, clock=clock, label=name, linger=linger)
-
-
-def make_evaluator(
-    algorithm: Algorithm, learner: TorchLearner, plan: RunSpec, evaluates: bool
-) -> tuple[Evaluate | None, Finalizer]:
-    """How a server measures global models, if it `evaluates` them, and what makes the last one final."""
-    initial = learner.initial(plan.seed)
-    complete = finalizer(algorithm.buffers, learner if evaluates else None, initial, plan.seed)
-
-    def evaluate(model: Model) -> Metrics:
-        return learner.evaluate(complete(model))
-
-    return evaluate if evaluates else None, complete
+    coordinator: Coordinator
+    store: DurableStore
+    evaluate: Evaluate | None
+    label: str
 
 
 def open_run(
     algorithm: Algorithm,
-    learner: TorchLearner,
-    plan: RunSpec,
+    model: ModelSpec,
+    training: Training,
     directory: Path,
     *,
-    options: ServerOptions,
-    label: str | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    complete: Finalizer = unchanged,
-) -> tuple[Coordinator, DurableStore, str]:
-    """The coordinator of a run and its state directory, new or as they were left, and the run's label."""
-    torch.set_num_threads(1)
-    initial = learner.initial(plan.seed)
+    options: ServerOptions | None,
+    seed: int,
+    sample_shape: tuple[int, ...] | None,
+    classes: int | None,
+    test: Dataset | None,
+    label: str | None,
+    recipe: Mapping[str, Any] | None,
+    checkpoint_seconds: float,
+) -> OpenRun | str:
+    """Open a run in its state directory, new or as it was left; a string says why it has ended already.
+
+    The arguments are those of `serve`. The process computes with one thread from here on, as the simulator
+    does: more would change the last bits.
+    """
+    options = options or ServerOptions()
+    check_seed(seed)
+    if test is not None:
+        sample_shape, classes = test.sample_shape, test.classes
+    if sample_shape is None or classes is None:
+        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
+    if options.until.accuracy is not None and (test is None or options.evaluate.never):
+        raise UsageError(
+            f"until.accuracy = {options.until.accuracy} needs evaluations: give test data, and evaluate "
+            "seconds or versions"
+        )
+    plan = make_run_spec(algorithm, model, training, seed, sample_shape, classes)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
         _check_same(found, plan)
+        if found.status == "finished":
+            return found.stop_reason or ""
+    torch.set_num_threads(1)
+    learner = evaluating_learner(plan, test)
+    initial = learner.initial(seed)
+    complete = finalizer(algorithm.buffers, learner if test is not None else None, initial, seed)
     run = str(found.meta["run"]) if found is not None else token_hex(8)
     coordinator = Coordinator(
         algorithm, initial, options,
-        seed=plan.seed, run=run, plan=plan.document(), classes=plan.classes,
-        batch_size=plan.training.batch_size,
+        seed=seed, run=run, plan=plan.document(), classes=classes, batch_size=training.batch_size,
     )  # fmt: skip
+    label = str(found.meta["label"]) if found is not None else label or algorithm.name
     if found is not None:
-        state = DurableStore.reopen(directory, coordinator, checkpoint_seconds, complete)
+        store = DurableStore.reopen(directory, coordinator, checkpoint_seconds, complete)
     else:
         meta = {
             "offbeat": __version__,
-            "label": label or algorithm.name,
+            "label": label,
             "algorithm": plan.algorithm,
-            "seed": plan.seed,
+            "seed": seed,
             "clients": options.clients,
             "recipe": recipe,
             "run": run,
             "plan": plan.document(),
             "initial": initial.digest(),
         }
-        state = DurableStore.create(directory, meta, coordinator, checkpoint_seconds, complete)
-    name = str(found.meta["label"]) if found is not None else label or algorithm.name
-    return coordinator, state, name
+        store = DurableStore.create(directory, meta, coordinator, checkpoint_seconds, complete)
+
+    def evaluate(version: Model) -> Metrics:
+        return learner.evaluate(complete(version))
+
+    return OpenRun(coordinator, store, evaluate if test is not None else None, label)
 
 
 def _check_same(record: RunRecord, plan: RunSpec) -> None:
@@ -238,13 +215,7 @@ def _check_same(record: RunRecord, plan: RunSpec) -> None:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
     if record.status != "finished":
         _check_format(record)  # first: an earlier version may have put the same plan into other words
-    now, then = json.loads(json.dumps(plan.document())), record.meta["plan"]
-    for key in {**then, **now}:
-        if now.get(key) != then.get(key):
-            raise RunError(
-                f"{record.path} was started with another plan: {key} was {then.get(key)!r}, now it is "
-                f"{now.get(key)!r}"
-            )
+    record.check_same("plan", plan.document())
 
 
 def _check_format(record: RunRecord) -> None:
