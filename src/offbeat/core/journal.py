@@ -163,34 +163,26 @@ def command_row(seq: int, t: float, command: Command, version: int) -> Row:
             tasks, clients = list(command.tasks), list(command.clients)
             data = {"tasks": tasks, "clients": clients, "server_step": command.server_step, **command.note}
             return Row(seq, t, "command", "aggregate", version=command.version, data=data)
-        case Send():
-            return Row(
-                seq, t, "command", "send", command.client, command.task, version=command.version,
-                data={"clock": command.clock},
-            )  # fmt: skip
-        case Measure():
-            asked = {"clients": list(command.clients), "seconds": command.seconds}
-            return Row(seq, t, "command", "measure", version=version, data=asked)
-        case Upload():
-            bits = {"bits": command.bits}
-            return Row(seq, t, "command", "upload", command.client, command.task, version=version, data=bits)
-        case Discard():
-            reason = {"reason": command.reason}
-            return Row(
-                seq, t, "command", "discard", command.client, command.task, version=version, data=reason
-            )
-        case Recall():
-            return Row(seq, t, "command", "recall", command.client, command.task, version=version)
-        case Drop():
-            reason = {"reason": command.reason}
-            return Row(seq, t, "command", "drop", command.client, command.task, version=version, data=reason)
-        case SetTimer():
-            timer = {"timer": command.timer, "at": command.at}
-            return Row(seq, t, "command", "timer_set", version=version, data=timer)
-        case CancelTimer():
-            return Row(seq, t, "command", "timer_cancelled", version=version, data={"timer": command.timer})
-        case Stop():
-            return Row(seq, t, "command", "stop", version=version, data={"reason": command.reason})
+        case _:
+            name, fields = _COMMANDS[type(command)]
+            values = {field: getattr(command, field) for field in fields}
+            data = {key: list(own) if isinstance(own, tuple) else own for key, own in values.items()}
+            client, task = getattr(command, "client", None), getattr(command, "task", None)
+            return Row(seq, t, "command", name, client, task, version=version, data=data or None)
+
+
+_COMMANDS: dict[type, tuple[str, tuple[str, ...]]] = {
+    Send: ("send", ("clock",)),
+    Recall: ("recall", ()),
+    Measure: ("measure", ("clients", "seconds")),
+    Upload: ("upload", ("bits",)),
+    Discard: ("discard", ("reason",)),
+    Drop: ("drop", ("reason",)),
+    SetTimer: ("timer_set", ("timer", "at")),
+    CancelTimer: ("timer_cancelled", ("timer",)),
+    Stop: ("stop", ("reason",)),
+}
+"""The name of a command's row and the fields that are its `data`, by the command's kind."""
 
 
 def event_of(row: Row) -> Event:
