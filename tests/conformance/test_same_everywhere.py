@@ -19,6 +19,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.buffers import Buffers
 from offbeat.core.commands import Aggregate, Discard, Drop, Measure, Send, SetTimer, Stop, Train, Upload
+from offbeat.core.engine import Engine
 from offbeat.core.events import Arrived, Begin, Event, Joined, Measured, Ready, Timer, WantsModel
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
@@ -81,13 +82,14 @@ Said = list[tuple[float, Any]]
 
 def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, GlobalModel]:
     """Carry an algorithm out by hand until so many tasks have arrived."""
-    server = ob.Server(algorithm.schedule, SEED)
     tensors = GlobalModel(algorithm, learner.initial(SEED))
+    engine = Engine(algorithm.schedule, SEED, lambda _: None, tensors)
+    server = engine.server
     queue: list[tuple[float, bool, int, Event]] = []
     number, said = count(), []
     bases, states, fresh, started, bits = {}, {}, {}, {}, {}  # by task, by client, by task, by task, by task
 
-    def happen(now: float, event: Event) -> None:
+    def apply(now: float, event: Event) -> None:
         result = None
         if isinstance(event, Arrived):
             base, task = bases.pop(event.task)
@@ -95,23 +97,19 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
             result = learner.train(base, task, algorithm.objective, inputs)
             states[event.client] = result.state
             if algorithm.codec is not None:
-                chance = stream(SEED, Purpose.CODEC, task=event.task)
-                delta, spent = algorithm.codec.apply(result.delta, bits[event.task], chance)
+                rng = stream(SEED, Purpose.CODEC, task=event.task)
+                delta, spent = algorithm.codec.apply(result.delta, bits[event.task], rng)
                 whole = spent + 64 * len(result.integers)
                 result = replace(result, delta=delta, metrics={**result.metrics, "bits": whole})
             event = Arrived(event.client, event.task, event.steps, result.metrics)
-        commands = server.feed(now, event)
-        if result is not None:
-            assert server.current_task is not None
-            tensors.arrive(server.current_task, result)
-        for command in commands:
+        for command in engine.apply(now, event, result):
             said.append((now, command))
             match command:
                 case Train():
                     task = LocalTask(
                         command.task, command.client, command.base, command.steps, SEED, command.lr_factor
                     )
-                    bases[command.task] = (tensors.dispatch(command.task), task)
+                    bases[command.task] = (tensors.bases[command.task][1], task)
                     ask, speed = command.ask_after, SPEEDS[command.client]
                     started[command.task] = now
                     asking = WantsModel(command.client, command.task, ask)
@@ -123,7 +121,7 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     base, task = bases[command.task]
                     merging = MergePoint(event.steps, command.version, command.clock)
                     bases[command.task] = (base, replace(task, fresh=merging))
-                    fresh[command.task] = tensors.send(command.task)
+                    fresh[command.task] = tensors.fresh[command.task][1]
                 case Measure():
                     capacities = tuple((k, BITS[k]) for k in command.clients)
                     heappush(queue, (now, False, next(number), Measured(capacities, 800)))
@@ -131,12 +129,6 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
                     bits[command.task] = command.bits
                     steps = bases[command.task][1].steps
                     heappush(queue, (now, False, next(number), Arrived(command.client, command.task, steps)))
-                case Discard():
-                    tensors.lose(command.task)
-                case Aggregate():
-                    tensors.aggregate(command)
-                case Drop():
-                    tensors.drop(command.task)
                 case SetTimer():
                     heappush(queue, (command.at, True, next(number), Timer(command.timer)))
                 case Stop():
@@ -150,13 +142,13 @@ def drive(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> tuple[Said, Glob
 
     for client in range(learner.clients):
         n, epoch = learner.samples(client), learner.steps_per_epoch(client)
-        happen(0.0, Joined(client, n, epoch, labels=tuple(learner.label_counts(client) or ())))
-    happen(0.0, Begin())
+        apply(0.0, Joined(client, n, epoch, labels=tuple(learner.label_counts(client) or ())))
+    apply(0.0, Begin())
     while server.counts["arrived"] < TASKS:
         now, _, _, event = heappop(queue)
         if isinstance(event, Timer) and server.timers.get(event.timer) != now:
             continue  # cancelled, or set anew
-        happen(now, event)
+        apply(now, event)
     return said, tensors
 
 

@@ -6,12 +6,13 @@ import torch
 from msgspec.structs import replace
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.commands import Aggregate, Command, Train
+from offbeat.core.commands import Command
+from offbeat.core.engine import Engine
 from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
-from offbeat.core.server import Server
 
 
 class HandDriven:
@@ -26,8 +27,10 @@ class HandDriven:
     ) -> None:
         layout = layout or Layout.flat(len(start))
         model = Model(layout, torch.tensor(start), torch.zeros(layout.integers, dtype=torch.int64))
-        self.server = Server(algorithm.schedule)
         self.tensors = GlobalModel(algorithm, model)
+        self.rows: list[Row] = []
+        self.engine = Engine(algorithm.schedule, 0, self.rows.append, self.tensors)
+        self.server = self.engine.server
         for client, n in enumerate(samples):
             self.feed(0.0, Joined(client, n, 1))
         self.feed(0.0, Begin())
@@ -39,7 +42,7 @@ class HandDriven:
 
     def feed(self, t: float, event: Event) -> list[Command]:
         """Any event but an arrival."""
-        return self._carry_out(self.server.feed(t, event))
+        return self.engine.apply(t, event)
 
     def timer(self, t: float, name: str) -> list[Command]:
         """A timer fires, and must have been set for this time."""
@@ -56,24 +59,13 @@ class HandDriven:
     ) -> list[Command]:
         """The client's task is done: Δ over the flat values, and the shared vector's change."""
         task = self.server.tasks[client]
-        commands = self.server.feed(t, Arrived(client, task.id, task.steps))
         result = LocalResult(torch.tensor(delta), torch.tensor(integers, dtype=torch.int64))
         if shared is not None:
             result = replace(result, shared=torch.tensor(shared))
-        self.tensors.arrive(task, result)
-        return self._carry_out(commands)
+        return self.engine.apply(t, Arrived(client, task.id, task.steps), result)
 
     def model(self, t: float, client: int, *model: float, integers: Sequence[int] = ()) -> list[Command]:
         """The client's task is done: w_i, its trained model."""
         base = self.tensors.bases[self.server.tasks[client].id][1]
         delta = (torch.tensor(model) - base.values).tolist()
         return self.delta(t, client, *delta, integers=integers)
-
-    def _carry_out(self, commands: list[Command]) -> list[Command]:
-        for command in commands:
-            match command:
-                case Train():
-                    self.tensors.dispatch(command.task)
-                case Aggregate():
-                    self.tensors.aggregate(command)
-        return commands

@@ -1,4 +1,4 @@
-"""The tensors of a checkpoint, put back around a server whose books are those of that moment."""
+"""The tensors of a checkpoint, restored around a server that is where it was at that moment."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +15,7 @@ from offbeat.runs.store import update_file, version_file
 
 
 def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpoint: Checkpoint) -> None:
-    """Put the model, the versions in flight, the updates held and the parts' memories back."""
+    """Restore the model, the versions in flight, the updates held and the parts' memories."""
     layout = tensors.model.layout
     state = read_tensors(directory / checkpoint.state)
     tensors.model = _model(layout, state)
