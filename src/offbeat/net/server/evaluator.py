@@ -14,8 +14,8 @@ Measurements = list[tuple[Evaluation, Metrics]]
 class Evaluator:
     """Evaluates with `evaluate`; None means never.
 
-    `on_done` is called, in the evaluating thread, when there is something to collect. Everything else is for
-    one thread.
+    `on_done` is called, in the evaluating thread, when there is something to collect. All else is for one
+    thread at a time.
     """
 
     def __init__(self, evaluate: Evaluate | None, on_done: Callable[[], object] = lambda: None) -> None:
