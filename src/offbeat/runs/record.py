@@ -89,15 +89,15 @@ class RunRecord:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
         then, now = self.meta[what], json.loads(json.dumps(now))
         for key in {**then, **now}:
-            if key not in now or now[key] != then.get(key):
-                found = (
-                    f"now it is {now[key]!r}"
-                    if key in now
-                    else ("now there is no such option; use the version of Offbeat it was started with")
-                )
-                raise RunError(
-                    f"{self.path} was started with another {what}: {key} was {then.get(key)!r}, {found}"
-                )
+            if key not in now:
+                found = "now there is no such option; use the version of Offbeat it was started with"
+            elif now[key] != then.get(key):
+                found = f"now it is {now[key]!r}"
+            else:
+                continue
+            raise RunError(
+                f"{self.path} was started with another {what}: {key} was {then.get(key)!r}, {found}"
+            )
 
     def rows(
         self, kind: str | None = None, *, after: int | None = None, limit: int | None = None
