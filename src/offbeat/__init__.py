@@ -10,7 +10,7 @@
 [100, 40, 28, 35, 24]
 """
 
-import offbeat.vectors.huge_pages  # noqa: F401  before whatever imports PyTorch
+import offbeat.vectors.allocator  # noqa: F401  before whatever imports PyTorch
 
 # isort: split
 

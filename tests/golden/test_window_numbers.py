@@ -1,6 +1,5 @@
 """FedFa's window, worked out by hand on two parameters (the arithmetic is in the comments)."""
 
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from offbeat.algorithms.fedfa import Window
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
 from offbeat.core.model import Layout, Model
+from offbeat.vectors.arithmetic import RunningWindow
 from tests.golden.hand_driven import HandDriven
 from tests.sampling import examples
 
@@ -164,9 +164,7 @@ def test_updates_that_come_together_are_taken_in_turn():
 def test_the_running_sum_is_made_anew(monkeypatch):
     w, memory = model(0.0), {}
     window = Window(2)
-    monkeypatch.setattr(
-        sys.modules[Window.__module__], "RESUM", 4
-    )  # `offbeat.algorithms.fedfa` names the factory
+    monkeypatch.setattr(RunningWindow, "RESUM", 4)
     sums = []
     for delta in (1e8, 1.0, 1.0, 1.0, 1.0):
         window.step([update(w, delta)], w, memory)

@@ -1,11 +1,11 @@
 """Aggregators and server steps that several papers share.
 
-All of them are a weighted sum of vectors, `combine`, with different weights: the equation of each is
-in the line that computes its coefficients. n_i is a client's number of samples, p_i its share of all
+All of them are a weighted sum of vectors with different weights: the equation of each is in the line that
+computes its weights. n_i is a client's number of samples, p_i its share of all
 samples, τ_i the staleness of its update, Δ_i = w_i − w_o its change of the model it started from.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import expm1, log1p
 from typing import Annotated, Literal, Self
 
@@ -19,69 +19,19 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import STRICT
-from offbeat.vectors.chunked import CHUNK, map_chunks
-
-_NOTHING = torch.tensor(-0.0)  # what any number may be added to without a change, 0.0 and −0.0 too
+from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
 
 
-def combine(vectors: Sequence[Tensor], coefficients: Sequence[float]) -> Tensor:
-    """Σ c_i v_i in a fresh tensor, summed in order."""
-    return map_chunks(lambda out, *parts: add_up(parts, coefficients, out), *vectors)
-
-
-def add_up(vectors: Sequence[Tensor], coefficients: Sequence[float], out: Tensor | None = None) -> Tensor:
-    """Σ c_i v_i in `out`, which must not be one of them, or in a fresh tensor."""
-    total = scaled(vectors[0], coefficients[0], out)
-    for i in range(1, len(vectors)):
-        total.add_(vectors[i], alpha=coefficients[i])
-    return total
-
-
-def scaled(vector: Tensor, coefficient: float, out: Tensor | None = None) -> Tensor:
-    """c v, with the bits of `torch.mul`, which takes twice as long to make something of a Python number."""
-    return torch.add(_NOTHING, vector, alpha=coefficient, out=out)
-
-
-def pieces(*vectors: Tensor) -> Iterator[tuple[Tensor, ...]]:
-    """The vectors in pieces that fit in a cache, for what goes from piece to piece; else see `sweep`."""
-    for i in range(0, vectors[0].numel(), CHUNK):
-        yield tuple(vector[i : i + CHUNK] for vector in vectors)
-
-
-def kept(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
-    """A part's own tensor, filled with `value` when it is first asked for."""
+def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
+    """The tensor of this name in a part's memory, filled with `value` when it is first used."""
     if name not in memory:
         memory[name] = torch.full_like(like, value)
     return memory[name]
 
 
-def toward_models(updates: Sequence[Update], coefficients: Sequence[float], model: Model) -> Tensor:
-    """Σ c_i (w_i − w): the step toward the clients' models, w_i = base + Δ_i."""
-    deltas, count, w = [u.delta for u in updates], len(updates), model.values
-    # of the others base − w is zero
-    moved = [(u.base.values, c) for u, c in zip(updates, coefficients, strict=True) if u.base is not model]
-    if w.numel() <= CHUNK:  # one piece, which `map_chunks` would take more time over than the sums need
-        return _toward(deltas, coefficients, moved, w)
-
-    def add(out: Tensor | None, w: Tensor, *parts: Tensor) -> Tensor:
-        bases = [(base, c) for base, (_, c) in zip(parts[count:], moved, strict=True)]
-        return _toward(parts[:count], coefficients, bases, w, out)
-
-    return map_chunks(add, w, *deltas, *[base for base, _ in moved])
-
-
-def _toward(
-    deltas: Sequence[Tensor],
-    coefficients: Sequence[float],
-    moved: Sequence[tuple[Tensor, float]],
-    w: Tensor,
-    out: Tensor | None = None,
-) -> Tensor:
-    """Σ c_i Δ_i + Σ c_i (base_i − w), the second sum over `moved`, pairs of a base and its coefficient."""
-    step = add_up(deltas, coefficients, out)
-    for base, coefficient in moved:
-        step.add_(base - w, alpha=coefficient)
-    return step
+def toward_models(updates: Sequence[Update], weights: Sequence[float], model: Model) -> Tensor:
+    """Σ c_i (w_i − w): the step toward the clients' models w_i = base + Δ_i, weighted by the c_i."""
+    return weighted_steps([u.delta for u in updates], weights, [u.base.values for u in updates], model.values)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -104,11 +54,11 @@ class Mixing(Aggregator):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one by one: of each, what the later ones leave of it remains."""
-        coefficients: list[float] = []
+        weights: list[float] = []
         for update in updates:
             alpha = self.alpha * self.staleness(update.task.staleness)
-            coefficients = [c * (1 - alpha) for c in coefficients] + [alpha]
-        return toward_models(updates, coefficients, model)
+            weights = [c * (1 - alpha) for c in weights] + [alpha]
+        return toward_models(updates, weights, model)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -162,7 +112,7 @@ class SumOfDeltas(Aggregator):
             a = [self.normalize.a(t.steps) for t in tasks]
             mean_a = sum(q_i * a_i for q_i, a_i in zip(q, a, strict=True)) / sum(q)
             c = [mean_a * c_i / a_i for c_i, a_i in zip(c, a, strict=True)]
-        return combine([u.delta for u in updates], c)
+        return weighted_sum([u.delta for u in updates], c)
 
     def _weights(self, tasks: Sequence[Task]) -> list[float]:
         match self.weights:
@@ -183,5 +133,5 @@ class Momentum(ServerStep):
 
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
         """Replace the step by the momentum it feeds."""
-        m = kept(memory, "m", step).mul_(self.beta).add_(step)
+        m = from_memory(memory, "m", step).mul_(self.beta).add_(step)
         return step.copy_(m)

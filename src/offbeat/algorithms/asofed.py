@@ -37,7 +37,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import combine
 from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
@@ -49,6 +48,7 @@ from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
 from offbeat.core.validation import STRICT
+from offbeat.vectors.arithmetic import weighted_sum
 
 Against = Literal["start", "copy"]
 
@@ -68,7 +68,7 @@ class OnlineSum(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The sum of the changes by their clients' shares, and the reweighting."""
         changes = [_from_copy(u, model, memory) if self.against == "copy" else u.delta for u in updates]
-        step = combine(changes, [u.task.share for u in updates])
+        step = weighted_sum(changes, [u.task.share for u in updates])
         if self.features:
             layer, rows = _first_layer(model.layout)
             w = (model.values[layer] + step[layer]).view(rows, -1)

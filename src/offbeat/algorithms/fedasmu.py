@@ -28,7 +28,6 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import scaled
 from offbeat.algorithms.fedasmu_merge import FreshMerge
 from offbeat.algorithms.fedasmu_request import (
     FixedTiming,
@@ -48,7 +47,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.programme import Programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-from offbeat.vectors.chunked import map_chunks
+from offbeat.vectors.arithmetic import displacement, head, scaled
 
 Count = Annotated[int, Field(ge=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -200,13 +199,9 @@ class AdaptiveMixing(Aggregator):
         controls.s, controls.t = t - start, update.note.get("round", t)
         controls.xi = controls.xi_at(int(controls.s), int(controls.t))
         alpha = self.mu * controls.xi / (1 + self.mu * controls.xi)
-
-        def direct(out: Tensor | None, base: Tensor, delta: Tensor, now: Tensor) -> Tensor:
-            return torch.add(base, delta, out=out).sub_(now)  # D_i = w_i − w
-
-        direction = map_chunks(direct, update.base.values, update.delta, w)
+        direction = displacement(update.base.values, update.delta, w)  # D_i = w_i − w
         if self.adaptive:
-            self._remember(key, controls, _head(direction, d), memory)
+            self._remember(key, controls, head(direction, d), memory)
         return scaled(direction, alpha, direction)
 
     def _controls(self, key: str, memory: Tensors) -> Controls:
@@ -231,11 +226,6 @@ class AdaptiveMixing(Aggregator):
             before.copy_(direction)
 
 
-def _head(vector: Tensor, d: int) -> Tensor:
-    """The first d values, without the time that a view takes where these are all."""
-    return vector if vector.numel() == d else vector[:d]
-
-
 def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
     """g · D, with g = (w_o − w_i + β (w_g − w_o)) / (η_i ((1 − β) L' + L − L')).
 
@@ -243,10 +233,10 @@ def _mean_gradient_along(direction: Tensor, update: Update, d: int) -> float:
     gradients before it: what is left of the difference is a weighted sum of gradients.
     """
     steps, beta = float(update.task.steps), update.metrics.get("beta", 0.0)
-    along = -float(torch.dot(_head(update.delta, d), direction))
+    along = -float(torch.dot(head(update.delta, d), direction))
     if beta and update.fresh is not None:
-        along += beta * float(torch.dot(_head(update.fresh.values, d), direction))
-        along -= beta * float(torch.dot(_head(update.base.values, d), direction))
+        along += beta * float(torch.dot(head(update.fresh.values, d), direction))
+        along -= beta * float(torch.dot(head(update.base.values, d), direction))
         steps -= beta * update.task.ask_after
     weight = update.lr * steps  # of what a client says: above 0, if it is true
     return along / weight if weight > 0 else 0.0

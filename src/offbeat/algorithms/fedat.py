@@ -26,7 +26,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import add_up, kept, toward_models
+from offbeat.algorithms.aggregators import from_memory, toward_models
 from offbeat.algorithms.registry import Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Count, Round, train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
@@ -38,6 +38,7 @@ from offbeat.core.programme import Programme, programme
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Proximal
+from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import for_each_chunk
 
 
@@ -213,14 +214,14 @@ class TierWeights(Aggregator):
         tier, order = updates[0].note["tier"], updates[0].note["order"]
         total = sum(u.task.samples for u in updates)
         step = toward_models(updates, [u.task.samples / total for u in updates], model)
-        kept(memory, f"tier.{tier}", step)
+        from_memory(memory, f"tier.{tier}", step)
         memory.setdefault(f"updates.{tier}", torch.ones(1, dtype=torch.int64)).add_(1)
         T = [int(memory[f"updates.{m}"]) for m in order]
         weights = [T_m / sum(T) for T_m in reversed(T)]  # T_{M+1−m} / T
 
         def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:
             torch.add(out, w, out=tiers[order.index(tier)])  # w_m
-            add_up(tiers, weights, out).sub_(w)
+            weighted_sum(tiers, weights, out).sub_(w)
 
         for_each_chunk(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
         return step

@@ -16,7 +16,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import kept, toward_models
+from offbeat.algorithms.aggregators import from_memory, toward_models
 from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
@@ -67,7 +67,7 @@ class DynamicMean(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the unweighted mean of the clients' models, less the drift h/α."""
         d = model.layout.parameters
-        h = kept(memory, "h", model.values[:d])
+        h = from_memory(memory, "h", model.values[:d])
         for update in updates:
             h.sub_(update.delta[:d], alpha=self.alpha / update.task.population)
         step = toward_models(updates, [1 / len(updates)] * len(updates), model)

@@ -23,7 +23,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import Normalization, combine, scaled
+from offbeat.algorithms.aggregators import Normalization
 from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
@@ -33,9 +33,7 @@ from offbeat.core.programme import programme
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.vectors.chunked import for_each_chunk
-
-RESUM = 1000  # arrivals: so often the running sum is made anew, which ends its rounding errors
+from offbeat.vectors.arithmetic import RunningWindow, scaled
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -47,8 +45,7 @@ class Window(Aggregator):
 
     q_k is 1 ("equal") or p_k ("share"). With `normalize` Δ_k is divided by a_k, and the step multiplied by
     ā = Σ q_k a_k / Σ q_k. Updates that come together are taken in turn: deltas add up, of the means the
-    last one counts. An arrival costs the same whatever K: a running sum gains the new one and loses the
-    oldest.
+    last one counts.
     """
 
     size: Annotated[int, Field(ge=1)]
@@ -71,69 +68,25 @@ class Window(Aggregator):
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The window's step, or zeros while the first K arrive."""
-        if not memory:
-            memory.update(self._empty(model.values))
-        step: Tensor | None = None
+        window, step = RunningWindow(memory, self.size, model.values, columns="qa"), None
         for update in updates:
-            if self._slide(update, memory) <= self.size:
+            task, a = update.task, self.normalize.a(update.task.steps) if self.normalize else 1.0
+            q = task.share if self.weights == "share" else 1.0
+            start = update.base.values if self.kind == "param" else None
+            window.push(update.delta, start, self.staleness(task.staleness) * q / a, q, a)
+            if not window.full:
                 continue
             if self.kind == "param":
-                step = scaled(memory["sum"], 1 / float(memory["c"].sum()), step).sub_(model.values)
+                step = scaled(window.sum, 1 / float(window.weights.sum()), step).sub_(model.values)  # Eq. 3
             else:
-                scale = self.scale * self._per_share(memory)
-                step = scaled(memory["sum"], scale) if step is None else step.add_(memory["sum"], alpha=scale)
+                factor = self.scale * self._mean_a_by_sum_q(memory["q"], memory["a"])
+                step = scaled(window.sum, factor) if step is None else step.add_(window.sum, alpha=factor)
         return torch.zeros_like(model.values) if step is None else step
 
-    def _per_share(self, memory: Tensors) -> float:
+    def _mean_a_by_sum_q(self, q: Tensor, a: Tensor) -> float:
         """ā / Σ q_k, where ā = Σ q_k a_k / Σ q_k is 1 unless deltas are normalised."""
-        q, a = memory["q"], memory["a"]
-        total = float(q.sum()) if self.weights == "share" else float(self.size)
-        return (float((q * a).sum()) / total if self.normalize else 1.0) / total
-
-    def _empty(self, like: Tensor) -> Tensors:
-        """A ring of K entries x_k (Δ_k or w_k), Σ c_k x_k, and by entry c_k = s(τ_k) q_k / a_k, q_k, a_k.
-
-        The x_k are tensors of their own: to take a row of one takes longer than to replace a short row.
-        q and a are kept up where they are not all 1.
-        """
-        return {
-            **{f"x{k}": torch.zeros_like(like) for k in range(self.size)},
-            "sum": torch.zeros_like(like),
-            **{name: torch.zeros(self.size, dtype=torch.float64) for name in "cqa"},
-            "arrivals": torch.zeros((), dtype=torch.int64),
-        }
-
-    def _slide(self, update: Update, memory: Tensors) -> int:
-        """The update takes the place of the oldest one; returns how many have arrived."""
-        task, c = update.task, memory["c"].numpy()  # a tensor's numbers take several times longer to reach
-        arrivals = int(memory["arrivals"].item()) + 1
-        memory["arrivals"].fill_(arrivals)
-        k = arrivals % self.size
-        oldest, newest = float(c[k]), self.staleness(task.staleness)
-        if self.weights == "share" or self.normalize:
-            q = task.share if self.weights == "share" else 1.0
-            a = self.normalize.a(task.steps) if self.normalize else 1.0
-            memory["q"][k], memory["a"][k] = q, a
-            newest = newest * q / a
-        c[k] = newest
-        total, own = memory["sum"], f"x{k}"
-        if self.kind == "delta":  # kept as it is: nobody writes to a delta
-
-            def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
-                s.sub_(x, alpha=oldest).add_(delta, alpha=newest)
-
-            for_each_chunk(slide, total, memory[own], update.delta)
-            memory[own] = update.delta
-        else:
-
-            def replace(s: Tensor, x: Tensor, base: Tensor, delta: Tensor) -> None:
-                s.sub_(x, alpha=oldest)
-                s.add_(torch.add(base, delta, out=x), alpha=newest)
-
-            for_each_chunk(replace, total, memory[own], update.base.values, update.delta)
-        if arrivals % RESUM == 0:
-            total.copy_(combine([memory[f"x{n}"] for n in range(self.size)], c.tolist()))
-        return arrivals
+        sum_q = float(q.sum()) if self.weights == "share" else float(self.size)
+        return (float((q * a).sum()) / sum_q if self.normalize else 1.0) / sum_q
 
 
 @algorithm(

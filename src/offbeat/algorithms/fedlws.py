@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import MeanOfModels, combine, pieces
+from offbeat.algorithms.aggregators import MeanOfModels
 from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
@@ -17,6 +17,7 @@ from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.programme import programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
+from offbeat.vectors.arithmetic import chunks, weighted_sum
 
 Beta = Annotated[float, Field(gt=0, allow_inf_nan=False, description="strength β of the shrinking")]
 Low = Annotated[float, Field(ge=0, allow_inf_nan=False, description="least τ of a layer")]
@@ -74,8 +75,8 @@ def spread(deltas: Sequence[Tensor]) -> float:
     """mean_k ‖Δ_k − Δ̄‖₂."""
     squares = torch.zeros(len(deltas), dtype=torch.float64)
     equal = [1 / len(deltas)] * len(deltas)
-    for parts in pieces(*deltas):
-        mean = combine(parts, equal)
+    for parts in chunks(*deltas):
+        mean = weighted_sum(parts, equal)
         squares += torch.tensor([float((part - mean).norm()) ** 2 for part in parts], dtype=torch.float64)
     return float(squares.sqrt().mean())
 

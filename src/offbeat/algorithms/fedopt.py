@@ -20,7 +20,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import MeanOfModels, kept
+from offbeat.algorithms.aggregators import MeanOfModels, from_memory
 from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
@@ -47,7 +47,7 @@ class Adagrad(ServerStep):
 
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
         """w := w + η m / (√v + τ), in one pass over memory."""
-        first, second = kept(memory, "m", step), kept(memory, "v", step, self.tau**2)
+        first, second = from_memory(memory, "m", step), from_memory(memory, "v", step, self.tau**2)
 
         def move(g: Tensor, m: Tensor, v: Tensor) -> None:
             m.mul_(self.beta1).add_(g, alpha=1 - self.beta1)

@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import combine, toward_models
+from offbeat.algorithms.aggregators import toward_models
 from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Count, train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
@@ -33,6 +33,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
+from offbeat.vectors.arithmetic import weighted_sum
 
 CHUNK = 1 << 16
 """Values converted to float64 at a time: they stay in the processor's cache."""
@@ -115,7 +116,7 @@ class Similarity(Aggregator):
         omega = [weight / sum(weights) for weight in weights]
         if self.average == "models":
             return toward_models(updates, omega, model)
-        return combine([u.delta for u in updates], omega)
+        return weighted_sum([u.delta for u in updates], omega)
 
     def _trust(self, update: Update, model: Model) -> float:
         """α g(τ) + β (1 + cos) / 2."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from offbeat.algorithms.aggregators import scaled
+from offbeat.vectors.arithmetic import scaled
 
 VALUES = [0.0, -0.0, 1.0, -1.0, 1 / 3, 1e-38, -1e-42, 3e38, float("inf"), -float("inf")]
 
