@@ -85,7 +85,7 @@ def play(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> ob.Run:
 
 
 def name(part: Any) -> str:
-    inner = getattr(part, "schedule", None) or getattr(part, "objective", None)
+    inner = getattr(part, "inner", None)
     return f"{type(part).__name__}({name(inner)})" if inner else type(part).__name__
 
 
@@ -175,9 +175,12 @@ def test_composed_by_name_as_in_python():
         ({"aggregator": {"name": "fedfo"}}, "algorithm 'fedfo' is unknown; did you mean"),
         (
             {"aggregator": {"name": "fedat"}},
-            "TierWeights needs a schedule that aggregates by tiers: Tiers (FedAT)",
+            "TierWeights needs a schedule that aggregates by tiers",
         ),
-        ({"aggregator": {"name": "feddyn"}}, "DynamicMean needs the objective Dynamic (FedDyn), whose drift"),
+        (
+            {"aggregator": {"name": "feddyn"}},
+            "DynamicMean needs an objective with the drift that the aggregator corrects",
+        ),
         (
             {"requests": {"name": "fedbuff"}},
             "fedbuff has no requests for fresh models: take those of fedasmu",

@@ -81,7 +81,7 @@ def test_feddyns_first_round_goes_twice_as_far_as_the_mean(alpha):
 
 
 def test_feddyns_server_needs_its_objective():
-    with pytest.raises(ob.UsageError, match=r"DynamicMean needs the objective Dynamic \(FedDyn\)"):
+    with pytest.raises(ob.UsageError, match=r"DynamicMean needs an objective with the drift"):
         ob.Algorithm(ROUNDS, DynamicMean(0.1), Plain())
 
 

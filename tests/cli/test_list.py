@@ -11,7 +11,7 @@ import offbeat as ob
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
-from offbeat.core.features import DRIVERS, Feature, describe
+from offbeat.core.features import DRIVERS, Feature
 
 EVERY = sorted(ob.ALGORITHMS)
 
@@ -59,7 +59,7 @@ def test_every_algorithm_shows_its_parts_and_needs(name: str) -> None:
     for part in (made.schedule, made.aggregator, made.objective, *made.server_steps):
         assert f" {type(part).__name__} " in text
     for feature in Feature:
-        assert (f"  {feature}: {describe(feature)}" in text) == (feature in made.requires)
+        assert (f"  {feature}: {feature.description}" in text) == (feature in made.requires)
     assert set(driver_needs(made)) == made.requires <= DRIVERS
     for part in parts(made):
         assert part.summary
@@ -87,7 +87,7 @@ def test_parts_of_parts_and_their_conditions() -> None:
     assert listed["Periodic"].role == "its schedule"
     assert listed["AdaptiveMixing"].exchange == "any aggregator"
     assert listed["RequestFreshModel"].exchange == (
-        f"{describe(Feature.ASKING)}; FreshMerge needs it; this one needs {describe(Feature.MERGE)}"
+        f"{Feature.ASKING.description}; FreshMerge needs it; this one needs {Feature.MERGE.description}"
     )
     plain = replace(ob.fedavg(), aggregator=ob.fedasync().aggregator)
     *shown_parts, buffers = parts(plain)

@@ -68,7 +68,7 @@ def test_composed_once_more(policy):
     again = ob.compose(first, objective=ob.fedprox(mu=0.2))
     assert again.buffers == policy
     assert again.objective == replace(
-        first.objective, objective=replace(ob.fedasmu().objective, objective=Proximal(0.2))
+        first.objective, inner=replace(ob.fedasmu().objective, inner=Proximal(0.2))
     )
     elsewhere = ob.compose(ob.fedavg(), objective=first)  # buffers are no part of an objective
     assert (elsewhere.buffers, elsewhere.objective) == ("follow", Plain())

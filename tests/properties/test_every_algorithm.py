@@ -357,7 +357,7 @@ class Books:
             return
         if self.present:
             assert self.busy or self.timers
-        inner = getattr(algorithm.schedule, "schedule", algorithm.schedule)  # of one around another
+        inner = getattr(algorithm.schedule, "inner", algorithm.schedule)  # of one around another
         schedule = type(inner).__name__
         if schedule == "Buffered":
             limit = inner.concurrency or len(self.present)

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
+from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ScheduleWrapper, Update, View
 from offbeat.core.commands import Command, Train
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, Event, Metrics
@@ -135,33 +135,18 @@ class Delays:
 
 
 @plain_dataclass(frozen=True)
-class DelayScaled(Schedule):
+class DelayScaled(ScheduleWrapper):
     """Any schedule, with a client's learning rate times r = max(1, log d̄), d̄ its mean time for a task.
 
     d̄ is counted in units of `unit` seconds.
     """
 
-    schedule: Schedule
+    inner: Schedule
     unit: float = 1.0
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """What the schedule inside needs."""
-        return self.schedule.requires
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """What the schedule inside gives."""
-        return self.schedule.provides
-
-    @property
-    def concurrency(self) -> int | None:
-        """That of the schedule inside."""
-        return self.schedule.concurrency
 
     def initial(self) -> Delays:
         """No delay measured yet."""
-        return Delays(self.schedule.initial())
+        return Delays(self.inner.initial())
 
     def on(self, event: Event, state: Delays, view: View) -> Iterator[Command]:
         """Measure an arrival; scale what the schedule inside starts."""
@@ -169,7 +154,7 @@ class DelayScaled(Schedule):
             client, took = event.client, view.now - view.task(event.task).started
             state.tasks[client] = state.tasks.get(client, 0) + 1
             state.seconds[client] = state.seconds.get(client, 0.0) + took
-        for command in self.schedule.on(event, state.inner, view):
+        for command in self.inner.on(event, state.inner, view):
             if isinstance(command, Train) and command.client in state.tasks:
                 mean = state.seconds[command.client] / state.tasks[command.client] / self.unit
                 r = log(mean) if mean > e else 1.0

@@ -12,19 +12,18 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.algorithms.fedasmu_request import RequestFreshModel
-from offbeat.algorithms.over_radio import OverRadio, UploadSlots
+from offbeat.algorithms.over_radio import UploadSlots
 from offbeat.algorithms.registry import Factory, factory_of
 from offbeat.codec import CodecSpec
-from offbeat.core.algorithm import Algorithm, Schedule
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.objective import Objective
 from offbeat.core.validation import did_you_mean, format_error
+from offbeat.core.wrapper import layer, strip
 
+ASKING, MERGE, RADIO = Feature.ASKING, Feature.MERGE, Feature.RADIO
 PARTS = ("aggregator", "objective", "server_steps", "requests")
 
 
@@ -56,19 +55,19 @@ def compose(
     that all clients share. `buffers` says what becomes of floating buffers. Raises `UsageError` where a part
     needs what no other gives.
     """
-    source = requests or base
-    schedule, goal = _schedule(base), _objective(objective or base)
-    asking, merge = _off_air(source.schedule), unwrap_buffers(source.objective)
-    if isinstance(asking, RequestFreshModel) and isinstance(merge, FreshMerge):
-        schedule = replace(asking, schedule=schedule)
-        goal = replace(merge, objective=goal)
+    source, own = requests or base, unwrap_buffers((objective or base).objective)
+    schedule, goal = strip(base.schedule, RADIO, ASKING), strip(own, MERGE)
+    asking, merge = layer(source.schedule, ASKING), layer(source.objective, MERGE)
+    if asking and merge:
+        schedule, goal = replace(asking, inner=schedule), replace(merge, inner=goal)
     elif requests is not None:
         raise UsageError(f"{requests.name} has no requests for fresh models: take those of fedasmu")
-    if radio is not None and Feature.RADIO in base.schedule.requires:
+    if radio is not None and RADIO in base.schedule.requires:
         raise UsageError(f"{base.name} is on the radio already: leave radio out")
-    slots = base.schedule.slots if isinstance(base.schedule, OverRadio) else radio
-    if slots is not None:
-        schedule = OverRadio(schedule, slots)
+    if on_air := layer(base.schedule, RADIO):
+        schedule = replace(on_air, inner=schedule)
+    elif radio is not None:
+        schedule = radio.around(schedule)
     parts = {
         "aggregator": aggregator,
         "objective": objective,
@@ -125,17 +124,3 @@ def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any)
     if not isinstance(own, Mapping):
         raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
     return build(factories, own)
-
-
-def _off_air(schedule: Schedule) -> Schedule:
-    return schedule.schedule if isinstance(schedule, OverRadio) else schedule
-
-
-def _schedule(algorithm: Algorithm) -> Schedule:
-    schedule = _off_air(algorithm.schedule)
-    return schedule.schedule if isinstance(schedule, RequestFreshModel) else schedule
-
-
-def _objective(algorithm: Algorithm) -> Objective:
-    objective = unwrap_buffers(algorithm.objective)
-    return objective.objective if isinstance(objective, FreshMerge) else objective

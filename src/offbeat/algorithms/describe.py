@@ -18,7 +18,7 @@ from offbeat.algorithms.registry import Factory
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
-from offbeat.core.features import DRIVERS, NONE, Feature, describe
+from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.objective import Objective
 
 _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
@@ -106,9 +106,9 @@ def _conditions(member: Any, algorithm: Algorithm) -> str:
     said = []
     for feature in sorted(getattr(member, "provides", NONE)):
         if waiting := [type(other).__name__ for other in others if feature in other.requires]:
-            said.append(f"{describe(feature)}; {', '.join(waiting)} needs it")
+            said.append(f"{feature.description}; {', '.join(waiting)} needs it")
     own = sorted(getattr(member, "requires", NONE) - DRIVERS)
-    return "; ".join([*(said or [_free(kind)]), *(f"this one needs {describe(f)}" for f in own)])
+    return "; ".join([*(said or [_free(kind)]), *(f"this one needs {f.description}" for f in own)])
 
 
 def _free(kind: str) -> str:

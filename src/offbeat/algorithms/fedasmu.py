@@ -247,7 +247,7 @@ def device(
 ) -> tuple[Schedule, Objective]:
     """Schedule and objective with requests for fresh models; as they are, if there are to be none (-FA)."""
     if isinstance(ask, NoRequests):
-        return schedule, merge.objective
+        return schedule, merge.inner
     return RequestFreshModel(schedule, ask, every), merge
 
 

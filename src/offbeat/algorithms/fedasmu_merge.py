@@ -18,7 +18,7 @@ from torch import Tensor
 
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
-from offbeat.core.objective import FreshModel, LocalRun, Objective
+from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
@@ -26,7 +26,7 @@ NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=STRICT)
-class FreshMerge(Objective):
+class FreshMerge(ObjectiveWrapper):
     """w := (1 − β) w + β w_g, once in a task, round any other objective.
 
     `gamma` and `upsilon` are where a client's γ and υ start, `gamma_rate` and `upsilon_rate` the η_γ, η_υ
@@ -34,27 +34,14 @@ class FreshMerge(Objective):
     fell: R = loss before − loss after.
     """
 
-    objective: InstanceOf[Objective] = Plain()
+    inner: InstanceOf[Objective] = Plain()
     gamma: NonNegative = 1.0
     upsilon: NonNegative = 0.5
     mu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     gamma_rate: NonNegative = 1e-4
     upsilon_rate: NonNegative = 1e-4
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """A client keeps its γ and υ; somebody must ask for the model."""
-        return self.objective.requires | {Feature.CLIENT_STATE, Feature.ASKING}
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """The model asked for is merged."""
-        return self.objective.provides | {Feature.MERGE}
-
-    @property
-    def shared_vectors(self) -> int:
-        """As many as the objective's own."""
-        return self.objective.shared_vectors
+    own_requires = frozenset({Feature.CLIENT_STATE, Feature.ASKING})
+    own_provides = frozenset({Feature.MERGE})
 
     def weight(self, gamma: float, upsilon: float, clock: int, staleness: int) -> tuple[float, float, float]:
         """β, ∂β/∂γ and ∂β/∂υ at g = `clock` and g − o = `staleness` (Eq. 10).
@@ -70,7 +57,7 @@ class FreshMerge(Objective):
     def begin(self, run: LocalRun) -> None:
         """A client's first task starts from the given γ and υ."""
         run.state.setdefault("merge", torch.tensor([self.gamma, self.upsilon], dtype=torch.float64))
-        self.objective.begin(run)
+        self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
         """Mix the model in, buffers too, and remember the direction it moved the parameters."""
@@ -89,7 +76,7 @@ class FreshMerge(Objective):
         """The first loss after the merge gives the reward."""
         if "merge" in run.scratch:
             run.scratch["merged"]["reward"] = float(run.scratch["merge"][0] - loss.detach())
-        return self.objective.loss(run, loss)
+        return self.inner.loss(run, loss)
 
     def adjust(self, run: LocalRun) -> None:
         """The first gradient after the merge moves γ and υ (Eq. 11): ∂F/∂β = ∇F · (w_g − w)."""
@@ -98,8 +85,8 @@ class FreshMerge(Objective):
             slope = float(sum(torch.sum(g * d) for g, d in zip(run.gradients, direction, strict=True)))
             moves = [self.gamma_rate * slope * by_gamma, self.upsilon_rate * slope * by_upsilon]
             run.state["merge"] = run.state["merge"] - run.state["merge"].new_tensor(moves)
-        self.objective.adjust(run)
+        self.inner.adjust(run)
 
     def end(self, run: LocalRun) -> Metrics:
         """What the merge did, if there was one, besides the objective's own metrics."""
-        return {**run.scratch.get("merged", {}), **self.objective.end(run)}
+        return {**run.scratch.get("merged", {}), **self.inner.end(run)}

@@ -24,7 +24,7 @@ from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from offbeat.core.algorithm import Schedule, View
+from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
@@ -205,34 +205,21 @@ class RequestState:
 
 
 @dataclass(frozen=True)
-class RequestFreshModel(Schedule):
+class RequestFreshModel(ScheduleWrapper):
     """Any schedule, whose tasks ask once for a fresh model at the moment a selector chooses.
 
     A task of fewer than two epochs never asks. With `every`, that many local steps stand for an epoch.
     """
 
-    schedule: Schedule
+    inner: Schedule
     selector: FixedTiming | LearnedTiming = LearnedTiming()
     every: int | None = None
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Clients that can be sent a model while they train, and that know what to do with it."""
-        return self.schedule.requires | {Feature.FRESH_MODELS, Feature.MERGE}
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Somebody asks."""
-        return self.schedule.provides | {Feature.ASKING}
-
-    @property
-    def concurrency(self) -> int | None:
-        """The wrapped schedule's."""
-        return self.schedule.concurrency
+    own_requires = frozenset({Feature.FRESH_MODELS, Feature.MERGE})
+    own_provides = frozenset({Feature.ASKING})
 
     def initial(self) -> RequestState:
         """Both states."""
-        return RequestState(self.schedule.initial(), self.selector.initial())
+        return RequestState(self.inner.initial(), self.selector.initial())
 
     def on(self, event: Event, state: RequestState, view: View) -> Iterator[Command]:
         """Add requests to the wrapped schedule's tasks, answer them, and learn from what came of them."""
@@ -244,7 +231,7 @@ class RequestFreshModel(Schedule):
             case _:
                 pass
         answered = False
-        for command in self.schedule.on(event, state.inner, view):
+        for command in self.inner.on(event, state.inner, view):
             answered |= isinstance(command, Send)
             if not isinstance(command, Train):
                 yield command

@@ -13,7 +13,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
 from offbeat.algorithms.radio import with_decayed_lr
-from offbeat.core.algorithm import Schedule, View
+from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Measure, Train, Upload
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
@@ -32,6 +32,10 @@ class UploadSlots:
     slot: Seconds
     halving: Seconds | None = None
 
+    def around(self, schedule: Schedule) -> "OverRadio":
+        """The schedule, whose clients upload in such slots."""
+        return OverRadio(schedule, self)
+
 
 @dataclass
 class OnAir:
@@ -43,30 +47,16 @@ class OnAir:
 
 
 @dataclass(frozen=True)
-class OverRadio(Schedule):
+class OverRadio(ScheduleWrapper):
     """Any schedule, whose clients upload as soon as they are ready, each in a slot of its own."""
 
-    schedule: Schedule
+    inner: Schedule
     slots: UploadSlots
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """A channel, and what the schedule inside needs."""
-        return self.schedule.requires | {Feature.RADIO}
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """What the schedule inside gives."""
-        return self.schedule.provides
-
-    @property
-    def concurrency(self) -> int | None:
-        """That of the schedule inside."""
-        return self.schedule.concurrency
+    own_requires = frozenset({Feature.RADIO})
 
     def initial(self) -> OnAir:
         """Nobody waits."""
-        return OnAir(self.schedule.initial())
+        return OnAir(self.inner.initial())
 
     def on(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
         """Measure the channel of who is ready, let it upload; everything else is the schedule's."""
@@ -89,7 +79,7 @@ class OverRadio(Schedule):
             yield Measure(tuple(state.measuring), self.slots.slot * len(state.measuring))
 
     def _inside(self, event: Event, state: OnAir, view: View) -> Iterator[Command]:
-        for command in self.schedule.on(event, state.inner, view):
+        for command in self.inner.on(event, state.inner, view):
             if isinstance(command, Train):
                 command = with_decayed_lr(replace(command, hold=True), self.slots.halving, view.now)
             yield command

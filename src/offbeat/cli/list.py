@@ -12,7 +12,6 @@ from offbeat.algorithms.describe import Part, driver_needs, made_with_defaults, 
 from offbeat.cli.console import out
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.features import describe
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.load import built_in, load_recipe
 
@@ -71,7 +70,7 @@ def show_algorithm(out: Console, factory: Factory[...]) -> None:
     needs = driver_needs(made)
     out.print("needs of its driver, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
     for feature in needs:
-        out.print(f"  {feature}: {describe(feature)}", markup=False, soft_wrap=True)
+        out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
 
 
 def _show_parts(out: Console, listed: list[Part]) -> None:

@@ -25,7 +25,7 @@ from offbeat.core.codec import Codec
 from offbeat.core.commands import Command
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Metrics, TaskId, Version
-from offbeat.core.features import DRIVERS, NONE, Feature, describe
+from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.fleet import Fleet
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
@@ -123,6 +123,37 @@ class Schedule(Protocol):
         """React to one event. Each command takes effect before the next one is asked for."""
 
 
+class ScheduleWrapper(Schedule):
+    """A schedule around another one, `inner`, a field of its subclasses: see `offbeat.core.wrapper`."""
+
+    inner: Schedule
+
+    @property
+    def own_requires(self) -> frozenset[Feature]:
+        """What it requires besides what the schedule inside does."""
+        return NONE
+
+    @property
+    def own_provides(self) -> frozenset[Feature]:
+        """What it provides besides what the schedule inside does."""
+        return NONE
+
+    @property
+    def requires(self) -> frozenset[Feature]:
+        """Its own, and what the schedule inside requires."""
+        return self.inner.requires | self.own_requires
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        """Its own, and what the schedule inside provides."""
+        return self.inner.provides | self.own_provides
+
+    @property
+    def concurrency(self) -> int | None:
+        """That of the schedule inside."""
+        return self.inner.concurrency
+
+
 class Update(msgspec.Struct, frozen=True, gc=False):
     """One arrived update, as an aggregator sees it: the model trained from, and the change.
 
@@ -197,7 +228,7 @@ class Algorithm:
         given = frozenset[Feature]().union(*(part.provides for part in parts))
         for part in parts:
             for feature in sorted(part.requires - given - DRIVERS):
-                raise UsageError(f"{type(part).__name__} needs {describe(feature)}")
+                raise UsageError(f"{type(part).__name__} needs {feature.description}")
 
     @property
     def requires(self) -> frozenset[Feature]:

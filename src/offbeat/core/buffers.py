@@ -21,7 +21,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Model
-from offbeat.core.objective import FreshModel, LocalRun, Objective, flat
+from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, flat
 
 Buffers = Literal["follow", "mean", "local", "recompute"]
 
@@ -40,30 +40,20 @@ _FLOATING, _INTEGER = "buffers.floating", "buffers.integer"  # in a client's sta
 
 
 @dataclass(frozen=True)
-class OwnBuffers(Objective):
+class OwnBuffers(ObjectiveWrapper):
     """A task's buffers are its own affair, round any other objective: its update says nothing of them.
 
     With `kept` a task starts from the buffers that its client's last one ended with; its first, and without
     `kept` each, from those that came with the model.
     """
 
-    objective: Objective
+    inner: Objective
     kept: bool
 
     @property
-    def requires(self) -> frozenset[Feature]:
+    def own_requires(self) -> frozenset[Feature]:
         """A client that keeps its buffers keeps state."""
-        return self.objective.requires | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """What the objective inside gives."""
-        return self.objective.provides
-
-    @property
-    def shared_vectors(self) -> int:
-        """As many as the objective inside has."""
-        return self.objective.shared_vectors
+        return frozenset({Feature.CLIENT_STATE}) if self.kept else NONE
 
     def begin(self, run: LocalRun) -> None:
         """Take up the client's own buffers, so that the objective inside knows of no others."""
@@ -74,24 +64,16 @@ class OwnBuffers(Objective):
                 for buffer in buffers:
                     buffer.copy_(run.state[name][at : at + buffer.numel()].view(buffer.shape))
                     at += buffer.numel()
-        self.objective.begin(run)
-
-    def loss(self, run: LocalRun, loss: Tensor) -> Tensor:
-        """The objective's own."""
-        return self.objective.loss(run, loss)
-
-    def adjust(self, run: LocalRun) -> None:
-        """The objective's own."""
-        self.objective.adjust(run)
+        self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
         """A model that comes in mid-task is seen with the client's buffers, which are no mixture then."""
         parameters = fresh.values[: len(run.parameters)]
-        self.objective.merge(run, replace(fresh, values=[*parameters, *run.buffers]), loss)
+        self.inner.merge(run, replace(fresh, values=[*parameters, *run.buffers]), loss)
 
     def end(self, run: LocalRun) -> Metrics:
         """Keep the buffers; put those back that came with the model, so that the update has no change."""
-        metrics = self.objective.end(run)
+        metrics = self.inner.end(run)
         if self.kept:
             own = {_FLOATING: run.buffers, _INTEGER: run.integers}
             run.state = {**run.state, **{name: flat(buffers) for name, buffers in own.items() if buffers}}
@@ -102,7 +84,7 @@ class OwnBuffers(Objective):
 
 def unwrap_buffers(objective: Objective) -> Objective:
     """An objective without what a policy has put round it."""
-    return objective.objective if isinstance(objective, OwnBuffers) else objective
+    return objective.inner if isinstance(objective, OwnBuffers) else objective
 
 
 def wrap_buffers(objective: Objective, policy: str) -> Objective:

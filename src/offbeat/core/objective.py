@@ -122,3 +122,54 @@ class Objective:
     def end(self, run: LocalRun) -> Metrics:
         """After the last step: leave new state in `run.state`; returns metrics of its own."""
         return {}
+
+
+class ObjectiveWrapper(Objective):
+    """An objective around another one, `inner`, a field of its subclasses: see `offbeat.core.wrapper`."""
+
+    inner: Objective
+
+    @property
+    def own_requires(self) -> frozenset[Feature]:
+        """What it requires besides what the objective inside does."""
+        return NONE
+
+    @property
+    def own_provides(self) -> frozenset[Feature]:
+        """What it provides besides what the objective inside does."""
+        return NONE
+
+    @property
+    def requires(self) -> frozenset[Feature]:
+        """Its own, and what the objective inside requires."""
+        return self.inner.requires | self.own_requires
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        """Its own, and what the objective inside provides."""
+        return self.inner.provides | self.own_provides
+
+    @property
+    def shared_vectors(self) -> int:
+        """As many as the objective inside has."""
+        return self.inner.shared_vectors
+
+    def begin(self, run: LocalRun) -> None:
+        """Begin the objective inside."""
+        self.inner.begin(run)
+
+    def loss(self, run: LocalRun, loss: Tensor) -> Tensor:
+        """The loss of the objective inside."""
+        return self.inner.loss(run, loss)
+
+    def adjust(self, run: LocalRun) -> None:
+        """Adjust the gradients as the objective inside does."""
+        self.inner.adjust(run)
+
+    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
+        """Merge a fresh model as the objective inside does."""
+        self.inner.merge(run, fresh, loss)
+
+    def end(self, run: LocalRun) -> Metrics:
+        """End the objective inside."""
+        return self.inner.end(run)

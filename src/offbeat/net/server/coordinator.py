@@ -24,7 +24,7 @@ from typing import Any
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Left, Metrics, TaskId, Timer
-from offbeat.core.features import Feature, describe
+from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
@@ -236,7 +236,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     """Raises `UsageError` for an algorithm that no network can run."""
     if Feature.RADIO in algorithm.requires:
         raise UsageError(
-            f"{algorithm.name} needs {describe(Feature.RADIO)}, which a network has not: "
+            f"{algorithm.name} needs {Feature.RADIO.description}, which a network has not: "
             "simulate it, or choose another algorithm (offbeat algorithms lists what each needs)"
         )
 
