@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from studies import NEVER
 
-from offbeat.algorithms.fedasmu_request import LearnedTiming, log_chances
+from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_chances
 from offbeat.core.global_model import GlobalModel
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
@@ -60,7 +60,15 @@ RECIPE: Mapping[str, Any] = {
     "until": {"seconds": SECONDS},
     "evaluate": {"seconds": 4},
 }
-OPTIONS = {"name": "fedasmu", "epochs": EPOCHS, "size": 20, "period": 0.5, "iota": 0.5, "gamma": 20}
+CONTROLS, MERGE = {"iota": 0.5}, {"gamma": 20}
+OPTIONS = {
+    "name": "fedasmu",
+    "epochs": EPOCHS,
+    "size": 20,
+    "period": 0.5,
+    "controls": CONTROLS,
+    "merge": MERGE,
+}
 TIMES, TARGET = (12, 20, 40, 80, 160), 0.75
 STARTS = {"λ": 1.0, "σ": 0.5, "ι": 0.5, "γ": 20.0, "υ": 0.5}
 
@@ -74,10 +82,15 @@ STRATEGIES: Mapping[str, Mapping[str, Any]] = {
     **FIXED,
     UNIFORM: {},
     "never": {"ask": {"kind": "never"}},
-    "learned-DA": {"adaptive": False},
+    "learned-DA": {"controls": {**CONTROLS, "adaptive": False}},
 }
-WEIGHTS = "lam", "sigma", "iota", "gamma", "upsilon"
-RATES = {f"rates {rate:g}": {f"{name}_rate": rate for name in WEIGHTS} for rate in (1e-2, 1e-1)}
+RATES = {
+    f"rates {rate:g}": {
+        "controls": {**CONTROLS, "lam_rate": rate, "sigma_rate": rate, "iota_rate": rate},
+        "merge": {**MERGE, "gamma_rate": rate, "upsilon_rate": rate},
+    }
+    for rate in (1e-2, 1e-1)
+}
 SELECTORS = {
     "defaults": LearnedTiming(),
     "ε = 0": LearnedTiming(epsilon=0.0),

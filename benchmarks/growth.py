@@ -176,7 +176,7 @@ def aggregations(point: Point) -> dict[str, Any]:
     """Milliseconds of an aggregation of ten updates, on one core and on all; the bits must be the same."""
     import torch
 
-    from offbeat.algorithms import fedbuff
+    from offbeat.algorithms.fedbuff import fedbuff
     from offbeat.core.algorithm import Task
     from offbeat.core.commands import Aggregate
     from offbeat.core.global_model import GlobalModel

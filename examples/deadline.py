@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer
@@ -84,7 +85,9 @@ class DeadlineRounds(Schedule):
             yield train(client, self.programme, view)
 
 
-@algorithm(paper="Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019, Section 2")
+@algorithm(
+    paper="Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019, Section 2", kind="synchronous"
+)
 def fedavg_deadline(
     seconds: Seconds = 60.0,
     steps: Steps = None,

@@ -14,31 +14,9 @@ import offbeat.vectors.allocator  # noqa: F401  before whatever imports PyTorch
 
 # isort: split
 
-from offbeat.algorithms import (
-    ALGORITHMS,
-    asofed,
-    compose,
-    fedadagrad,
-    fedadam,
-    fedasmu,
-    fedasync,
-    fedat,
-    fedavg,
-    fedavgm,
-    fedbuff,
-    fedcompass,
-    feddyn,
-    fedfa,
-    fedlws,
-    fednova,
-    fedprox,
-    fedssmu,
-    fedyogi,
-    moon,
-    port,
-    scaffold,
-    wireless,
-)
+from typing import TYPE_CHECKING
+
+from offbeat.algorithms import ALGORITHMS, Factory, compose
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import AlgorithmError, OffbeatError, RunError, UsageError
 from offbeat.core.learner import NoTraining
@@ -46,6 +24,7 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
 from offbeat.core.staleness import age, constant, hinge, polynomial
+from offbeat.core.validation import did_you_mean
 from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
@@ -72,6 +51,7 @@ __all__ = [
     "Channel",
     "Dataset",
     "Every",
+    "Factory",
     "FederatedData",
     "Layout",
     "Model",
@@ -91,37 +71,31 @@ __all__ = [
     "World",
     "__version__",
     "age",
-    "asofed",
     "compose",
     "constant",
-    "fedadagrad",
-    "fedadam",
-    "fedasmu",
-    "fedasync",
-    "fedat",
-    "fedavg",
-    "fedavgm",
-    "fedbuff",
-    "fedcompass",
-    "feddyn",
     "federate",
-    "fedfa",
-    "fedlws",
-    "fednova",
-    "fedprox",
-    "fedssmu",
-    "fedyogi",
     "find_runs",
     "hinge",
     "laws",
     "load",
-    "moon",
     "polynomial",
-    "port",
     "read_run",
     "read_trace",
     "resume",
-    "scaffold",
     "simulate",
-    "wireless",
 ]
+
+if TYPE_CHECKING:
+    from offbeat.algorithms._factories import *  # noqa: F403  written by scripts/write_factories.py
+else:
+
+    def __getattr__(name: str) -> Factory[...]:
+        """The factory of a published algorithm, such as `offbeat.fedbuff`."""
+        if name in ALGORITHMS:
+            return ALGORITHMS[name]
+        raise AttributeError(f"module 'offbeat' has no attribute {name!r}{did_you_mean(name, ALGORITHMS)}")
+
+
+def __dir__() -> list[str]:
+    """What is public: the names above, and the published algorithms."""
+    return sorted([*__all__, *ALGORITHMS])

@@ -37,7 +37,7 @@ def test_every_factory_is_described(name):
     assert factory.summary.endswith(".")
     assert any(year in factory.paper for year in map(str, range(2016, 2027)))
     options = factory.hyperparameters
-    assert [o.name for o in options] == list(factory.signature.parameters)
+    assert [o.name for o in options if "." not in o.name] == list(factory.signature.parameters)
     for option in options:
         assert option.default
         assert option.allowed
@@ -52,7 +52,7 @@ def test_an_option_among_words_lists_them():
 def test_what_is_recorded_is_json_and_builds_the_same_algorithm(name):
     made = ALGORITHMS[name]()
     assert made.name == name
-    assert list(made.hyperparameters) == [o.name for o in ALGORITHMS[name].hyperparameters]
+    assert list(made.hyperparameters) == list(ALGORITHMS[name].signature.parameters)
     stored = json.loads(json.dumps({"name": name, **made.hyperparameters}))
     again = build(ALGORITHMS, stored)
     assert again == made
@@ -98,7 +98,9 @@ def test_every_option_is_recorded_and_used(name, options):
 
 def test_what_is_listed_of_fedbuff():
     listed = {o.name: o for o in ob.fedbuff.hyperparameters}
-    assert list(listed) == ["size", "steps", "epochs", "concurrency", "server_lr", "staleness"]
+    assert [name for name in listed if "." not in name] == [
+        "size", "steps", "epochs", "concurrency", "server_lr", "staleness",
+    ]  # fmt: skip
     size = listed["size"]
     assert (size.default, size.meaning) == ("10", "buffer size K")
     assert size.allowed.startswith("int")

@@ -9,7 +9,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.algorithms.over_radio import UploadSlots
+from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 

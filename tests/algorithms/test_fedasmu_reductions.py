@@ -7,7 +7,8 @@ import offbeat as ob
 from tests.algorithms.test_reductions import Pull
 
 # λ = 0 and ι = 1: ξ = 1 and α = 1/2, whatever the staleness and the version
-HALF = {"steps": 1, "lam": 0.0, "iota": 1.0, "adaptive": False, "ask": {"kind": "never"}}
+FIXED = {"lam": 0.0, "iota": 1.0, "adaptive": False}
+HALF = {"steps": 1, "controls": FIXED, "ask": {"kind": "never"}}
 
 SPEEDS = [15.0, 22.0, 31.0, 49.0]
 
@@ -37,7 +38,7 @@ def test_fedasmu_that_triggers_at_every_arrival_is_fedasync():
 
 
 def test_with_its_own_weights_it_is_not():
-    weights = {**HALF, "lam": 1.0, "iota": 0.0}
+    weights = {**HALF, "controls": {"adaptive": False}}
     one, other = (play(ob.fedasmu(**w, size=4, period=1.0), Pull(), SPEEDS) for w in (HALF, weights))
     assert arrivals(one) == arrivals(other)
     assert not torch.allclose(one.model.values, other.model.values, rtol=1e-2)
@@ -52,8 +53,9 @@ def test_a_bound_of_one_on_staleness_drops_all_but_fresh_updates():
 
 
 def test_adaptive_weights_without_rates_are_fixed_weights():
-    still = {**HALF, "adaptive": True, "lam": 1.0, "lam_rate": 0.0, "sigma_rate": 0.0, "iota_rate": 0.0}
-    fixed = {**HALF, "lam": 1.0}
+    rates = {"lam_rate": 0.0, "sigma_rate": 0.0, "iota_rate": 0.0}
+    still = {**HALF, "controls": {"iota": 1.0, **rates}}
+    fixed = {**HALF, "controls": {"iota": 1.0, "adaptive": False}}
     one, other = (play(ob.fedasmu(**w, size=4, period=1.0), Pull(), SPEEDS) for w in (still, fixed))
     assert torch.equal(one.model.values, other.model.values)
     assert one.summary.server_state_bytes > other.summary.server_state_bytes == 0
@@ -61,11 +63,9 @@ def test_adaptive_weights_without_rates_are_fixed_weights():
 
 @pytest.mark.parametrize("name", ["fedasmu", "fedssmu"])
 def test_rates_move_the_weights(name):
-    moving = {**HALF, "adaptive": True, "lam": 1.0, "iota": 0.0}
-    rates = {"fedasmu": {"lam_rate": 0.05, "size": 4, "period": 1.0}, "fedssmu": {"rate": 0.05}}[name]
-    still = {**rates, next(k for k in rates if k.endswith("rate")): 0.0}
+    options = {"fedasmu": {"size": 4, "period": 1.0}, "fedssmu": {}}[name]
     runs = []
-    for options in (rates, still):
-        others = {"fedasmu": {"sigma_rate": 0.0, "iota_rate": 0.0}, "fedssmu": {}}[name]
-        runs.append(play(getattr(ob, name)(**moving, **options, **others), Pull(), SPEEDS))
+    for rate in (0.05, 0.0):
+        controls = {"lam_rate": rate, "sigma_rate": 0.0, "iota_rate": 0.0}
+        runs.append(play(getattr(ob, name)(**{**HALF, "controls": controls}, **options), Pull(), SPEEDS))
     assert not torch.allclose(runs[0].model.values, runs[1].model.values, atol=1e-4)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import offbeat as ob
 from offbeat.algorithms import build
-from offbeat.algorithms.fedasmu_request import (
+from offbeat.algorithms.fedasmu.requests import (
     ACTIONS,
     FixedTiming,
     LearnedTiming,
@@ -332,7 +332,7 @@ def test_asking_and_merging_belong_together():
     whole = ob.fedasmu()
     with pytest.raises(UsageError, match="RequestFreshModel needs an objective that merges the fresh model"):
         ob.Algorithm(whole.schedule, whole.aggregator, ob.fedavg().objective)
-    with pytest.raises(UsageError, match="FreshMerge needs a schedule whose clients ask"):
+    with pytest.raises(UsageError, match="FreshMerge needs a schedule whose clients request fresh models"):
         ob.Algorithm(ob.fedavg().schedule, whole.aggregator, whole.objective)
     assert ob.compose(ob.fedavg(), objective=whole).objective == ob.fedavg().objective  # its own goal only
     assert isinstance(ob.compose(ob.fedbuff(), requests=whole).schedule, RequestFreshModel)

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter, ValidationError
 
-from offbeat.algorithms import label_variance
-from offbeat.algorithms.label_variance import STARTS, least_variance
-from offbeat.algorithms.label_variance import label_variance as omega
-from offbeat.algorithms.policies import (
+from offbeat.algorithms.wireless import label_variance
+from offbeat.algorithms.wireless.label_variance import STARTS, least_variance
+from offbeat.algorithms.wireless.label_variance import label_variance as omega
+from offbeat.algorithms.wireless.policies import (
     AgeBased,
     BestChannel,
     BestChannelBestNorm,

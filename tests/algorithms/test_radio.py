@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.algorithms.radio import equal_bits
+from offbeat.algorithms.wireless.bandwidth import equal_bits
 from offbeat.core.errors import UsageError
 
 symbols = st.floats(1e-3, 1e9)

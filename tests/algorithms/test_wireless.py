@@ -7,9 +7,15 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.over_radio import OverRadio, UploadSlots
-from offbeat.algorithms.policies import AgeBased, BestChannel, BestChannelBestNorm, DataImportance, Random
 from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
+from offbeat.algorithms.wireless.over_radio import OverRadio, UploadSlots
+from offbeat.algorithms.wireless.policies import (
+    AgeBased,
+    BestChannel,
+    BestChannelBestNorm,
+    DataImportance,
+    Random,
+)
 from offbeat.codec import SparseQuantised, TopK
 from offbeat.core.errors import UsageError
 from offbeat.core.programme import Programme

@@ -16,13 +16,13 @@ from offbeat.core.features import DRIVERS, Feature
 EVERY = sorted(ob.ALGORITHMS)
 
 
-@algorithm(paper="Nobody, Steps Wanted [1], 2026")
+@algorithm(paper="Nobody, Steps Wanted [1], 2026", kind="synchronous")
 def wanting(steps: Annotated[int, Field(ge=1, description="local steps [Q]")]) -> ob.Algorithm:
     """What has a required option."""
     return ob.fedavg(steps=steps)
 
 
-@algorithm(paper="Nobody, At Odds, 2026")
+@algorithm(paper="Nobody, At Odds, 2026", kind="synchronous")
 def at_odds(steps: int = 0) -> ob.Algorithm:
     """What its own default does not allow."""
     return ob.fedavg(steps=steps)
@@ -125,6 +125,6 @@ def test_papers_in_short() -> None:
 
 def test_choices_and_types_are_told_without_their_modules() -> None:
     allowed = {o.name: o.allowed for o in ob.ALGORITHMS["fedasmu"].hyperparameters}
-    assert allowed["gradient"] == "derived or as_printed"
-    assert allowed["ask"] == "FixedTiming | LearnedTiming | NoRequests"
+    assert allowed["controls.gradient"] == "derived or as_printed"
+    assert allowed["ask"] == "fixed or learned or never"
     assert allowed["threshold"] == "int, ≥ 1"

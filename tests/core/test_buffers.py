@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.fedasmu_merge import FreshMerge
+from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
 from offbeat.core.buffers import OwnBuffers, finalizer, unchanged
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
@@ -154,7 +154,7 @@ def test_a_model_without_buffers_leaves_nothing_behind():
 def test_a_model_that_comes_in_mid_task_mixes_no_buffers(mu, kept):
     """β = 3/11 as in FedASMU's own numbers, and above one half: rounding has two ways there."""
     run = run_of()
-    own = OwnBuffers(FreshMerge(mu=mu), kept=kept)
+    own = OwnBuffers(FreshMerge(options=Merge(mu=mu)), kept=kept)
     own.begin(run)
 
     def loss():

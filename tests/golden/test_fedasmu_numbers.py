@@ -5,8 +5,8 @@ from math import log, sqrt
 import pytest
 import torch
 
-from offbeat.algorithms.fedasmu import AdaptiveMixing, Controls, slopes
-from offbeat.algorithms.fedasmu_merge import FreshMerge
+from offbeat.algorithms.fedasmu import AdaptiveMixing, Controls, FreshMerge, Merge
+from offbeat.algorithms.fedasmu.aggregation import ClientControls, slopes
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import FreshModel, LocalRun
@@ -33,7 +33,7 @@ def near(*expected: float):
 
 
 def test_four_updates_of_two_clients():
-    mixing = AdaptiveMixing(lam_rate=0.1, sigma_rate=0.1, iota_rate=0.1)
+    mixing = AdaptiveMixing(Controls(lam_rate=0.1, sigma_rate=0.1, iota_rate=0.1))
     memory: dict[str, torch.Tensor] = {}
     # client 0 from version 0: s = 1, t = 1, ξ = 1/(√1·1^½) = 1, α = 1/2; w_i = (4, 2), w = (0, 0)
     w0 = model(0.0, 0.0)
@@ -64,7 +64,7 @@ def test_four_updates_of_two_clients():
 def test_the_gradient_is_that_of_the_training_where_a_fresh_model_was_merged():
     # one parameter, gradients 1, 1, 1 at 0.1 from w_o = 0: −0.2 after two steps; merged with w_g = 1 at
     # β = ½: 0.4; 0.3 at the end. g = (−0.3 + ½·1)/(0.1·(½·2 + 1)) = 1
-    mixing = AdaptiveMixing(lam_rate=1.0, sigma_rate=0.0, iota_rate=0.0)
+    mixing = AdaptiveMixing(Controls(lam_rate=1.0, sigma_rate=0.0, iota_rate=0.0))
     memory = {
         "controls 0": torch.tensor([1.0, 0.5, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64),
         "direction 0": torch.tensor([2.0]),
@@ -76,19 +76,19 @@ def test_the_gradient_is_that_of_the_training_where_a_fresh_model_was_merged():
     mixing.step([merged], model(0.0), memory)
     assert memory["controls 0"][0].item() == pytest.approx(1 - 1.0 * 2.0 / 4)  # λ − g·D·¼
     assert memory["controls 0"][4].item() == 4  # staleness still counts from the base: s = 8 − 4
-    fresh = AdaptiveMixing(count_from="fresh")
+    fresh = AdaptiveMixing(Controls(count_from="fresh"))
     memory = {}
     fresh.step([merged], model(0.0), memory)
     assert memory["controls 0"][4].item() == 2  # or from the model merged: s = 8 − 6
 
 
 def test_as_printed():
-    c = Controls(lam=2.0, sigma=0.25, iota=0.0, xi=1.0, s=4.0, t=9.0)
+    c = ClientControls(lam=2.0, sigma=0.25, iota=0.0, xi=1.0, s=4.0, t=9.0)
     # 1/(1 + 1)² = ¼; √9·4^¼ = 3√2
     by_lam = 0.25 / (3 * sqrt(2))
     assert slopes(c, 1.0, "derived") == pytest.approx((by_lam, -by_lam * 2 * log(4), 0.25))
     assert slopes(c, 1.0, "as_printed") == pytest.approx((by_lam, -by_lam * log(0.25), 0.25))
-    printed = AdaptiveMixing(gradient="as_printed", lam_rate=0.1)
+    printed = AdaptiveMixing(Controls(gradient="as_printed", lam_rate=0.1))
     memory = {
         "controls 0": torch.tensor([1.0, 0.5, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64),
         "direction 0": torch.tensor([4.0, 2.0]),
@@ -107,7 +107,7 @@ def test_the_slopes_of_alpha_are_its_derivatives(mu, lam, sigma, iota, s, t):
         pytest.skip("clipped")
     alpha = mu * xi / (1 + mu * xi)
     expected = [float(g) for g in torch.autograd.grad(alpha, x)]
-    c = Controls(lam, sigma, iota, xi=Controls(lam, sigma, iota).xi_at(s, t), s=s, t=t)
+    c = ClientControls(lam, sigma, iota, xi=ClientControls(lam, sigma, iota).xi_at(s, t), s=s, t=t)
     assert list(slopes(c, mu, "derived")) == pytest.approx(expected)
 
 
@@ -119,7 +119,7 @@ def test_the_slopes_of_beta_are_its_derivatives(mu, gamma, upsilon, g, age):
     phi = x[0] / sqrt(g) * (1 - x[1] / sqrt(age + 1))
     beta = mu * phi / (1 + mu * phi)
     expected = [float(v) for v in torch.autograd.grad(beta, x)]
-    found = FreshMerge(mu=mu).weight(gamma, upsilon, g, age)
+    found = FreshMerge(options=Merge(mu=mu)).weight(gamma, upsilon, g, age)
     assert found[0] == pytest.approx(beta.item())
     assert list(found[1:]) == pytest.approx(expected)
 
@@ -137,7 +137,7 @@ def test_a_merge_by_hand():
     # gradient at the merged model (2, −1): ∂F/∂β = 2·11 = 22
     # ∂β/∂γ = 64/121·½·¾ = 24/121, γ := 1 − 0.1·22·24/121
     # ∂β/∂υ = −64/121·½·½ = −16/121, υ := ½ + 0.1·22·16/121
-    merge = FreshMerge(gamma_rate=0.1, upsilon_rate=0.1)
+    merge = FreshMerge(options=Merge(gamma_rate=0.1, upsilon_rate=0.1))
     w = torch.tensor([1.0, 2.0], requires_grad=True)
     buffer = torch.tensor([0.0])
     run = LocalRun([w], [w.detach().clone()], [buffer])
@@ -161,11 +161,11 @@ def test_a_merge_by_hand():
 def test_shared_controls_and_no_controls():
     w = model(0.0, 0.0)
     shared: dict[str, torch.Tensor] = {}
-    AdaptiveMixing(share_controls=True).step([update(0, w, 0, 0, [4.0, 2.0])], w, shared)
-    AdaptiveMixing(share_controls=True).step([update(1, w, 0, 1, [4.0, 2.0])], w, shared)
+    AdaptiveMixing(Controls(shared=True)).step([update(0, w, 0, 0, [4.0, 2.0])], w, shared)
+    AdaptiveMixing(Controls(shared=True)).step([update(1, w, 0, 1, [4.0, 2.0])], w, shared)
     assert set(shared) == {"controls all", "direction all"}
     fixed: dict[str, torch.Tensor] = {}
-    step = AdaptiveMixing(adaptive=False).step([update(0, w, 0, 0, [4.0, 2.0])], w, fixed)
+    step = AdaptiveMixing(Controls(adaptive=False)).step([update(0, w, 0, 0, [4.0, 2.0])], w, fixed)
     assert step.tolist() == near(2.0, 1.0)
     assert fixed == {}
 

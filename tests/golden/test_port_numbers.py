@@ -7,10 +7,11 @@ import torch
 
 import offbeat as ob
 from offbeat.algorithms.aggregators import SumOfDeltas
-from offbeat.algorithms.port import CHUNK, Similarity
+from offbeat.algorithms.port import Similarity
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.model import Entry, Layout, Model
+from offbeat.vectors.chunked import CHUNK
 from tests.golden.hand_driven import HandDriven
 
 

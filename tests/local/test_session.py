@@ -9,7 +9,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.algorithms.asofed import Online
-from offbeat.algorithms.fedasmu_merge import FreshMerge
+from offbeat.algorithms.fedasmu.merging import FreshMerge
 from offbeat.algorithms.feddyn import Dynamic
 from offbeat.algorithms.moon import Contrastive
 from offbeat.algorithms.scaffold import ControlVariates

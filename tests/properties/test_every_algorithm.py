@@ -12,9 +12,9 @@ from msgspec.structs import astuple
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.algorithms.over_radio import OverRadio, UploadSlots
-from offbeat.algorithms.policies import AgeBased, BestChannel, Random
 from offbeat.algorithms.wireless import AgeWeighted, RadioIterations
+from offbeat.algorithms.wireless.over_radio import OverRadio, UploadSlots
+from offbeat.algorithms.wireless.policies import AgeBased, BestChannel, Random
 from offbeat.core.engine import Engine
 from offbeat.core.journal import Row, event_of
 from offbeat.core.programme import Programme

@@ -24,6 +24,7 @@ def recorded(tmp_path: Path) -> Path:
     [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'algorithm'").fetchall()
     options = json.loads(text)
     options["limit"] = options.pop("threshold")
+    options |= {"lam": 1.0, "mu_beta": 1.0, **options.pop("merge")}
     with database:
         database.execute("UPDATE meta SET value = ? WHERE key = 'algorithm'", [json.dumps(options)])
         database.execute("UPDATE meta SET value = '\"interrupted\"' WHERE key = 'status'")

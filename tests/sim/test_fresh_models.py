@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.fedasmu_merge import FreshMerge
+from offbeat.algorithms.fedasmu.merging import FreshMerge
 from offbeat.core.learner import LocalTask, MergePoint, TaskInputs
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain, Proximal
@@ -25,7 +25,7 @@ ASKING: dict[str, Any] = {
     "size": 4,
     "period": 3.0,
     "threshold": 5,
-    "lam_rate": 0.1,
+    "controls": {"lam_rate": 0.1},
     "gamma_rate": 0.1,
 }
 

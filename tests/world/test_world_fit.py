@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import offbeat as ob
-from offbeat.algorithms.fedasmu_request import FixedTiming
+from offbeat.algorithms.fedasmu.requests import FixedTiming
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.journal import Row

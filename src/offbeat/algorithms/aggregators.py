@@ -14,12 +14,15 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.algorithms.options import Memory, ServerRate
 from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import STRICT
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
+
+MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")]
 
 
 def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
@@ -48,7 +51,7 @@ class MeanOfModels(Aggregator):
 class Mixing(Aggregator):
     """w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ_i), one update after the other (FedAsync)."""
 
-    alpha: Annotated[float, Field(gt=0, le=1)]
+    alpha: MixingWeight
     staleness: StalenessWeight = ConstantWeight()
     requires = frozenset({Feature.SINGLE_UPDATES})
 
@@ -69,8 +72,8 @@ class Normalization:
     their proximal term. With neither, a is the number of steps.
     """
 
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    proximal: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    momentum: Memory = 0.0
+    proximal: Memory = 0.0
 
     @model_validator(mode="after")
     def _one(self) -> Self:
@@ -100,7 +103,7 @@ class SumOfDeltas(Aggregator):
 
     staleness: StalenessWeight = ConstantWeight()
     weights: Literal["share", "equal", "samples"] = "share"
-    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    scale: ServerRate = 1.0
     normalize: Normalization | None = None
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
@@ -129,7 +132,7 @@ class SumOfDeltas(Aggregator):
 class Momentum(ServerStep):
     """m := β m + step; w := w + m (FedAvgM, Hsu et al. 2019)."""
 
-    beta: Annotated[float, Field(ge=0, lt=1)]
+    beta: Memory
 
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
         """Replace the step by the momentum it feeds."""

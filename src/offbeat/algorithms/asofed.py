@@ -37,7 +37,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Positive, ProximalWeight, Share, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ScheduleWrapper, Update, View
 from offbeat.core.commands import Command, Train
@@ -50,7 +51,13 @@ from offbeat.core.programme import programme
 from offbeat.core.validation import STRICT
 from offbeat.vectors.arithmetic import weighted_sum
 
-Against = Literal["start", "copy"]
+Beta = Annotated[Share, Field(description="share β of the old h kept")]
+Against = Annotated[
+    Literal["start", "copy"],
+    Field(description="a change is counted from the model started from, or the last sent"),
+]
+DelayUnit = Annotated[Positive, Field(description="seconds in which the delay d̄ of r counts as 1")]
+Features = Annotated[bool, Field(description="reweigh the first layer's inputs, w := α∘w")]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -58,7 +65,7 @@ class OnlineSum(Aggregator):
     """w := w + (n_k/N) Δ_k, then, with `features`, the first layer's weight w := α∘w."""
 
     against: Against = "start"
-    features: bool = False
+    features: Features = False
 
     @property
     def requires(self) -> frozenset[Feature]:
@@ -99,8 +106,8 @@ def _first_layer(layout: Layout) -> tuple[slice, int]:
 class Online(Objective):
     """Each step goes ζ = ∇s − v + h, with ∇s = ∇f + λ(w − w_o); the state is v and h."""
 
-    proximal: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    beta: Annotated[float, Field(ge=0, le=1)]
+    proximal: ProximalWeight
+    beta: Beta
     requires = frozenset({Feature.CLIENT_STATE})
 
     def begin(self, run: LocalRun) -> None:
@@ -142,7 +149,7 @@ class DelayScaled(ScheduleWrapper):
     """
 
     inner: Schedule
-    unit: float = 1.0
+    unit: DelayUnit = 1.0
 
     def initial(self) -> Delays:
         """No delay measured yet."""
@@ -162,23 +169,20 @@ class DelayScaled(ScheduleWrapper):
             yield command
 
 
-@algorithm(paper="Chen et al., Asynchronous Online Federated Learning for Edge Devices, IEEE BigData 2020")
+@algorithm(
+    paper="Chen et al., Asynchronous Online Federated Learning for Edge Devices, IEEE BigData 2020",
+    kind="asynchronous",
+)
 def asofed(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     concurrency: Concurrency = None,
-    proximal: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight λ of the proximal term (λ/2)‖w − w_o‖²")
-    ] = 0.01,
-    beta: Annotated[float, Field(ge=0, le=1, description="share β of the old h kept")] = 0.5,
-    against: Annotated[
-        Against, Field(description="a change is counted from the model started from, or the last sent")
-    ] = "start",
-    delay_unit: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="seconds in which the delay d̄ of r counts as 1")
-    ] = 1.0,
-    features: Annotated[bool, Field(description="reweigh the first layer's inputs, w := α∘w")] = False,
+    proximal: ProximalWeight = 0.01,
+    beta: Beta = 0.5,
+    against: Against = "start",
+    delay_unit: DelayUnit = 1.0,
+    features: Features = False,
 ) -> Algorithm:
     """Every update is added as it comes; clients balance their gradients with earlier ones.
 

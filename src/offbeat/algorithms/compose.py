@@ -12,8 +12,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from offbeat.algorithms.over_radio import UploadSlots
 from offbeat.algorithms.registry import Factory, factory_of
+from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Buffers, unwrap_buffers

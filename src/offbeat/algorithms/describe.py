@@ -8,13 +8,12 @@
 """
 
 import inspect
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, is_dataclass
 from itertools import takewhile
 from typing import Any
 
-from offbeat.algorithms.registry import Factory
+from offbeat.algorithms.registry import Factory, year
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
@@ -29,7 +28,7 @@ class Part:
     """One part of an algorithm, or its policy for buffers.
 
     `summary` is the first line of its class's docstring; `exchange` says for what it can be exchanged.
-    `depth` is 0, or 1 and more for a part inside another, such as the schedule that `Asking` wraps.
+    `depth` is 0, or 1 and more for a part inside another, such as the schedule inside a wrapper.
     """
 
     role: str
@@ -78,8 +77,7 @@ def short_paper(paper: str) -> str:
     first, *rest = [part.strip() for part in paper.split(",")]
     more = [] if first.endswith("et al.") else list(takewhile(lambda part: " " not in part, rest))
     authors = " and ".join([first, *more])
-    year = re.search(r"\b(?:19|20)\d\d\b", paper)
-    return f"{authors} {year.group()}" if year else authors
+    return f"{authors} {year(paper)}".rstrip()
 
 
 def _with_those_inside(role: str, member: Any, exchange: str, depth: int) -> Iterator[Part]:

@@ -1,11 +1,8 @@
 """FedAsync: every update is mixed in as it comes (Xie, Koyejo, Gupta, 2019, Algorithm 1)."""
 
-from typing import Annotated
-
-from pydantic import Field
-
-from offbeat.algorithms.aggregators import Mixing
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.aggregators import Mixing, MixingWeight
+from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
@@ -13,18 +10,15 @@ from offbeat.core.staleness import PolynomialWeight, StalenessWeight
 from offbeat.local.objectives import Plain, Proximal
 
 
-@algorithm(paper="Xie et al., Asynchronous Federated Optimization, 2019, Algorithm 1")
+@algorithm(paper="Xie et al., Asynchronous Federated Optimization, 2019, Algorithm 1", kind="asynchronous")
 def fedasync(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     concurrency: Concurrency = None,
-    alpha: Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")] = 0.9,
+    alpha: MixingWeight = 0.9,
     staleness: StalenessWeight = PolynomialWeight(1.0, 0.5),
-    rho: Annotated[
-        float,
-        Field(ge=0, allow_inf_nan=False, description="weight ρ of the proximal term, halved as in (ρ/2)‖·‖²"),
-    ] = 0.0,
+    rho: ProximalWeight = 0.0,
 ) -> Algorithm:
     """Every update is mixed into the global model the moment it arrives, less the staler it is.
 

@@ -27,8 +27,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory, toward_models
-from offbeat.algorithms.registry import Epochs, Steps, algorithm
-from offbeat.algorithms.schedules import Count, Round, train
+from offbeat.algorithms.options import Epochs, ProximalWeight, Steps
+from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.schedules import Round, train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
@@ -40,6 +41,14 @@ from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Proximal
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import for_each_chunk
+
+Ratio = Annotated[
+    float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier")
+]
+ClientsPerTier = Annotated[
+    int | None, Field(ge=1, description="clients in a tier's round; None means all of the tier")
+]
+Retier = Annotated[bool, Field(description="move clients whose response time changes")]
 
 
 @dataclass
@@ -79,9 +88,9 @@ class Tiers(Schedule):
     """
 
     programme: Programme
-    ratio: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
-    clients_per_tier: Count | None = None
-    retier: bool = False
+    ratio: Ratio = 2.0
+    clients_per_tier: ClientsPerTier = None
+    retier: Retier = False
     provides = frozenset({Feature.TIERS})
 
     @property
@@ -227,21 +236,18 @@ class TierWeights(Aggregator):
         return step
 
 
-@algorithm(paper="Chai et al., FedAT: A High-Performance and Communication-Efficient FL System, SC 2021")
+@algorithm(
+    paper="Chai et al., FedAT: A High-Performance and Communication-Efficient FL System, SC 2021",
+    kind="semi-asynchronous",
+)
 def fedat(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
-    ratio: Annotated[
-        float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier")
-    ] = 2.0,
-    clients_per_tier: Annotated[
-        int | None, Field(ge=1, description="clients in a tier's round; none: all of the tier")
-    ] = None,
-    mu: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight λ of the proximal term (λ/2)‖w − w_o‖²")
-    ] = 0.4,
-    retier: Annotated[bool, Field(description="move clients whose response time changes")] = False,
+    ratio: Ratio = 2.0,
+    clients_per_tier: ClientsPerTier = None,
+    mu: ProximalWeight = 0.4,
+    retier: Retier = False,
 ) -> Algorithm:
     """Clients of similar speed form tiers; each holds rounds by itself, and rare tiers weigh more.
 

@@ -1,7 +1,8 @@
 """FedAvg: synchronous federated averaging (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
@@ -9,7 +10,8 @@ from offbeat.local.objectives import Plain
 
 
 @algorithm(
-    paper="McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017, Algorithm 1"
+    paper="McMahan et al., Communication-Efficient Learning of Deep Networks, AISTATS 2017, Algorithm 1",
+    kind="synchronous",
 )
 def fedavg(steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None) -> Algorithm:
     """Rounds: every sampled client trains from the same model, all are waited for and averaged.

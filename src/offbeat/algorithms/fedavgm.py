@@ -5,14 +5,18 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.aggregators import MeanOfModels, Momentum
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
 from offbeat.local.objectives import Plain
 
 
-@algorithm(paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, Section 4.4")
+@algorithm(
+    paper="Hsu et al., Measuring the Effects of Non-Identical Data Distribution, 2019, Section 4.4",
+    kind="synchronous",
+)
 def fedavgm(
     steps: Steps = None,
     epochs: Epochs = None,

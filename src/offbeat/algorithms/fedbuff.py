@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.aggregators import SumOfDeltas
-from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, ServerRate, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
@@ -14,7 +15,8 @@ from offbeat.local.objectives import Plain
 
 
 @algorithm(
-    paper="Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1"
+    paper="Nguyen et al., Federated Learning with Buffered Asynchronous Aggregation, AISTATS 2022, Alg. 1",
+    kind="semi-asynchronous",
 )
 def fedbuff(
     size: Annotated[int, Field(ge=1, description="buffer size K")] = 10,

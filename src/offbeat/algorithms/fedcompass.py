@@ -232,7 +232,10 @@ def _floor(x: float) -> int:
     return nearest if abs(x - nearest) <= ROUNDING * max(1.0, abs(x)) else floor(x)
 
 
-@algorithm(paper="Li et al., FedCompass: Efficient Cross-Silo Federated Learning, ICLR 2024, Algorithms 1-3")
+@algorithm(
+    paper="Li et al., FedCompass: Efficient Cross-Silo Federated Learning, ICLR 2024, Algorithms 1-3",
+    kind="semi-asynchronous",
+)
 def fedcompass(
     q_min: Annotated[int, Field(ge=1, description="fewest local steps Q_min of a task")] = 20,
     q_max: Annotated[int, Field(ge=1, description="most local steps Q_max of a task")] = 100,

@@ -17,7 +17,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory, toward_models
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Positive, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.events import Metrics
@@ -27,7 +28,7 @@ from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
 from offbeat.core.validation import STRICT
 
-Alpha = Annotated[float, Field(gt=0, allow_inf_nan=False, description="weight α of the regularisation")]
+Alpha = Annotated[Positive, Field(description="weight α of the regularisation")]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -76,7 +77,8 @@ class DynamicMean(Aggregator):
 
 
 @algorithm(
-    paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1, Eq. 1"
+    paper="Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, Algorithm 1, Eq. 1",
+    kind="synchronous",
 )
 def feddyn(
     steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None, alpha: Alpha = 0.01

@@ -24,7 +24,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import Normalization
-from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Count, Epochs, ProximalWeight, ServerRate, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
@@ -34,6 +35,14 @@ from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.vectors.arithmetic import RunningWindow, scaled
+
+Size = Annotated[Count, Field(description="window size K")]
+WindowKind = Annotated[
+    Literal["delta", "param"], Field(description="delta: add the window's deltas; param: mean of its models")
+]
+Weights = Annotated[
+    Literal["equal", "share"], Field(description="weigh updates equally, or by data share p_k")
+]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -48,11 +57,11 @@ class Window(Aggregator):
     last one counts.
     """
 
-    size: Annotated[int, Field(ge=1)]
-    kind: Literal["delta", "param"] = "delta"
-    scale: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    size: Size
+    kind: WindowKind = "delta"
+    scale: ServerRate = 1.0
     staleness: StalenessWeight = ConstantWeight()
-    weights: Literal["equal", "share"] = "equal"
+    weights: Weights = "equal"
     normalize: Normalization | None = None
     requires = frozenset({Feature.SINGLE_UPDATES})
 
@@ -91,28 +100,21 @@ class Window(Aggregator):
 
 @algorithm(
     paper="Xu et al., FedFa: A Fully Asynchronous Training Paradigm for Federated Learning, IJCAI 2024, "
-    "Algorithms 1-2, Equations 3-4"
+    "Algorithms 1-2, Equations 3-4",
+    kind="asynchronous",
 )
 def fedfa(
-    size: Annotated[int, Field(ge=1, description="window size K")] = 10,
-    kind: Annotated[
-        Literal["delta", "param"],
-        Field(description="delta: add the window's deltas; param: mean of its models"),
-    ] = "delta",
+    size: Size = 10,
+    kind: WindowKind = "delta",
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     concurrency: Concurrency = None,
     server_lr: ServerRate = 1.0,
     staleness: StalenessWeight = ConstantWeight(),
-    weights: Annotated[
-        Literal["equal", "share"], Field(description="weigh updates equally, or by data share p_k")
-    ] = "equal",
+    weights: Weights = "equal",
     normalize: Annotated[bool, Field(description="divide each delta by its steps, as FedNova does")] = False,
-    mu: Annotated[
-        float,
-        Field(ge=0, allow_inf_nan=False, description="weight μ of the proximal term, halved as in (μ/2)‖·‖²"),
-    ] = 0.0,
+    mu: ProximalWeight = 0.0,
 ) -> Algorithm:
     """Every arrival takes the oldest one's place among the last K, and they make the next model at once.
 
@@ -126,7 +128,14 @@ def fedfa(
     """
     return Algorithm(
         schedule=Buffered(programme(steps, epochs), size=1, concurrency=concurrency),
-        aggregator=Window(size, kind, server_lr, staleness, weights, Normalization() if normalize else None),
+        aggregator=Window(
+            size,
+            kind,
+            scale=server_lr,
+            staleness=staleness,
+            weights=weights,
+            normalize=Normalization() if normalize else None,
+        ),
         objective=Proximal(mu) if mu else Plain(),
         buffers="mean",  # summed changes could take a running variance below 0
     )

@@ -9,7 +9,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, NonNegative, Positive, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
@@ -19,9 +20,9 @@ from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, weighted_sum
 
-Beta = Annotated[float, Field(gt=0, allow_inf_nan=False, description="strength β of the shrinking")]
-Low = Annotated[float, Field(ge=0, allow_inf_nan=False, description="least τ of a layer")]
-High = Annotated[float, Field(ge=0, allow_inf_nan=False, description="largest τ of a layer")]
+Beta = Annotated[Positive, Field(description="strength β of the shrinking")]
+Low = Annotated[NonNegative, Field(description="least τ of a layer")]
+High = Annotated[NonNegative, Field(description="largest τ of a layer")]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -82,7 +83,8 @@ def spread(deltas: Sequence[Tensor]) -> float:
 
 
 @algorithm(
-    paper="Shi et al., FedLWS: Federated Learning with Adaptive Layer-wise Weight Shrinking, ICLR 2025"
+    paper="Shi et al., FedLWS: Federated Learning with Adaptive Layer-wise Weight Shrinking, ICLR 2025",
+    kind="synchronous",
 )
 def fedlws(
     steps: Steps = None,

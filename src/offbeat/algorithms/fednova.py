@@ -5,7 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.aggregators import Normalization, SumOfDeltas
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
@@ -15,7 +16,8 @@ from offbeat.local.objectives import Plain, Proximal
 
 @algorithm(
     paper="Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated "
-    "Optimization, NeurIPS 2020, Section 5"
+    "Optimization, NeurIPS 2020, Section 5",
+    kind="synchronous",
 )
 def fednova(
     steps: Steps = None,
@@ -23,10 +25,7 @@ def fednova(
     *,
     clients_per_round: Concurrency = None,
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum ρ of the clients' SGD")] = 0.0,
-    mu: Annotated[
-        float,
-        Field(ge=0, allow_inf_nan=False, description="weight μ of the proximal term, halved as in (μ/2)‖·‖²"),
-    ] = 0.0,
+    mu: ProximalWeight = 0.0,
     lr: Annotated[
         float | None,
         Field(gt=0, allow_inf_nan=False, description="learning rate η of the clients' SGD, needed with μ"),

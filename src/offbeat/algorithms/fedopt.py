@@ -21,7 +21,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels, from_memory
-from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Memory, Positive, ServerRate, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.model import Tensors
@@ -30,11 +31,9 @@ from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 from offbeat.vectors.chunked import for_each_chunk
 
-Beta1 = Annotated[float, Field(ge=0, lt=1, description="memory β₁ of the first moment m")]
-Beta2 = Annotated[float, Field(ge=0, lt=1, description="memory β₂ of the second moment v")]
-Tau = Annotated[
-    float, Field(gt=0, allow_inf_nan=False, description="adaptivity τ: the smaller, the more adaptive")
-]
+Beta1 = Annotated[Memory, Field(description="memory β₁ of the first moment m")]
+Beta2 = Annotated[Memory, Field(description="memory β₂ of the second moment v")]
+Tau = Annotated[Positive, Field(description="adaptivity τ: the smaller, the more adaptive")]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -98,7 +97,7 @@ def _rounds(programme: Programme, clients_per_round: int | None, step: ServerSte
 _PAPER = "Reddi et al., Adaptive Federated Optimization, ICLR 2021, Algorithm 2"
 
 
-@algorithm(paper=_PAPER)
+@algorithm(paper=_PAPER, kind="synchronous")
 def fedadagrad(
     steps: Steps = None,
     epochs: Epochs = None,
@@ -116,7 +115,7 @@ def fedadagrad(
     return _rounds(programme(steps, epochs), clients_per_round, Adagrad(server_lr, beta1, tau))
 
 
-@algorithm(paper=_PAPER)
+@algorithm(paper=_PAPER, kind="synchronous")
 def fedadam(
     steps: Steps = None,
     epochs: Epochs = None,
@@ -135,7 +134,7 @@ def fedadam(
     return _rounds(programme(steps, epochs), clients_per_round, Adam(server_lr, beta1, tau, beta2))
 
 
-@algorithm(paper=_PAPER)
+@algorithm(paper=_PAPER, kind="synchronous")
 def fedyogi(
     steps: Steps = None,
     epochs: Epochs = None,

@@ -1,27 +1,24 @@
 """FedProx: FedAvg whose clients are held near the global model (Li et al., MLSys 2020, Algorithm 2)."""
 
-from typing import Annotated
-
-from pydantic import Field
-
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme
 from offbeat.local.objectives import Plain, Proximal
 
 
-@algorithm(paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Algorithm 2")
+@algorithm(
+    paper="Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, Algorithm 2",
+    kind="synchronous",
+)
 def fedprox(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     clients_per_round: Concurrency = None,
-    mu: Annotated[
-        float,
-        Field(ge=0, allow_inf_nan=False, description="weight μ of the proximal term, halved as in (μ/2)‖·‖²"),
-    ] = 0.01,
+    mu: ProximalWeight = 0.01,
 ) -> Algorithm:
     """FedAvg whose clients minimise their loss + (μ/2)‖w − w_o‖², w_o the model they started from.
 

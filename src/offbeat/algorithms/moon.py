@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.events import Metrics
@@ -65,7 +66,10 @@ class Contrastive(Objective):
         return {}
 
 
-@algorithm(paper="Li et al., Model-Contrastive Federated Learning, CVPR 2021, Equations 1-3, Algorithm 1")
+@algorithm(
+    paper="Li et al., Model-Contrastive Federated Learning, CVPR 2021, Equations 1-3, Algorithm 1",
+    kind="synchronous",
+)
 def moon(
     steps: Steps = None,
     epochs: Epochs = None,

@@ -23,8 +23,9 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import toward_models
-from offbeat.algorithms.registry import Concurrency, Epochs, Steps, algorithm
-from offbeat.algorithms.schedules import Count, train
+from offbeat.algorithms.options import Concurrency, Count, Epochs, NonNegative, Steps
+from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
 from offbeat.core.commands import Aggregate, Command, Recall
 from offbeat.core.events import Arrived, Event, TaskId
@@ -33,12 +34,16 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-from offbeat.vectors.arithmetic import weighted_sum
+from offbeat.vectors.arithmetic import chunks, weighted_sum
 
-CHUNK = 1 << 16
-"""Values converted to float64 at a time: they stay in the processor's cache."""
-
-Weight = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Size = Annotated[Count, Field(description="fewest updates K of an aggregation")]
+TauMax = Annotated[Count, Field(description="bound τ_max on an update's staleness")]
+Urgent = Annotated[bool, Field(description="recall clients at the bound instead of waiting")]
+Alpha = Annotated[NonNegative, Field(description="weight α of an update's freshness")]
+Beta = Annotated[NonNegative, Field(description="weight β of an update's direction")]
+Average = Annotated[
+    Literal["deltas", "models"], Field(description="what is averaged; the authors' code: models")
+]
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,10 +55,10 @@ class Bounded(Schedule):
     """
 
     programme: Programme
-    size: Count
-    tau_max: Count
-    concurrency: Count | None = None
-    urgent: bool = False
+    size: Size
+    tau_max: TauMax
+    concurrency: Concurrency = None
+    urgent: Urgent = False
 
     @property
     def requires(self) -> frozenset[Feature]:
@@ -96,10 +101,10 @@ class Similarity(Aggregator):
     weights are 0 they are ∝ n_i.
     """
 
-    alpha: Weight = 1.0
-    beta: Weight = 1.0
-    tau_max: Count = 10
-    average: Literal["deltas", "models"] = "deltas"
+    alpha: Alpha = 1.0
+    beta: Beta = 1.0
+    tau_max: TauMax = 10
+    average: Average = "deltas"
     requires = frozenset({Feature.SINGLE_UPDATES})
 
     @model_validator(mode="after")
@@ -132,8 +137,7 @@ def _cosine(update: Update, model: Model) -> float:
     vectors = (update.delta, model.values, update.base.values)
     along = delta2 = moved2 = 0.0
     d = model.layout.parameters
-    for i in range(0, d, CHUNK):
-        delta, now, base = (v[i : min(i + CHUNK, d)] for v in vectors)
+    for delta, now, base in chunks(*(v[:d] for v in vectors)):
         delta, moved = delta.double(), now.double() - base  # `double` gives a float64 vector itself
         along += float(delta.dot(moved))
         delta2 += float(delta.dot(delta))
@@ -143,24 +147,18 @@ def _cosine(update: Update, model: Model) -> float:
     return max(-1.0, min(1.0, along / sqrt(delta2 * moved2))) if delta2 else 0.0
 
 
-@algorithm(paper="Su, Li, How Asynchronous can Federated Learning Be?, IWQoS 2022")
+@algorithm(paper="Su, Li, How Asynchronous can Federated Learning Be?, IWQoS 2022", kind="semi-asynchronous")
 def port(
-    size: Annotated[int, Field(ge=1, description="fewest updates K of an aggregation")] = 10,
-    tau_max: Annotated[int, Field(ge=1, description="bound τ_max on an update's staleness")] = 10,
+    size: Size = 10,
+    tau_max: TauMax = 10,
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     concurrency: Concurrency = None,
-    alpha: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight α of an update's freshness")
-    ] = 1.0,
-    beta: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight β of an update's direction")
-    ] = 1.0,
-    urgent: Annotated[bool, Field(description="recall clients at the bound instead of waiting")] = False,
-    average: Annotated[
-        Literal["deltas", "models"], Field(description="what is averaged; the authors' code: models")
-    ] = "deltas",
+    alpha: Alpha = 1.0,
+    beta: Beta = 1.0,
+    urgent: Urgent = False,
+    average: Average = "deltas",
 ) -> Algorithm:
     """K updates or more are aggregated at a time, and no update gets staler than a bound.
 

@@ -6,31 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import wraps
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, ParamSpec, get_args, get_origin
+from typing import Any, Generic, Literal, ParamSpec, get_args
 
-from pydantic import Field, ValidationError, validate_call
-from pydantic.fields import FieldInfo
+from pydantic import ValidationError, validate_call
 
+from offbeat.algorithms.hyperparameters import HyperParameter, kind_of, option_classes, options_of, plain
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
 
 P = ParamSpec("P")
 
-Steps = Annotated[int | None, Field(ge=1, description="local steps Q of a task")]
-Epochs = Annotated[int | None, Field(ge=1, description="local epochs E of a task, instead of steps")]
-Concurrency = Annotated[int | None, Field(ge=1, description="clients training at the same time; none: all")]
-ServerRate = Annotated[float, Field(gt=0, allow_inf_nan=False, description="server learning rate η_g")]
-
-
-@dataclass(frozen=True)
-class HyperParameter:
-    """One option of an algorithm: its name, default, allowed range and meaning, as text."""
-
-    name: str
-    default: str
-    allowed: str
-    meaning: str
+Kind = Literal["synchronous", "asynchronous", "semi-asynchronous"]
+"""When updates make a version: all of a round together, each one as it comes, or several together."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +27,19 @@ class Factory(Generic[P]):
 
     name: str
     paper: str
-    summary: str
+    kind: Kind
     make: Callable[P, Algorithm]
     signature: inspect.Signature
 
     @property
     def __signature__(self) -> inspect.Signature:  # what help() and editors show: without the ranges
-        plain = (p.replace(annotation=_bare(p.annotation)) for p in self.signature.parameters.values())
-        return self.signature.replace(parameters=list(plain))
+        bare = (p.replace(annotation=plain(p.annotation)) for p in self.signature.parameters.values())
+        return self.signature.replace(parameters=list(bare))
+
+    @property
+    def summary(self) -> str:
+        """The first line of the factory's docstring."""
+        return (inspect.getdoc(self.make) or self.name).splitlines()[0]
 
     @property
     def description(self) -> str:
@@ -54,23 +47,32 @@ class Factory(Generic[P]):
         return "\n".join((inspect.getdoc(self.make) or "").splitlines()[2:])
 
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> Algorithm:
-        """Compose the algorithm; a value that is not allowed raises `UsageError`."""
+        """Compose the algorithm.
+
+        Raises:
+            UsageError: for a value that is not allowed, and for an option that is unknown.
+        """
         return self.make(*args, **kwargs)
 
     @property
     def hyperparameters(self) -> list[HyperParameter]:
-        """The options, in the order of the signature."""
-        return [_describe(p) for p in self.signature.parameters.values()]
+        """The options, in the order of the signature, each followed by those within it."""
+        return list(options_of(self.signature))
 
 
 def algorithm(
-    paper: str, *, removed: Mapping[str, str] = MappingProxyType({})
+    paper: str, kind: Kind, *, removed: Mapping[str, str] = MappingProxyType({})
 ) -> Callable[[Callable[P, Algorithm]], Factory[P]]:
-    """Make a factory function a published algorithm, with its paper.
+    """Make a factory function a published algorithm.
 
     Arguments are checked against their annotations (types and `Field` ranges) at every call, and the
-    result remembers its name and hyper-parameters, so that a run can be recorded and repeated. `removed` says
-    of each option there was before, which recorded runs and recipes may have, what to give in its place.
+    result remembers its name and hyper-parameters, so that a run can be recorded and repeated.
+
+    Args:
+        paper: authors, title, venue and year, and the algorithm or equations there.
+        kind: when updates make a version; `offbeat algorithms` lists by it.
+        removed: what to give in place of each option there was before, which recorded runs and recipes may
+            have.
     """
 
     def decorate(factory: Callable[P, Algorithm]) -> Factory[P]:
@@ -80,7 +82,7 @@ def algorithm(
 
         @wraps(factory)
         def make(*args: P.args, **kwargs: P.kwargs) -> Algorithm:
-            for option in removed.keys() & kwargs.keys():
+            if (option := next((old for old in removed if old in kwargs), None)) is not None:
                 raise UsageError(f"{name}: there is no option {option} any more: {removed[option]}")
             try:
                 made = checked(*args, **kwargs)
@@ -93,10 +95,22 @@ def algorithm(
             bound.apply_defaults()
             return replace(made, name=name, hyperparameters=_plain(bound.arguments))
 
-        summary = (inspect.getdoc(factory) or name).splitlines()[0]
-        return Factory(name, paper, summary, make, signature)
+        return Factory(name, paper, kind, make, signature)
 
     return decorate
+
+
+def in_order(factories: list[Factory[...]]) -> dict[str, Factory[...]]:
+    """Factories by name: synchronous ones first, within a kind from the earliest paper on."""
+    kinds = get_args(Kind)
+    ordered = sorted(factories, key=lambda f: (kinds.index(f.kind), year(f.paper), f.name))
+    return {factory.name: factory for factory in ordered}
+
+
+def year(paper: str) -> str:
+    """The year in which a paper came out; empty where it does not say."""
+    found = re.search(r"\b(?:19|20)\d\d\b", paper)
+    return found.group() if found else ""
 
 
 def factory_of(factories: Mapping[str, Factory[...]], name: object) -> Factory[...]:
@@ -111,12 +125,10 @@ def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> 
     names = list(signature.parameters)
     if len(location) < 2:
         return names
-    first = location[0]  # an argument given by its place has a number
-    kinds = get_args(
-        get_args(signature.parameters[names[first] if isinstance(first, int) else first].annotation)[0]
-    )
-    fields = [getattr(kind, "__pydantic_fields__", {}) for kind in kinds]
-    return [name for own in fields if "kind" in own and own["kind"].default == location[1] for name in own]
+    first, *inner = location
+    owner = names[first] if isinstance(first, int) else first  # an argument given by its place has a number
+    classes = option_classes(signature.parameters[owner].annotation)
+    return [name for c in classes if kind_of(c) in (None, inner[0]) for name in c.__pydantic_fields__]
 
 
 def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,52 +142,3 @@ def _plain_value(value: Any) -> Any:
     if isinstance(value, Mapping):
         return _plain(value)
     return value.item() if hasattr(value, "item") else value
-
-
-_BOUNDS = {"Ge": "≥", "Gt": ">", "Le": "≤", "Lt": "<"}
-
-
-def _bare(annotation: Any) -> Any:
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-
-
-def _describe(parameter: inspect.Parameter) -> HyperParameter:
-    annotation, info = parameter.annotation, FieldInfo()
-    if get_origin(annotation) is Annotated:
-        annotation, *extras = get_args(annotation)
-        info = next((e for e in extras if isinstance(e, FieldInfo)), info)
-    bounds = [
-        f"{symbol} {getattr(m, name.lower())}"
-        for m in info.metadata
-        for name, symbol in _BOUNDS.items()
-        if type(m).__name__ == name
-    ]
-    kind = _kind(annotation)
-    required = parameter.default is inspect.Parameter.empty
-    return HyperParameter(
-        parameter.name,
-        "required" if required else _show(parameter.default),
-        ", ".join([kind, *bounds]),
-        info.description or "",
-    )
-
-
-def _kind(annotation: Any) -> str:
-    """A type for people: without modules, and the values of a choice by themselves."""
-    text = re.sub(
-        r"\b\w+(?:\.\w+)+\b", lambda name: name[0].split(".")[-1], inspect.formatannotation(annotation)
-    )
-    text = re.sub(
-        r"Literal\[([^]]*)\]", lambda choice: choice[1].replace("'", "").replace(", ", " or "), text
-    )
-    return text.removesuffix(" | None")
-
-
-def _show(value: Any) -> str:
-    if value is None:
-        return "none"
-    if is_dataclass(value) and not isinstance(value, type):
-        fields = asdict(value)
-        kind = fields.pop("kind", type(value).__name__.lower())
-        return f"{kind}({', '.join(f'{k}={v}' for k, v in fields.items())})"
-    return str(value)

@@ -11,7 +11,8 @@ import torch
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import SumOfDeltas
-from offbeat.algorithms.registry import Concurrency, Epochs, ServerRate, Steps, algorithm
+from offbeat.algorithms.options import Concurrency, Epochs, ServerRate, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
@@ -49,7 +50,8 @@ class ControlVariates(Objective):
 
 
 @algorithm(
-    paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020, Algorithm 1, Option II"
+    paper="Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging, ICML 2020, Algorithm 1, Option II",
+    kind="synchronous",
 )
 def scaffold(
     steps: Steps = None,

@@ -2,18 +2,15 @@
 
 from collections.abc import Iterator
 from dataclasses import field
-from typing import Annotated
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.algorithms.options import Concurrency, Count
 from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId
 from offbeat.core.programme import Programme
 from offbeat.core.validation import STRICT
-
-Count = Annotated[int, Field(ge=1)]
 
 
 def train(client: ClientId, programme: Programme, view: View) -> Train:
@@ -38,7 +35,7 @@ class Rounds(Schedule):
     """
 
     programme: Programme
-    concurrency: Count | None = None
+    concurrency: Concurrency = None
 
     def initial(self) -> Round:
         """No round yet."""
@@ -77,7 +74,7 @@ class Buffered(Schedule):
 
     programme: Programme
     size: Count = 1
-    concurrency: Count | None = None
+    concurrency: Concurrency = None
 
     def initial(self) -> list[TaskId]:
         """An empty buffer."""

@@ -34,6 +34,6 @@ class Programme:
         return self.epochs * steps_per_epoch
 
 
-def programme(steps: int | None, epochs: int | None) -> Programme:
-    """The programme of a factory's `steps` and `epochs`; one epoch when neither is given."""
-    return Programme(steps, epochs) if steps or epochs else Programme(epochs=1)
+def programme(steps: int | None, epochs: int | None, otherwise: int = 1) -> Programme:
+    """The programme of a factory's `steps` and `epochs`; `otherwise` epochs when neither is given."""
+    return Programme(steps, epochs) if steps or epochs else Programme(epochs=otherwise)

@@ -24,15 +24,19 @@ from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from offbeat.algorithms.fedasmu.merging import FreshMerge
+from offbeat.algorithms.options import NonNegative, Share
 from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel
 from offbeat.core.features import Feature
+from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose
 from offbeat.core.validation import STRICT
 
-Share = Annotated[float, Field(ge=0, le=1)]
-Rate = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+AskEvery = Annotated[
+    int | None, Field(ge=1, description="local steps between possible requests; None means an epoch")
+]
 ACTIONS = (0, 1, -1)
 _WAVES = (1, 2, 3, 4)  # where in its task an epoch is: cos(π k l / L)
 _MOST = 1e30  # of a reward; sums and products of these are finite, also in float32
@@ -42,7 +46,9 @@ _MOST = 1e30  # of a reward; sums and products of these are finite, also in floa
 class FixedTiming:
     """Always the same l*: the "first" epoch (H1), "half" of them, ⌊L/2⌋ (H2), or the "last" but one (H3)."""
 
-    at: Literal["first", "half", "last"] = "half"
+    at: Annotated[
+        Literal["first", "half", "last"], Field(description="the epoch after which a device asks")
+    ] = "half"
     kind: Literal["fixed"] = "fixed"
 
     def initial(self) -> None:
@@ -78,25 +84,22 @@ class LearnedTiming:
     With probability ε, `epsilon`, l* (or the action) is any one. Else a first l* is drawn by the model:
     REINFORCE needs that, the most probable one alone would not teach it. The action is the best one, any of
     them at equal values: a fixed order would carry l* to one end as long as what is tried first costs.
-    `rate` is η_RL, `memory` ρ of the baseline b := (1 − ρ) b + ρ R; `q_rate` is κ (the paper's second φ),
-    `discount` ψ. `hidden` is the width of the LSTM.
+    The baseline is b := (1 − ρ) b + ρ R; κ is the paper's second φ.
     """
 
-    rate: Rate = 1e-3
-    memory: Share = 0.1
-    q_rate: Share = 0.5
-    discount: Share = 0.5
-    epsilon: Share = 0.2
-    hidden: Annotated[int, Field(ge=1, le=1024)] = 8
+    rate: Annotated[NonNegative, Field(description="learning rate η_RL of the shared model")] = 1e-3
+    memory: Annotated[Share, Field(description="weight ρ of the newest reward in the baseline")] = 0.1
+    q_rate: Annotated[Share, Field(description="learning rate κ of the Q-table")] = 0.5
+    discount: Annotated[Share, Field(description="discount ψ of the Q-table")] = 0.5
+    epsilon: Annotated[Share, Field(description="probability ε of a random choice")] = 0.2
+    hidden: Annotated[int, Field(ge=1, le=1024, description="width of the LSTM")] = 8
     kind: Literal["learned"] = "learned"
 
     def initial(self) -> Experience:
         """A model that finds all epochs equally good: its last layer is zero, the rest is fixed and small."""
         h = self.hidden
         width = len(_WAVES) + h + 1
-        grid = (
-            torch.arange(4.0 * h * width).sin_().reshape(4 * h, width).mul_(h**-0.5)
-        )  # spread out, no chance
+        grid = torch.arange(4.0 * h * width).sin_().reshape(4 * h, width).mul_(h**-0.5)  # spread, not random
         shapes = {"input": grid[:, : len(_WAVES)], "recurrent": grid[:, -h - 1 : -1], "bias": grid[:, -1]}
         theta = {name: tensor.clone().requires_grad_() for name, tensor in shapes.items()}
         return Experience({**theta, "out": torch.zeros(h + 1, requires_grad=True)})
@@ -212,8 +215,8 @@ class RequestFreshModel(ScheduleWrapper):
     """
 
     inner: Schedule
-    selector: FixedTiming | LearnedTiming = LearnedTiming()
-    every: int | None = None
+    selector: FixedTiming | LearnedTiming
+    every: AskEvery = None
     own_requires = frozenset({Feature.FRESH_MODELS, Feature.MERGE})
     own_provides = frozenset({Feature.ASKING})
 
@@ -262,3 +265,15 @@ class RequestFreshModel(ScheduleWrapper):
         if after is None or reward is None or event.steps <= after or not isfinite(reward):
             return  # nothing was merged, or its training has diverged
         self.selector.learn(event.client, reward, state.selector)
+
+
+def with_requests(
+    schedule: Schedule,
+    merge: FreshMerge,
+    selector: FixedTiming | LearnedTiming | NoRequests,
+    every: int | None,
+) -> tuple[Schedule, Objective]:
+    """Schedule and objective with requests for fresh models; without them for the ablation -FA."""
+    if isinstance(selector, NoRequests):
+        return schedule, merge.inner
+    return RequestFreshModel(schedule, selector, every), merge

@@ -77,9 +77,9 @@ def _search(v: Vectors, count: int) -> Indices:
     """The least of the local minima that the starts lead to."""
     n = len(v)
     gram = v @ v.T
-    chance = stream(0, Purpose.SCHEDULE, n, count)  # always the same
+    rng = stream(0, Purpose.SCHEDULE, n, count)  # always the same
     starts = [_grown(v, gram, count)]
-    starts += [np.isin(np.arange(n), chance.permutation(n)[:count]) for _ in range(STARTS)]
+    starts += [np.isin(np.arange(n), rng.permutation(n)[:count]) for _ in range(STARTS)]
     found = [_swapped(v, gram, start) for start in starts]
     values = [float(_squares(v[members].sum(axis=0))) for members in found]
     return np.flatnonzero(found[int(np.argmin(values))])

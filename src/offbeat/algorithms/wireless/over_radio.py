@@ -12,25 +12,24 @@ from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from offbeat.algorithms.radio import with_decayed_lr
+from offbeat.algorithms.options import Positive
+from offbeat.algorithms.wireless.bandwidth import Halving, with_decayed_lr
 from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Measure, Train, Upload
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
 from offbeat.core.validation import STRICT
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 @checked(frozen=True, config=STRICT)
 class UploadSlots:
     """What an upload gets: the radio for `slot` seconds.
 
-    The learning rate halves in the first `halving` seconds (see `with_decayed_lr`; none: it stays).
+    The learning rate halves in the first `halving` seconds (see `with_decayed_lr`); None means that it stays.
     """
 
-    slot: Seconds
-    halving: Seconds | None = None
+    slot: Annotated[Positive, Field(description="seconds of radio for an upload")]
+    halving: Halving = None
 
     def around(self, schedule: Schedule) -> "OverRadio":
         """The schedule, whose clients upload in such slots."""

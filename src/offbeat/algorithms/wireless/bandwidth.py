@@ -7,22 +7,34 @@ for it, n_1 C_1 = … = n_|Π| C_|Π| and Σ n_k = n. So a device with a better 
 
 from collections.abc import Sequence
 from math import fsum, isfinite
+from typing import Annotated
 
 from msgspec.structs import replace
+from pydantic import Field
 
+from offbeat.algorithms.options import Positive
 from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError
+
+Halving = Annotated[
+    Positive | None, Field(description="seconds in which the learning rate halves; None means never")
+]
 
 
 def equal_bits(symbols: float, capacities: Sequence[float]) -> tuple[float, list[float]]:
     """The equal-bit allocation (Eq. 9).
 
-    `symbols` is n, for all devices together; `capacities` are their C_k in bits per symbol. Returns the
-    bits of each device and the symbols n_k of each, in the order given. Both are real numbers, as in the
-    paper: whoever sends takes the whole bits.
+    Args:
+        symbols: n, for all devices together; above 0.
+        capacities: their C_k in bits per symbol; above 0, for over a channel without capacity no number of
+            symbols carries a bit.
 
-    Raises `UsageError` for no device, and for a number of symbols or a capacity that is not above 0: over
-    a channel without capacity no number of symbols carries a bit.
+    Returns:
+        The bits of each device, and the symbols n_k of each in the order given. Both are real numbers, as in
+        the paper: a device that sends takes the whole bits.
+
+    Raises:
+        UsageError: for no device, and for a number that is not allowed.
     """
     if not (symbols > 0 and isfinite(symbols)):
         raise UsageError(f"symbols = {symbols} is not allowed: give a number above 0")

@@ -16,30 +16,34 @@ from pydantic import Field, InstanceOf
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.algorithms.options import NonNegative, Positive
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+@dataclass(frozen=True, config=STRICT)
+class Merge:
+    """The numbers γ, υ of a device's weight for a fresh model: where they start and how they are adapted."""
+
+    gamma: Annotated[NonNegative, Field(description="where γ_i starts")] = 1.0
+    upsilon: Annotated[NonNegative, Field(description="where υ_i starts")] = 0.5
+    mu: Annotated[Positive, Field(description="μ_β of the device's weight")] = 1.0
+    gamma_rate: Annotated[NonNegative, Field(description="learning rate η_γ")] = 1e-4
+    upsilon_rate: Annotated[NonNegative, Field(description="learning rate η_υ")] = 1e-4
 
 
 @dataclass(frozen=True, config=STRICT)
 class FreshMerge(ObjectiveWrapper):
     """w := (1 − β) w + β w_g, once in a task, round any other objective.
 
-    `gamma` and `upsilon` are where a client's γ and υ start, `gamma_rate` and `upsilon_rate` the η_γ, η_υ
-    of their steps, `mu` is μ_β. Reports `beta`, and as `reward` how much the loss of the batch at hand
-    fell: R = loss before − loss after.
+    Reports `beta`, and as `reward` how much the loss of the batch at hand fell: R = loss before − loss after.
     """
 
     inner: InstanceOf[Objective] = Plain()
-    gamma: NonNegative = 1.0
-    upsilon: NonNegative = 0.5
-    mu: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    gamma_rate: NonNegative = 1e-4
-    upsilon_rate: NonNegative = 1e-4
+    options: Merge = Merge()
     own_requires = frozenset({Feature.CLIENT_STATE, Feature.ASKING})
     own_provides = frozenset({Feature.MERGE})
 
@@ -48,15 +52,16 @@ class FreshMerge(ObjectiveWrapper):
 
         Where φ would be negative β is 0, and the derivatives are those at φ = 0.
         """
-        root, age = sqrt(clock), sqrt(staleness + 1)
+        root, age, mu = sqrt(clock), sqrt(staleness + 1), self.options.mu
         phi = max(0.0, gamma / root * (1 - upsilon / age))
-        slope = self.mu / (1 + self.mu * phi) ** 2
-        beta = self.mu * phi / (1 + self.mu * phi)
+        slope = mu / (1 + mu * phi) ** 2
+        beta = mu * phi / (1 + mu * phi)
         return beta, slope / root * (1 - upsilon / age), -slope * gamma / (root * age)
 
     def begin(self, run: LocalRun) -> None:
         """A client's first task starts from the given γ and υ."""
-        run.state.setdefault("merge", torch.tensor([self.gamma, self.upsilon], dtype=torch.float64))
+        own = self.options
+        run.state.setdefault("merge", torch.tensor([own.gamma, own.upsilon], dtype=torch.float64))
         self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
@@ -83,7 +88,10 @@ class FreshMerge(ObjectiveWrapper):
         if "merge" in run.scratch:
             _, direction, by_gamma, by_upsilon = run.scratch.pop("merge")
             slope = float(sum(torch.sum(g * d) for g, d in zip(run.gradients, direction, strict=True)))
-            moves = [self.gamma_rate * slope * by_gamma, self.upsilon_rate * slope * by_upsilon]
+            moves = [
+                self.options.gamma_rate * slope * by_gamma,
+                self.options.upsilon_rate * slope * by_upsilon,
+            ]
             run.state["merge"] = run.state["merge"] - run.state["merge"].new_tensor(moves)
         self.inner.adjust(run)
 

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, ClassVar, Literal, Protocol
 
-import numpy as np
+from numpy.random import Generator
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
-from offbeat.algorithms.label_variance import least_variance
+from offbeat.algorithms.wireless.label_variance import least_variance
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.validation import STRICT
@@ -38,6 +38,9 @@ class Candidate:
     unscheduled: int = 0
 
 
+Devices = list[Candidate]
+
+
 class _ChecksCandidates(Protocol):
     """What the policies share: the checks, the pool, and the count of iterations without a device."""
 
@@ -45,16 +48,23 @@ class _ChecksCandidates(Protocol):
     needs_norms: ClassVar[bool] = False
 
     def choose(
-        self, candidates: Sequence[Candidate], count: int, generator: np.random.Generator, population: int
+        self, candidates: Sequence[Candidate], count: int, rng: Generator, population: int
     ) -> list[ClientId]:
-        """Π(t): `count` (R) of the candidates (𝒦(t)), or as many as there are, by client number.
+        """Π(t), by client number.
 
-        `population` is N, the number of all devices; `generator` is the only source of chance. Raises
-        `UsageError` where the policy needs a norm or label counts that a candidate has not.
+        Args:
+            candidates: 𝒦(t), in any order.
+            count: R, at least 1; all candidates where there are fewer.
+            rng: the only source of randomness.
+            population: N, the number of all devices.
+
+        Raises:
+            UsageError: where the policy needs a norm or label counts that a candidate has not.
         """
         ready = sorted(candidates, key=lambda c: c.client)
         self._check(ready, count, population)
-        chosen = self._choose(ready, min(count, len(ready)), generator, population)
+        best = _highest(ready, max(1, population // 2), lambda c: c.capacity)  # the min(0.5N, |𝒦|)
+        chosen = self._choose(ready, best, min(count, len(ready)), rng)
         return sorted(c.client for c in chosen)
 
     def unscheduled(self, past: int, times: int, last: int) -> int:
@@ -64,12 +74,10 @@ class _ChecksCandidates(Protocol):
         """
         return past - times
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
-        """`count` of the ready devices, of which there are as many at least, in any order."""
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+        """`count` of the ready devices, or of those with the best channels, in any order."""
 
-    def _check(self, ready: list[Candidate], count: int, population: int) -> None:
+    def _check(self, ready: Devices, count: int, population: int) -> None:
         if count < 1:
             raise UsageError(f"count = {count} is not allowed: give how many devices to schedule, at least 1")
         clients = [c.client for c in ready]
@@ -88,14 +96,9 @@ class _ChecksCandidates(Protocol):
             raise UsageError(f"candidates have {sorted(lengths)} labels: give each a count of every label")
 
 
-def _highest(ready: list[Candidate], count: int, by: Callable[[Candidate], float]) -> list[Candidate]:
+def _highest(ready: Devices, count: int, by: Callable[[Candidate], float]) -> Devices:
     """The `count` highest, ties to the lower client number."""
     return sorted(ready, key=lambda c: (-by(c), c.client))[:count]
-
-
-def _pool(ready: list[Candidate], population: int) -> list[Candidate]:
-    """The min(0.5N, |𝒦|) best channels."""
-    return _highest(ready, max(1, population // 2), lambda c: c.capacity)
 
 
 @checked(frozen=True, config=STRICT)
@@ -104,10 +107,8 @@ class Random(_ChecksCandidates):
 
     kind: Literal["random"] = "random"
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
-        return [ready[i] for i in generator.permutation(len(ready))[:count]]
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+        return [ready[i] for i in rng.permutation(len(ready))[:count]]
 
 
 @checked(frozen=True, config=STRICT)
@@ -116,9 +117,7 @@ class BestChannel(_ChecksCandidates):
 
     kind: Literal["best_channel"] = "best_channel"
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
         return _highest(ready, count, lambda c: c.capacity)
 
 
@@ -129,10 +128,8 @@ class BestChannelBestNorm(_ChecksCandidates):
     kind: Literal["best_channel_best_norm"] = "best_channel_best_norm"
     needs_norms: ClassVar[bool] = True
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
-        return _highest(_pool(ready, population), count, lambda c: c.norm or 0.0)
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+        return _highest(best, count, lambda c: c.norm or 0.0)
 
 
 @checked(frozen=True, config=STRICT)
@@ -142,33 +139,29 @@ class AgeBased(_ChecksCandidates):
     The paper's count is cumulative: it never falls. With `reset` it starts again when a device is scheduled.
     """
 
-    reset: bool = False
+    reset: Annotated[bool, Field(description="the count starts again when a device is scheduled")] = False
     kind: Literal["age_based"] = "age_based"
 
     def unscheduled(self, past: int, times: int, last: int) -> int:
         """c_k(t); with `reset` the iterations since the last that had k ∈ Π."""
         return past - last if self.reset else super().unscheduled(past, times, last)
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
-        return _highest(_pool(ready, population), count, lambda c: c.unscheduled)
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+        return _highest(best, count, lambda c: c.unscheduled)
 
 
 @checked(frozen=True, config=STRICT)
 class DataImportance(_ChecksCandidates):
     """Of the pool, the R devices whose data together have the least label variance Ω (the paper's proposal).
 
-    How the least is found, and where it is only nearly found: `offbeat.algorithms.label_variance`.
+    How the least is found, and where it is only nearly found: `offbeat.algorithms.wireless.label_variance`.
     """
 
     kind: Literal["data_importance"] = "data_importance"
     needs_labels: ClassVar[bool] = True
 
-    def _choose(
-        self, ready: list[Candidate], count: int, generator: np.random.Generator, population: int
-    ) -> list[Candidate]:
-        pool = sorted(_pool(ready, population), key=lambda c: c.client)
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+        pool = sorted(best, key=lambda c: c.client)
         return [pool[k] for k in least_variance([c.labels or () for c in pool], count)]
 
 

@@ -13,31 +13,19 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from offbeat.algorithms.fedasmu import (
-    AdaptiveMixing,
-    AskEvery,
-    Gamma,
-    Iota,
-    Lam,
-    MuAlpha,
-    MuBeta,
-    Shared,
-    Sigma,
-    Upsilon,
-    device,
-)
-from offbeat.algorithms.fedasmu_merge import FreshMerge
-from offbeat.algorithms.fedasmu_request import LearnedTiming, Selector
-from offbeat.algorithms.registry import Epochs, Steps, algorithm
+from offbeat.algorithms.fedasmu import MOVED
+from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls
+from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
+from offbeat.algorithms.fedasmu.requests import AskEvery, LearnedTiming, Selector, with_requests
+from offbeat.algorithms.options import Count, Epochs, Steps
+from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, Send
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, WantsModel
-from offbeat.core.programme import Programme
+from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass
@@ -93,44 +81,33 @@ class MixedRounds(Schedule):
 
 @algorithm(
     paper="Jia et al., Efficient Federated Learning with Timely Update Dissemination, 2025, "
-    "Algorithm 3, Eq. 1-11"
+    "Algorithm 3, Eq. 1-11",
+    kind="synchronous",
+    removed={
+        **MOVED,
+        "rate": "give controls.lam_rate, controls.sigma_rate and controls.iota_rate",
+        "device_rate": "give merge.gamma_rate and merge.upsilon_rate",
+    },
 )
 def fedssmu(
     steps: Steps = None,
     epochs: Epochs = None,
     *,
     clients_per_round: Annotated[
-        int | None, Field(ge=1, description="clients of a round m'; none: all")
+        int | None, Field(ge=1, description="clients of a round m'; None means all")
     ] = None,
     tau_max: Annotated[int, Field(ge=1, description="most staleness k + 1 of an update used")] = 99,
-    lam: Lam = 1.0,
-    sigma: Sigma = 0.5,
-    iota: Iota = 0.0,
-    mu: MuAlpha = 1.0,
-    rate: Annotated[float, Field(ge=0, allow_inf_nan=False, description="η_λ = η_σ = η_ι")] = 1e-4,
-    adaptive: Annotated[bool, Field(description="adapt λ, σ, ι")] = True,
-    share_controls: Shared = False,
+    controls: Annotated[
+        Controls, Field(description="the numbers λ, σ, ι of the server's weight")
+    ] = Controls(),
     ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,
-    gamma: Gamma = 1.0,
-    upsilon: Upsilon = 0.5,
-    mu_beta: MuBeta = 1.0,
-    device_rate: Annotated[float, Field(ge=0, allow_inf_nan=False, description="η_γ = η_υ")] = 1e-4,
+    merge: Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")] = Merge(),
 ) -> Algorithm:
     """Rounds whose updates are mixed in one by one, as they come; devices merge what others brought before.
 
     FedASMU's equations with the number of the round for t and the number mixed in before, plus 1, for s.
     """
-    programme = Programme(steps, epochs) if steps or epochs else Programme(epochs=5)
-    schedule, objective = device(
-        ask, ask_every,
-        MixedRounds(programme, clients_per_round, tau_max),
-        FreshMerge(Plain(), gamma, upsilon, mu_beta, device_rate, device_rate),
-    )  # fmt: skip
-    return Algorithm(
-        schedule=schedule,
-        aggregator=AdaptiveMixing(
-            lam, sigma, iota, mu, rate, rate, rate, adaptive=adaptive, share_controls=share_controls
-        ),
-        objective=objective,
-    )
+    server = MixedRounds(programme(steps, epochs, otherwise=5), clients_per_round, tau_max)
+    schedule, objective = with_requests(server, FreshMerge(Plain(), merge), ask, ask_every)
+    return Algorithm(schedule, AdaptiveMixing(controls), objective)

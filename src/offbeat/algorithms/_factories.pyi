@@ -1,0 +1,22 @@
+# Written by scripts/write_factories.py.
+from offbeat.algorithms.asofed import asofed as asofed
+from offbeat.algorithms.fedasmu import fedasmu as fedasmu
+from offbeat.algorithms.fedasmu.fedssmu import fedssmu as fedssmu
+from offbeat.algorithms.fedasync import fedasync as fedasync
+from offbeat.algorithms.fedat import fedat as fedat
+from offbeat.algorithms.fedavg import fedavg as fedavg
+from offbeat.algorithms.fedavgm import fedavgm as fedavgm
+from offbeat.algorithms.fedbuff import fedbuff as fedbuff
+from offbeat.algorithms.fedcompass import fedcompass as fedcompass
+from offbeat.algorithms.feddyn import feddyn as feddyn
+from offbeat.algorithms.fedfa import fedfa as fedfa
+from offbeat.algorithms.fedlws import fedlws as fedlws
+from offbeat.algorithms.fednova import fednova as fednova
+from offbeat.algorithms.fedopt import fedadagrad as fedadagrad
+from offbeat.algorithms.fedopt import fedadam as fedadam
+from offbeat.algorithms.fedopt import fedyogi as fedyogi
+from offbeat.algorithms.fedprox import fedprox as fedprox
+from offbeat.algorithms.moon import moon as moon
+from offbeat.algorithms.port import port as port
+from offbeat.algorithms.scaffold import scaffold as scaffold
+from offbeat.algorithms.wireless import wireless as wireless

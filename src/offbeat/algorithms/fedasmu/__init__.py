@@ -1,0 +1,101 @@
+"""FedASMU: staleness-aware model updates, on the server and on the device (Liu et al., AAAI 2024;
+Jia et al., Efficient Federated Learning with Timely Update Dissemination, 2025).
+
+The server triggers devices periodically and mixes every update in as it comes, with a weight of its
+client's own that follows the loss (Algorithm 1, Eq. 1-5). The server's side is in `schedule` and
+`aggregation`, the device's in `merging` (Eq. 9-11), the moment of its request in `requests`. `fedssmu` has
+the same equations in synchronous rounds.
+
+Where the paper leaves something open or slips:
+
+- the threshold of Algorithm 1, line 4, below which a trigger counts, has no value in the paper. τ_max = 99 of
+  m = 100 devices is only reached where nearly all may train at once, so by default every trigger counts;
+- versions count from 1 in √t, and staleness is s = t − o + 1, so an update of the current version has
+  s = 1; one that is discarded does not advance t;
+- Eq. 4-5 as printed are not the derivative of Eq. 2: the direction of the client's progress stands for
+  its gradient (w_i − w_o for w_o − w_i), ∂α/∂σ has ln(σ) for ln(s) and lacks λ. The derivative is the
+  default here, `Controls(gradient="as_printed")` takes theirs;
+- η_i·L in Eq. 4 counts epochs; with local steps instead g is the mean gradient, whatever the batch size.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls
+from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
+from offbeat.algorithms.fedasmu.requests import (
+    AskEvery,
+    FixedTiming,
+    LearnedTiming,
+    NoRequests,
+    RequestFreshModel,
+    Selector,
+    with_requests,
+)
+from offbeat.algorithms.fedasmu.schedule import Period, Periodic, Size, Threshold
+from offbeat.algorithms.options import Epochs, Steps
+from offbeat.algorithms.registry import algorithm
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.programme import programme
+from offbeat.local.objectives import Plain
+
+__all__ = [
+    "AdaptiveMixing",
+    "Controls",
+    "FixedTiming",
+    "FreshMerge",
+    "LearnedTiming",
+    "Merge",
+    "NoRequests",
+    "Periodic",
+    "RequestFreshModel",
+    "fedasmu",
+]
+_CONTROLS = ("lam", "sigma", "iota", "mu", "lam_rate", "sigma_rate", "iota_rate", "gradient", "adaptive",
+             "count_from")  # fmt: skip
+_MERGE = ("gamma", "upsilon", "gamma_rate", "upsilon_rate")
+MOVED = {
+    **{name: f"give controls.{name}" for name in _CONTROLS},
+    **{name: f"give merge.{name}" for name in _MERGE},
+    "share_controls": "give controls.shared",
+    "mu_beta": "give merge.mu",
+}
+"""Options that have moved into option objects, for runs and recipes from before."""
+
+
+@algorithm(
+    paper="Liu et al., FedASMU: Efficient Asynchronous Federated Learning with Dynamic Staleness-aware Model "
+    "Update, AAAI 2024; Jia et al., 2025, Algorithms 1-2, Eq. 1-11",
+    kind="asynchronous",
+    removed={
+        "limit": "give `threshold`: a trigger counts while fewer train, and starts all m' (`size`)",
+        **MOVED,
+    },
+)
+def fedasmu(
+    steps: Steps = None,
+    epochs: Epochs = None,
+    *,
+    size: Size = 10,
+    period: Period = 10.0,
+    threshold: Threshold = None,
+    tau_max: Annotated[int, Field(ge=1, description="most staleness s = t − o + 1 of an update used")] = 99,
+    controls: Annotated[
+        Controls, Field(description="the numbers λ, σ, ι of the server's weight")
+    ] = Controls(),
+    ask: Selector = LearnedTiming(),
+    ask_every: AskEvery = None,
+    merge: Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")] = Merge(),
+) -> Algorithm:
+    """Updates are mixed in with weights that follow the loss; devices merge a fresh model in mid-training.
+
+    w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i. After l* epochs a device
+    merges the current model: w := (1 − β) w + β w_g. Five local epochs when neither `steps` nor `epochs`
+    is given: a task needs two to ask. The paper gives m' = 10, 𝒯 = 10, τ_max = 99 and the rates;
+    the threshold, where λ, σ, ι, γ, υ start, μ_α and μ_β are ours.
+    """
+    local = programme(steps, epochs, otherwise=5)
+    server = Periodic(local, period=period, size=size, threshold=threshold, tau_max=tau_max)
+    schedule, objective = with_requests(server, FreshMerge(Plain(), merge), ask, ask_every)
+    return Algorithm(schedule, AdaptiveMixing(controls), objective)

@@ -1,0 +1,22 @@
+"""Types of options: the ranges and meanings that factories and parts share, declared once."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+Count = Annotated[int, Field(ge=1)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Memory = Annotated[float, Field(ge=0, lt=1)]
+"""Share of an old value that is kept in a running mean or a momentum."""
+
+Steps = Annotated[int | None, Field(ge=1, description="local steps Q of a task")]
+Epochs = Annotated[int | None, Field(ge=1, description="local epochs E of a task, instead of steps")]
+Concurrency = Annotated[
+    int | None, Field(ge=1, description="clients training at the same time; None means all")
+]
+ServerRate = Annotated[Positive, Field(description="server learning rate η_g")]
+ProximalWeight = Annotated[
+    NonNegative, Field(description="weight of the proximal term, halved as in (μ/2)‖w − w_o‖²")
+]
