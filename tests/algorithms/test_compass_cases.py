@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
-from offbeat.algorithms.fedcompass_theory import groups_at_equilibrium
+from examples.fedcompass_theory import groups_at_equilibrium
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 from offbeat.core.server import Server

@@ -2,7 +2,7 @@
 
 import pytest
 
-from offbeat.algorithms.fedcompass_theory import convergence_bound, groups_at_equilibrium
+from examples.fedcompass_theory import convergence_bound, groups_at_equilibrium
 
 
 @pytest.mark.parametrize(

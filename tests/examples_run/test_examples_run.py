@@ -17,6 +17,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 SAYS = {
     "deadline": "144 versions, 1152 updates, 90 dropped",
     "drive_by_hand": "version 2: w = [2.0, 2.8284270763397217]",
+    "fedcompass_theory": "at most 2 groups remain",
     "own_module": "(0.5, 0.5) is of class 1",
     "quickstart": "12:00  version 6 from clients [1, 2, 3]",
 }

@@ -30,6 +30,7 @@ from offbeat.core.fleet import Fleet
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose
+from offbeat.core.wrapper import Wrapper
 
 
 class Task(msgspec.Struct, gc=False):
@@ -123,30 +124,10 @@ class Schedule(Protocol):
         """React to one event. Each command takes effect before the next one is asked for."""
 
 
-class ScheduleWrapper(Schedule):
-    """A schedule around another one, `inner`, a field of its subclasses: see `offbeat.core.wrapper`."""
+class ScheduleWrapper(Wrapper, Schedule):
+    """A schedule around another one; subclasses declare the field `inner`."""
 
     inner: Schedule
-
-    @property
-    def own_requires(self) -> frozenset[Feature]:
-        """What it requires besides what the schedule inside does."""
-        return NONE
-
-    @property
-    def own_provides(self) -> frozenset[Feature]:
-        """What it provides besides what the schedule inside does."""
-        return NONE
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Its own, and what the schedule inside requires."""
-        return self.inner.requires | self.own_requires
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Its own, and what the schedule inside provides."""
-        return self.inner.provides | self.own_provides
 
     @property
     def concurrency(self) -> int | None:

@@ -51,9 +51,9 @@ class OwnBuffers(ObjectiveWrapper):
     kept: bool
 
     @property
-    def own_requires(self) -> frozenset[Feature]:
+    def requires(self) -> frozenset[Feature]:
         """A client that keeps its buffers keeps state."""
-        return frozenset({Feature.CLIENT_STATE}) if self.kept else NONE
+        return self.inner.requires | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
 
     def begin(self, run: LocalRun) -> None:
         """Take up the client's own buffers, so that the objective inside knows of no others."""

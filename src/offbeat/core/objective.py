@@ -10,6 +10,7 @@ from torch import Tensor
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Tensors
+from offbeat.core.wrapper import Wrapper
 
 
 @dataclass
@@ -124,30 +125,10 @@ class Objective:
         return {}
 
 
-class ObjectiveWrapper(Objective):
-    """An objective around another one, `inner`, a field of its subclasses: see `offbeat.core.wrapper`."""
+class ObjectiveWrapper(Wrapper, Objective):
+    """An objective around another one; subclasses declare the field `inner`."""
 
     inner: Objective
-
-    @property
-    def own_requires(self) -> frozenset[Feature]:
-        """What it requires besides what the objective inside does."""
-        return NONE
-
-    @property
-    def own_provides(self) -> frozenset[Feature]:
-        """What it provides besides what the objective inside does."""
-        return NONE
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Its own, and what the objective inside requires."""
-        return self.inner.requires | self.own_requires
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Its own, and what the objective inside provides."""
-        return self.inner.provides | self.own_provides
 
     @property
     def shared_vectors(self) -> int:

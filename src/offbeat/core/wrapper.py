@@ -1,30 +1,35 @@
 """Wrappers: parts around another part of their kind, which they leave as it is and add something to."""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
-from offbeat.core.features import Feature
+from offbeat.core.features import NONE, Feature
 
 
-@runtime_checkable
-class Wrapper(Protocol):
-    """A schedule around a schedule, or an objective around an objective: a dataclass with a field `inner`."""
+class Wrapper:
+    """What a schedule around a schedule and an objective around an objective have in common.
+
+    A wrapper is a dataclass with the part inside in its field `inner`; `replace(wrapper, inner=…)` puts it
+    around another one. `own_requires` and `own_provides` are what it adds to those of the part inside.
+    """
+
+    inner: Any
+    own_requires: ClassVar[frozenset[Feature]] = NONE
+    own_provides: ClassVar[frozenset[Feature]] = NONE
 
     @property
-    def inner(self) -> Any:
-        """The part inside."""
+    def requires(self) -> frozenset[Feature]:
+        """Its own, and what the part inside requires."""
+        return self.own_requires | frozenset(self.inner.requires)
 
     @property
-    def own_requires(self) -> frozenset[Feature]:
-        """What the wrapper requires besides what the part inside does."""
-
-    @property
-    def own_provides(self) -> frozenset[Feature]:
-        """What the wrapper provides besides what the part inside does."""
+    def provides(self) -> frozenset[Feature]:
+        """Its own, and what the part inside provides."""
+        return self.own_provides | frozenset(self.inner.provides)
 
 
-def adds(part: Any, feature: Feature) -> bool:
-    """Is the part a wrapper because of which this feature is required or provided?"""
-    return isinstance(part, Wrapper) and feature in part.own_requires | part.own_provides
+def adds(part: Any, *features: Feature) -> bool:
+    """Is the part a wrapper because of which one of these features is required or provided?"""
+    return isinstance(part, Wrapper) and not (part.own_requires | part.own_provides).isdisjoint(features)
 
 
 def layer(part: Any, feature: Feature) -> Any:
@@ -36,6 +41,6 @@ def layer(part: Any, feature: Feature) -> Any:
 
 def strip(part: Any, *features: Feature) -> Any:
     """A part without its outer wrappers that add one of these features."""
-    while any(adds(part, feature) for feature in features):
+    while adds(part, *features):
         part = part.inner
     return part

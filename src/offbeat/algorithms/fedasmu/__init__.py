@@ -2,9 +2,9 @@
 Jia et al., Efficient Federated Learning with Timely Update Dissemination, 2025).
 
 The server triggers devices periodically and mixes every update in as it comes, with a weight of its
-client's own that follows the loss (Algorithm 1, Eq. 1-5). The server's side is in `schedule` and
-`aggregation`, the device's in `merging` (Eq. 9-11), the moment of its request in `requests`. `fedssmu` has
-the same equations in synchronous rounds.
+client's own that follows the loss (Algorithm 1, Eq. 1-5). The equations of the
+server are in `aggregation`, the device's in `merging` (Eq. 9-11), the moment of its request in `requests`.
+`fedssmu` has the same equations in synchronous rounds.
 
 Where the paper leaves something open or slips:
 
@@ -18,40 +18,33 @@ Where the paper leaves something open or slips:
 - η_i·L in Eq. 4 counts epochs; with local steps instead g is the mean gradient, whatever the batch size.
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass as plain
 from typing import Annotated
 
 from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls
 from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
 from offbeat.algorithms.fedasmu.requests import (
     AskEvery,
-    FixedTiming,
     LearnedTiming,
-    NoRequests,
     RequestFreshModel,
     Selector,
     with_requests,
 )
-from offbeat.algorithms.fedasmu.schedule import Period, Periodic, Size, Threshold
-from offbeat.algorithms.options import Epochs, Steps
+from offbeat.algorithms.options import Count, Epochs, Positive, Steps
 from offbeat.algorithms.registry import algorithm
-from offbeat.core.algorithm import Algorithm
-from offbeat.core.programme import programme
+from offbeat.algorithms.schedules import train
+from offbeat.core.algorithm import Algorithm, Schedule, View
+from offbeat.core.commands import Aggregate, Command, Drop, SetTimer
+from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
+from offbeat.core.programme import Programme, programme
+from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
-__all__ = [
-    "AdaptiveMixing",
-    "Controls",
-    "FixedTiming",
-    "FreshMerge",
-    "LearnedTiming",
-    "Merge",
-    "NoRequests",
-    "Periodic",
-    "RequestFreshModel",
-    "fedasmu",
-]
+__all__ = ["AdaptiveMixing", "Controls", "FreshMerge", "Merge", "Periodic", "RequestFreshModel", "fedasmu"]
 _CONTROLS = ("lam", "sigma", "iota", "mu", "lam_rate", "sigma_rate", "iota_rate", "gradient", "adaptive",
              "count_from")  # fmt: skip
 _MERGE = ("gamma", "upsilon", "gamma_rate", "upsilon_rate")
@@ -62,6 +55,67 @@ MOVED = {
     "mu_beta": "give merge.mu",
 }
 """Options that have moved into option objects, for runs and recipes from before."""
+Size = Annotated[Count, Field(description="clients triggered at a time m'")]
+Period = Annotated[Positive, Field(description="seconds 𝒯 between triggers")]
+Threshold = Annotated[
+    int | None, Field(ge=1, description="a trigger counts while fewer train; None means always")
+]
+TIMER = "trigger"
+
+
+@plain
+class Triggering:
+    """Is the next trigger set? It is not while nobody is there."""
+
+    set: bool = False
+
+
+@dataclass(frozen=True, config=STRICT)
+class Periodic(Schedule):
+    """Every `period` seconds `size` idle clients start, or all there are, if fewer than `threshold` train.
+
+    So at most `threshold` − 1 + `size` train at the same time. A threshold of None means that every trigger
+    counts. Each update is aggregated as it comes; one staler than `tau_max` (s = τ + 1) is dropped.
+    """
+
+    programme: Programme
+    period: Period
+    size: Size
+    threshold: Threshold = None
+    tau_max: Count | None = None
+
+    @property
+    def concurrency(self) -> int | None:
+        """Every client may train: the threshold bounds how many trained before a trigger, not after it."""
+        return None
+
+    def initial(self) -> Triggering:
+        """No trigger yet."""
+        return Triggering()
+
+    def on(self, event: Event, state: Triggering, view: View) -> Iterator[Command]:
+        """Algorithm 1, the server's two threads."""
+        match event:
+            case Arrived():
+                s = view.task(event.task).staleness + 1
+                if self.tau_max is not None and s > self.tau_max:
+                    yield Drop(event.task, f"staleness {s} is above tau_max = {self.tau_max}")
+                else:
+                    yield Aggregate((event.task,))
+            case Begin() | Timer():
+                yield from self._trigger(state, view)
+            case Joined() if not state.set:
+                yield from self._trigger(state, view)
+            case _:
+                pass
+
+    def _trigger(self, state: Triggering, view: View) -> Iterator[Command]:
+        if self.threshold is None or view.running < self.threshold:  # line 4
+            for client in view.sample_idle(self.size):
+                yield train(client, self.programme, view)
+        state.set = len(view.fleet) > 0
+        if state.set:
+            yield SetTimer(TIMER, view.now + self.period)
 
 
 @algorithm(

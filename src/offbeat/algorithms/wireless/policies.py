@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Annotated, ClassVar, Literal, Protocol
 
-from numpy.random import Generator
+import numpy as np
 from pydantic import Field
 from pydantic.dataclasses import dataclass as checked
 
@@ -48,7 +48,7 @@ class _ChecksCandidates(Protocol):
     needs_norms: ClassVar[bool] = False
 
     def choose(
-        self, candidates: Sequence[Candidate], count: int, rng: Generator, population: int
+        self, candidates: Sequence[Candidate], count: int, rng: np.random.Generator, population: int
     ) -> list[ClientId]:
         """Π(t), by client number.
 
@@ -74,7 +74,7 @@ class _ChecksCandidates(Protocol):
         """
         return past - times
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         """`count` of the ready devices, or of those with the best channels, in any order."""
 
     def _check(self, ready: Devices, count: int, population: int) -> None:
@@ -107,7 +107,7 @@ class Random(_ChecksCandidates):
 
     kind: Literal["random"] = "random"
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         return [ready[i] for i in rng.permutation(len(ready))[:count]]
 
 
@@ -117,7 +117,7 @@ class BestChannel(_ChecksCandidates):
 
     kind: Literal["best_channel"] = "best_channel"
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         return _highest(ready, count, lambda c: c.capacity)
 
 
@@ -128,7 +128,7 @@ class BestChannelBestNorm(_ChecksCandidates):
     kind: Literal["best_channel_best_norm"] = "best_channel_best_norm"
     needs_norms: ClassVar[bool] = True
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         return _highest(best, count, lambda c: c.norm or 0.0)
 
 
@@ -146,7 +146,7 @@ class AgeBased(_ChecksCandidates):
         """c_k(t); with `reset` the iterations since the last that had k ∈ Π."""
         return past - last if self.reset else super().unscheduled(past, times, last)
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         return _highest(best, count, lambda c: c.unscheduled)
 
 
@@ -160,7 +160,7 @@ class DataImportance(_ChecksCandidates):
     kind: Literal["data_importance"] = "data_importance"
     needs_labels: ClassVar[bool] = True
 
-    def _choose(self, ready: Devices, best: Devices, count: int, rng: Generator) -> Devices:
+    def _choose(self, ready: Devices, best: Devices, count: int, rng: np.random.Generator) -> Devices:
         pool = sorted(best, key=lambda c: c.client)
         return [pool[k] for k in least_variance([c.labels or () for c in pool], count)]
 

@@ -1,6 +1,8 @@
 """What FedCompass's paper proves: the number of arrival groups and the convergence bound.
 
 Li et al., ICLR 2024, Theorem 1 and Appendix B.
+
+    python examples/fedcompass_theory.py
 """
 
 from math import ceil, log
@@ -57,3 +59,18 @@ def convergence_bound(
     noise = 2 * gamma2 * lr * m**2 * sigma_l**2 * L * q_max**2 / (gamma1**2 * q_min)
     stale = 6 * gamma2 * m * lr**2 * sigma2 * L**2 * q_max**3 * (tau_max**2 + 1) / (gamma1 * q_min)
     return start + noise + stale
+
+
+def main() -> None:
+    """Groups of a fleet whose slowest client is 20 times slower, and the bound as the updates go on."""
+    print(f"at most {groups_at_equilibrium(20, 100, mu=20.0)} groups remain")
+    for T in (10_000, 1_000_000):
+        bound = convergence_bound(
+            T=T, lr=1e-5, m=5, q_min=20, q_max=100, mu=20.0, L=1.0, F=1.0,
+            sigma_l=0.1, sigma_g=0.1, M=1.0, tau_max=5,
+        )  # fmt: skip
+        print(f"after {T} updates the mean of the squared gradient is at most {bound:.3g}")
+
+
+if __name__ == "__main__":
+    main()
