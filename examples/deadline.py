@@ -16,18 +16,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 import offbeat as ob
-from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, Steps
-from offbeat.algorithms.registry import algorithm
-from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Schedule, View
-from offbeat.core.commands import Aggregate, CancelTimer, Command, Drop, SetTimer
-from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, Timer
-from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import STRICT
-from offbeat.local.objectives import Plain
+from offbeat import parts as p
 
-Seconds = Annotated[float, Field(gt=0, description="length of a round in seconds")]
+Seconds = Annotated[p.Positive, Field(description="length of a round in seconds")]
 TIMER = "deadline"
 
 
@@ -35,44 +26,44 @@ TIMER = "deadline"
 class Round:
     """The round at hand; `overdue` once its deadline has passed without any update."""
 
-    expected: set[ClientId] = field(default_factory=set)
-    arrived: list[TaskId] = field(default_factory=list)
+    expected: set[p.ClientId] = field(default_factory=set)
+    arrived: list[p.TaskId] = field(default_factory=list)
     overdue: bool = False
 
 
-@dataclass(frozen=True, config=STRICT)
-class DeadlineRounds(Schedule):
+@dataclass(frozen=True, config=p.STRICT)
+class DeadlineRounds(p.Schedule):
     """Sample free clients, wait for all of them or for the deadline, aggregate, repeat."""
 
-    programme: Programme
+    programme: p.Programme
     seconds: Seconds
-    concurrency: Annotated[int, Field(ge=1)] | None = None
+    concurrency: p.Concurrency = None
 
     def initial(self) -> Round:
         """No round yet."""
         return Round()
 
-    def on(self, event: Event, state: Round, view: View) -> Iterator[Command]:
+    def on(self, event: p.Event, state: Round, view: p.View) -> Iterator[p.Command]:
         """Collect the round's updates, drop those of earlier rounds, and close the round in time."""
         open_before = bool(state.expected)
         match event:
-            case Arrived() if event.client in state.expected:
+            case p.Arrived() if event.client in state.expected:
                 state.expected.discard(event.client)
                 state.arrived.append(event.task)
-            case Arrived():
-                yield Drop(event.task, "after the deadline")
-            case Lost() | Left():
+            case p.Arrived():
+                yield p.Drop(event.task, "after the deadline")
+            case p.Lost() | p.Left():
                 state.expected.discard(event.client)
-            case Timer():
+            case p.Timer():
                 state.overdue = True
         if not state.expected or (state.overdue and state.arrived):
             if open_before and not state.overdue:
-                yield CancelTimer(TIMER)
+                yield p.CancelTimer(TIMER)
             if state.arrived:
-                yield Aggregate(tuple(state.arrived))
+                yield p.Aggregate(tuple(state.arrived))
             yield from self._open(state, view)
 
-    def _open(self, state: Round, view: View) -> Iterator[Command]:
+    def _open(self, state: Round, view: p.View) -> Iterator[p.Command]:
         """A new round of free clients; with none free, the next event tries again."""
         state.arrived.clear()
         state.overdue = False
@@ -80,29 +71,29 @@ class DeadlineRounds(Schedule):
         clients = view.sample_idle(free) if free > 0 else []
         state.expected = set(clients)
         if clients:
-            yield SetTimer(TIMER, view.now + self.seconds)
+            yield p.SetTimer(TIMER, view.now + self.seconds)
         for client in clients:
-            yield train(client, self.programme, view)
+            yield p.train(client, self.programme, view)
 
 
-@algorithm(
+@p.algorithm(
     paper="Bonawitz et al., Towards Federated Learning at Scale, MLSys 2019, Section 2", kind="synchronous"
 )
 def fedavg_deadline(
     seconds: Seconds = 60.0,
-    steps: Steps = None,
-    epochs: Epochs = None,
+    steps: p.Steps = None,
+    epochs: p.Epochs = None,
     *,
-    clients_per_round: Concurrency = None,
+    clients_per_round: p.Concurrency = None,
 ) -> ob.Algorithm:
     """Rounds that end at a deadline: who has answered is averaged, who is late is dropped.
 
     w := Σ n_i w_i / Σ n_i over the updates that arrived in time.
     """
     return ob.Algorithm(
-        schedule=DeadlineRounds(programme(steps, epochs), seconds, clients_per_round),
-        aggregator=MeanOfModels(),
-        objective=Plain(),
+        schedule=DeadlineRounds(p.programme(steps, epochs), seconds, clients_per_round),
+        aggregator=p.MeanOfModels(),
+        objective=p.Plain(),
     )
 
 

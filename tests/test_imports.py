@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import offbeat
+from offbeat import parts
 
 ROOT = Path(offbeat.__file__).parent
 
@@ -25,6 +26,7 @@ MAY_USE: dict[str, set[str]] = {
     "local": {"core", "data", "vectors"},
     "world": {"core", "data"},
     "algorithms": {"core", "local", "codec", "vectors"},
+    "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
     "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
@@ -149,7 +151,8 @@ def test_the_check_would_notice():
 
 def test_everything_public_is_there_and_sorted():
     assert offbeat.__all__ == sorted(offbeat.__all__)
-    for name in offbeat.__all__:
+    assert len(set(parts.__all__)) == len(parts.__all__)
+    for name in dir(offbeat):
         assert getattr(offbeat, name) is not None
 
 

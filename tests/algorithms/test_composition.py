@@ -12,6 +12,7 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from tests.options import example
 
 CLIENTS = 4
 LAST: dict[str, Any] = {"kind": "fixed", "at": "last"}
@@ -41,6 +42,7 @@ ALL: list[ob.Algorithm] = [
     ob.fedcompass(2, 6, normalize=True),
     ob.wireless(epochs=2, scheduled=2, period=3.0),
 ]
+ALL += [example(name) for name in sorted(set(ALGORITHMS) - {a.name for a in ALL})]
 SPEEDS = [1.0, 1.3, 2.2, 3.1]
 WORLD = ob.World(SPEEDS, channel=ob.Channel(1000))
 

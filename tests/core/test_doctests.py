@@ -7,7 +7,15 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "name", ["offbeat", "offbeat.algorithms.describe", "offbeat.core.staleness", "offbeat.local.objectives"]
+    "name",
+    [
+        "offbeat",
+        "offbeat.algorithms.compose",
+        "offbeat.algorithms.describe",
+        "offbeat.core.staleness",
+        "offbeat.local.objectives",
+        "offbeat.parts",
+    ],
 )
 def test_examples(name):
     failed, tried = doctest.testmod(importlib.import_module(name))

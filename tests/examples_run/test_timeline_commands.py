@@ -3,6 +3,7 @@
 import importlib.util
 import re
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -10,21 +11,50 @@ import offbeat as ob
 from offbeat.algorithms.describe import driver_needs
 
 DOCS = Path(__file__).parents[2] / "docs"
-SPEC = importlib.util.spec_from_file_location("timelines", DOCS / "timelines.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-timelines = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(timelines)
+
+
+def module(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
+
+
+hooks, timelines = module("hooks"), module("timelines")
 PAGES = sorted(path.stem for path in (DOCS / "algorithms").glob("*.md") if path.stem != "index")
 
 
 def test_every_algorithm_has_a_page_and_a_line_in_the_table():
     pages = {name: timelines.PAGES.get(name, name) for name in ob.ALGORITHMS}
     assert sorted(set(pages.values())) == PAGES
-    table = (DOCS / "algorithms" / "index.md").read_text("utf-8")
+    assert "<!-- algorithms -->" in (DOCS / "algorithms" / "index.md").read_text("utf-8")
+    table = "\n".join(hooks.algorithms())
     for name, page in pages.items():
         needs = ", ".join(driver_needs(ob.ALGORITHMS[name]())) or "–"
         assert re.search(rf"^\| `{name}` \|.*\| {needs}[ ;].*\({page}\.md\) \|$", table, re.MULTILINE), name
+
+
+def test_the_navigation_has_every_page_once() -> None:
+    config = SimpleNamespace(nav=[{"Home": "index.md"}, {"Algorithms": ["first", "algorithms/*", "last"]}])
+    first, *kinds, last = hooks.on_config(config).nav[1]["Algorithms"]
+    assert (first, last) == ("first", "last")
+    assert [next(iter(kind)) for kind in kinds] == ["Synchronous", "Asynchronous", "Semi-asynchronous"]
+    pages = [
+        page for kind in kinds for entries in kind.values() for entry in entries for page in entry.values()
+    ]
+    assert sorted(pages) == sorted(f"algorithms/{page}.md" for page in PAGES)
+
+
+def test_the_reference_lists_what_is_public() -> None:
+    page = hooks.on_page_markdown((DOCS / "reference.md").read_text("utf-8"))
+    listed = re.findall(r"^::: (\S+)$", page, re.MULTILINE)
+    assert len(listed) == len(set(listed))
+    shown = {name.rpartition(".")[2] for name in listed}
+    assert set(ob.ALGORITHMS) <= shown
+    assert {"simulate", "Schedule", "SumOfDeltas", "CompassSchedule", "Controls", "LearnedTiming"} <= shown
+    assert not {name for name in listed if any(part.startswith("_") for part in name.split("."))}
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -21,6 +21,7 @@ from offbeat.core.programme import Programme
 from offbeat.core.recorded import RecordedJournal
 from offbeat.local.objectives import Plain
 from offbeat.world.channel import Channel, Rayleigh, Rician
+from tests.options import algorithms
 from tests.sampling import examples
 
 SECONDS, TASKS = 400.0, 80
@@ -96,101 +97,12 @@ def worlds(draw: st.DrawFn) -> ob.World:
     )
 
 
-# ---- algorithms: a new one is tested with its defaults until it is given options here ----
-
-concurrency = st.none() | st.integers(1, 5)
-work = st.one_of(
-    st.builds(dict, steps=st.integers(1, 30)), st.builds(dict, epochs=st.integers(1, 3)), st.just({})
-)
-asks = st.sampled_from(
-    [{"kind": "learned"}, {"kind": "never"}, *({"kind": "fixed", "at": a} for a in ("first", "half", "last"))]
-)
-staleness = st.sampled_from([ob.constant(), ob.polynomial(), ob.hinge()])
-
-
-def together(*parts: st.SearchStrategy[dict[str, Any]]) -> st.SearchStrategy[dict[str, Any]]:
-    return st.tuples(*parts).map(lambda many: {k: v for one in many for k, v in one.items()})
-
-
-OPTIONS: dict[str, st.SearchStrategy[dict[str, Any]]] = {
-    "fedavg": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedavgm": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedprox": together(work, st.builds(dict, clients_per_round=concurrency, mu=st.sampled_from([0.0, 0.1]))),
-    "fednova": together(
-        work,
-        st.builds(dict, clients_per_round=concurrency),
-        st.sampled_from([{}, {"momentum": 0.9}, {"mu": 0.1, "lr": 0.1}]),
-    ),
-    "fedlws": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedadagrad": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedadam": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedyogi": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "fedasync": together(work, st.builds(dict, concurrency=concurrency, staleness=staleness)),
-    "fedfa": together(
-        work,
-        st.builds(dict, size=st.integers(1, 7), concurrency=concurrency, staleness=staleness),
-        st.builds(dict, weights=st.sampled_from(["equal", "share"])),
-        st.sampled_from([{}, {"kind": "param"}, {"normalize": True}]),
-    ),
-    "fedbuff": together(work, st.builds(dict, size=st.integers(1, 7), concurrency=concurrency)),
-    "fedcompass": st.builds(
-        lambda low, more, latest, memory: {
-            "q_min": low, "q_max": low + more, "latest": latest, "speed_memory": memory,
-        },
-        st.integers(1, 20), st.integers(0, 60), st.sampled_from([1.0, 1.2, 2.0]), st.sampled_from([0.0, 0.1]),
-    ),
-    "moon": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "feddyn": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "scaffold": together(work, st.builds(dict, clients_per_round=concurrency)),
-    "asofed": together(
-        work, st.builds(dict, concurrency=concurrency, against=st.sampled_from(["start", "copy"]))
-    ),
-    "fedasmu": together(
-        st.builds(dict, epochs=st.integers(1, 4)),
-        st.builds(
-            dict, size=st.integers(1, 3), threshold=st.none() | st.integers(1, 5),
-            period=st.sampled_from([0.5, 7.0]), tau_max=st.integers(1, 9), ask=asks,
-            ask_every=st.none() | st.integers(1, 3),
-        ),
-    ),
-    "fedssmu": together(
-        work, st.builds(dict, clients_per_round=concurrency, tau_max=st.integers(1, 9), ask=asks)
-    ),
-    "port": together(
-        work,
-        st.builds(
-            dict, size=st.integers(1, 5), tau_max=st.integers(1, 4), concurrency=concurrency,
-            urgent=st.booleans(), average=st.sampled_from(["deltas", "models"]),
-        ),
-    ),
-    "fedat": together(
-        work,
-        st.builds(
-            dict, ratio=st.sampled_from([1.01, 1.5, 2.0, 1e9]),
-            clients_per_tier=st.none() | st.integers(1, 3), retier=st.booleans(),
-        ),
-    ),
-    "wireless": together(
-        work,
-        st.builds(
-            dict, scheduled=st.integers(1, 4), period=st.none() | st.sampled_from([0.5, 7.0, 60.0]),
-            policy=st.sampled_from([{"kind": k} for k in (
-                "random", "best_channel", "best_channel_best_norm", "age_based",
-            )]),
-        ),
-    ),
-}  # fmt: skip
-
 EVERY = pytest.mark.parametrize("name", ALGORITHMS)
 SLOW = {"suppress_health_check": [HealthCheck.too_slow]}
 
 
 def make(name: str, data: st.DataObject, world: ob.World) -> ob.Algorithm:
-    options = data.draw(OPTIONS.get(name, st.just({})), label="options")
-    for key in ("concurrency", "clients_per_round"):
-        if options.get(key) is not None:
-            options[key] = min(options[key], world.clients)
-    return ALGORITHMS[name](**options)
+    return data.draw(algorithms(name, world.clients), label="algorithm")
 
 
 def play(algorithm: ob.Algorithm, world: ob.World, seed: int, **options: Any) -> tuple[list[Row], ob.Run]:

@@ -14,36 +14,10 @@ from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.base import Executor
+from tests.options import example
 
 CLIENTS = 5
 
-# A new algorithm is tested with its defaults until it is given options here.
-OPTIONS: dict[str, dict[str, Any]] = {
-    "fedavg": {"steps": 4, "clients_per_round": 3},
-    "fedavgm": {"steps": 4, "momentum": 0.9},
-    "fedprox": {"steps": 4, "mu": 0.1},
-    "fednova": {"epochs": 1, "clients_per_round": 3, "momentum": 0.5},
-    "fedlws": {"steps": 4},
-    "fedadagrad": {"steps": 4},
-    "fedadam": {"steps": 4, "server_lr": 0.02},
-    "fedyogi": {"steps": 4, "server_lr": 0.02},
-    "fedasync": {"steps": 4, "rho": 0.01},
-    "fedbuff": {"steps": 4, "size": 3, "concurrency": 4},
-    "fedfa": {"steps": 4, "size": 3, "concurrency": 4, "weights": "share", "normalize": True},
-    "fedcompass": {"q_min": 2, "q_max": 9, "momentum": 0.5},
-    "moon": {"steps": 4, "clients_per_round": 3, "mu": 5.0},
-    "feddyn": {"steps": 4, "clients_per_round": 3, "alpha": 0.1},
-    "scaffold": {"steps": 4, "clients_per_round": 3},
-    "asofed": {"steps": 4, "concurrency": 4, "against": "copy"},
-    "fedasmu": {"epochs": 4, "size": 3, "period": 3.0, "threshold": 5, "controls": {"lam_rate": 0.1},
-                "merge": {"gamma_rate": 0.1}},
-    "fedssmu": {"epochs": 4, "clients_per_round": 4},
-    "port": {"epochs": 3, "size": 1, "tau_max": 2, "urgent": True},
-    "fedat": {"steps": 4, "retier": True},
-    "wireless": {
-        "steps": 4, "scheduled": 2, "period": 2.5, "gamma": 0.7, "policy": {"kind": "best_channel_best_norm"},
-    },
-}  # fmt: skip
 RADIO = ob.Channel(3000)  # too few symbols for whole updates
 
 CALM = ob.World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0], channel=RADIO)
@@ -56,10 +30,7 @@ HARD = ob.World(
     channel=RADIO,
 )
 WORLDS = {"calm": CALM, "hard": HARD}
-
-
-def make(name: str) -> ob.Algorithm:
-    return ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+make = example
 
 
 def mlp() -> nn.Module:

@@ -26,7 +26,7 @@ ASKING: dict[str, Any] = {
     "period": 3.0,
     "threshold": 5,
     "controls": {"lam_rate": 0.1},
-    "gamma_rate": 0.1,
+    "merge": {"gamma_rate": 0.1},
 }
 
 

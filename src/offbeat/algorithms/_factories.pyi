@@ -19,4 +19,4 @@ from offbeat.algorithms.fedprox import fedprox as fedprox
 from offbeat.algorithms.moon import moon as moon
 from offbeat.algorithms.port import port as port
 from offbeat.algorithms.scaffold import scaffold as scaffold
-from offbeat.algorithms.wireless import wireless as wireless
+from offbeat.algorithms.wireless.iterations import wireless as wireless

@@ -1,7 +1,8 @@
 """Composition: an algorithm with some of its parts taken from others.
 
->>> from offbeat.algorithms import fedasync, fedavgm, fedbuff
->>> mixed = compose(fedbuff(3, steps=10), objective=fedasync(rho=0.1), server_steps=fedavgm(momentum=0.5))
+>>> import offbeat as ob
+>>> fedprox, fedavgm = ob.fedprox(mu=0.1), ob.fedavgm(momentum=0.5)
+>>> mixed = compose(ob.fedbuff(3, steps=10), objective=fedprox, server_steps=fedavgm)
 >>> mixed.objective, mixed.server_steps
 (Proximal(mu=0.1), (Momentum(beta=0.5),))
 """

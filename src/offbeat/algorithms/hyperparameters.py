@@ -33,7 +33,7 @@ def options_of(signature: inspect.Signature) -> Iterator[HyperParameter]:
 
 def option_classes(annotation: Any) -> list[Any]:
     """The checked dataclasses that an option may be an object of."""
-    kind, _ = _split(annotation)
+    kind, _ = split(annotation)
     return [c for c in (get_args(kind) or (kind,)) if hasattr(c, "__pydantic_fields__")]
 
 
@@ -51,7 +51,7 @@ def plain(annotation: Any) -> Any:
 def _options(
     name: str, annotation: Any, default: Any, prefix: Sequence[str] = ()
 ) -> Iterator[HyperParameter]:
-    kind, infos = _split(annotation)
+    kind, infos = split(annotation)
     classes = option_classes(annotation)
     meanings = [info.description for info in infos if info.description]
     meaning = ": ".join([*prefix, *meanings[-1:]])
@@ -65,7 +65,7 @@ def _options(
                 yield from _options(f"{name}.{inner}", hints[inner], value, [tag] if tag else [])
 
 
-def _split(annotation: Any) -> tuple[Any, list[FieldInfo]]:
+def split(annotation: Any) -> tuple[Any, list[FieldInfo]]:
     """A type without None and ranges, and the ranges and meanings, those of the outermost last."""
     infos: list[FieldInfo] = []
     while True:

@@ -1,0 +1,106 @@
+"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference.
+
+A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what the named function below makes.
+"""
+
+import inspect
+import re
+from importlib import import_module
+from itertools import groupby
+from pathlib import Path
+from pkgutil import walk_packages
+from typing import Any
+
+import offbeat.algorithms
+from offbeat import parts
+from offbeat.algorithms import ALGORITHMS, Factory
+from offbeat.algorithms.describe import driver_needs, short_paper
+from offbeat.algorithms.hyperparameters import option_classes
+
+DOCS = Path(__file__).parent
+MARK = re.compile(r"^<!-- (\w+)(?:: (\S+))? -->$", re.MULTILINE)
+KINDS = (parts.Schedule, parts.Aggregator, parts.ServerStep, parts.Objective)
+
+
+def page_of(factory: Factory[...]) -> str:
+    """The page of an algorithm below docs/: of its own name, or of its module's."""
+    names = (factory.name, factory.make.__module__.rpartition(".")[2])
+    pages = [f"algorithms/{name}.md" for name in names]
+    return next((page for page in pages if (DOCS / page).is_file()), pages[0])
+
+
+def title_of(page: str) -> str:
+    """The heading of a page."""
+    return (DOCS / page).read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+
+
+def algorithms() -> list[str]:
+    """The table of all algorithms."""
+    rows = ["| name | paper | kind | needs | page |", "|---|---|---|---|---|"]
+    for name, factory in ALGORITHMS.items():
+        needs = ", ".join(driver_needs(factory())) or "–"
+        page = page_of(factory)
+        link = f"[{title_of(page)}]({Path(page).name})"
+        rows.append(f"| `{name}` | {short_paper(factory.paper)} | {factory.kind} | {needs} | {link} |")
+    return rows
+
+
+def factories() -> list[str]:
+    """The factories, for the reference."""
+    return [f"::: {factory.make.__module__}.{name}" for name, factory in ALGORITHMS.items()]
+
+
+def papers() -> list[str]:
+    """The parts and the option objects of the papers, for the reference: those that are not shared."""
+    options = {
+        option
+        for factory in ALGORITHMS.values()
+        for parameter in factory.signature.parameters.values()
+        for option in option_classes(parameter.annotation)
+    }
+    modules = walk_packages(offbeat.algorithms.__path__, "offbeat.algorithms.")
+    found = [
+        value
+        for module in modules
+        for name, value in vars(import_module(module.name)).items()
+        if inspect.isclass(value) and value.__module__ == module.name
+        if name not in parts.__all__ and not name.startswith("_")
+        if value in options or any(kind in value.__mro__ for kind in KINDS)
+    ]
+    return [f"::: {value.__module__}.{value.__name__}" for value in found]
+
+
+def public(module: str) -> list[str]:
+    """What a module makes public, for the reference: its classes and functions that `offbeat` has not."""
+    owner = import_module(module)
+    values = {name: getattr(owner, name) for name in owner.__all__}
+    return [
+        f"::: {module}.{name}"
+        for name, value in values.items()
+        if inspect.isroutine(value) or inspect.isclass(value)
+        if module == "offbeat" or getattr(offbeat, name, None) is not value
+    ]
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Replace the marks of a page."""
+
+    def lines(mark: re.Match[str]) -> str:
+        argument = [mark[2]] if mark[2] else []
+        return "\n".join(globals()[mark[1]](*argument))
+
+    return MARK.sub(lines, markdown)
+
+
+def on_config(config: Any) -> Any:
+    """Put the pages of the algorithms in the navigation, by their kind, in place of `algorithms/*`."""
+    by_kind: list[dict[str, Any]] = []
+    for kind, members in groupby(ALGORITHMS.values(), key=lambda factory: factory.kind):
+        pages = dict.fromkeys(page_of(factory) for factory in members)
+        by_kind.append({kind.capitalize(): [{title_of(page): page} for page in pages]})
+    for section in config.nav:
+        for entries in section.values():
+            if "algorithms/*" in entries:
+                at = entries.index("algorithms/*")
+                entries[at : at + 1] = by_kind
+    return config

@@ -1,0 +1,178 @@
+"""Everything that the author of an algorithm imports, in one line: `from offbeat import parts as p`.
+
+The parts of one paper are in its file, such as `offbeat.algorithms.fedcompass.CompassSchedule`.
+
+>>> from offbeat import parts as p
+>>> p.Algorithm(p.Buffered(p.Programme(steps=10), size=3), p.SumOfDeltas(), p.Plain(), name="mine").name
+'mine'
+"""
+
+from offbeat.algorithms.aggregators import (
+    MeanOfModels,
+    Mixing,
+    Momentum,
+    Normalization,
+    SumOfDeltas,
+    from_memory,
+    toward_models,
+)
+from offbeat.algorithms.options import (
+    Concurrency,
+    Count,
+    Epochs,
+    Memory,
+    NonNegative,
+    Positive,
+    ProximalWeight,
+    ServerRate,
+    Share,
+    Steps,
+)
+from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.schedules import Buffered, Rounds, train
+from offbeat.core.algorithm import (
+    Aggregator,
+    Algorithm,
+    Schedule,
+    ScheduleWrapper,
+    ServerStep,
+    Task,
+    Update,
+    View,
+)
+from offbeat.core.commands import (
+    Aggregate,
+    CancelTimer,
+    Command,
+    Discard,
+    Drop,
+    Measure,
+    Recall,
+    Send,
+    SetTimer,
+    Stop,
+    Train,
+    Upload,
+)
+from offbeat.core.events import (
+    Arrived,
+    Begin,
+    ClientId,
+    Event,
+    Joined,
+    Left,
+    Lost,
+    Measured,
+    Metrics,
+    Ready,
+    TaskId,
+    Timer,
+    Version,
+    WantsModel,
+)
+from offbeat.core.features import NONE, Feature
+from offbeat.core.fleet import Fleet
+from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, flat
+from offbeat.core.programme import Programme, programme
+from offbeat.core.staleness import (
+    AgeWeight,
+    ConstantWeight,
+    HingeWeight,
+    PolynomialWeight,
+    StalenessWeight,
+    age,
+    constant,
+    hinge,
+    polynomial,
+)
+from offbeat.core.streams import Purpose
+from offbeat.core.validation import STRICT
+from offbeat.local.objectives import Plain, Proximal
+from offbeat.vectors.arithmetic import RunningWindow, weighted_sum
+
+__all__ = [
+    "NONE",
+    "STRICT",
+    "AgeWeight",
+    "Aggregate",
+    "Aggregator",
+    "Algorithm",
+    "Arrived",
+    "Begin",
+    "Buffered",
+    "CancelTimer",
+    "ClientId",
+    "Command",
+    "Concurrency",
+    "ConstantWeight",
+    "Count",
+    "Discard",
+    "Drop",
+    "Epochs",
+    "Event",
+    "Feature",
+    "Fleet",
+    "FreshModel",
+    "HingeWeight",
+    "Joined",
+    "Layout",
+    "Left",
+    "LocalRun",
+    "Lost",
+    "MeanOfModels",
+    "Measure",
+    "Measured",
+    "Memory",
+    "Metrics",
+    "Mixing",
+    "Model",
+    "Momentum",
+    "NonNegative",
+    "Normalization",
+    "Objective",
+    "ObjectiveWrapper",
+    "Plain",
+    "PolynomialWeight",
+    "Positive",
+    "Programme",
+    "Proximal",
+    "ProximalWeight",
+    "Purpose",
+    "Ready",
+    "Recall",
+    "Rounds",
+    "RunningWindow",
+    "Schedule",
+    "ScheduleWrapper",
+    "Send",
+    "ServerRate",
+    "ServerStep",
+    "SetTimer",
+    "Share",
+    "StalenessWeight",
+    "Steps",
+    "Stop",
+    "SumOfDeltas",
+    "Task",
+    "TaskId",
+    "Tensors",
+    "Timer",
+    "Train",
+    "Update",
+    "Upload",
+    "Version",
+    "View",
+    "WantsModel",
+    "age",
+    "algorithm",
+    "constant",
+    "flat",
+    "from_memory",
+    "hinge",
+    "polynomial",
+    "programme",
+    "toward_models",
+    "train",
+    "weighted_sum",
+]
