@@ -22,7 +22,6 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import Metric
 from offbeat.sim.executors.base import Executor
-from offbeat.vectors.allocator import HeapTrimmer
 
 
 class LiveBackend:

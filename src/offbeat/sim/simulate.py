@@ -38,7 +38,7 @@ from offbeat.sim.restore import final_model, recorded_past, repeat, restore_tens
 from offbeat.sim.result import MemoryRecorder, Run
 from offbeat.sim.signals import deferred_interrupts
 from offbeat.sim.simulation import Simulation
-from offbeat.vectors.heap import HeapTrimmer
+from offbeat.vectors.allocator import HeapTrimmer
 from offbeat.version import __version__
 from offbeat.world.population import Population
 from offbeat.world.world import World
