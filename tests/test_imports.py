@@ -4,6 +4,8 @@ cli → recipes, report, sim, net → runs → algorithms, local, world, codec, 
 """
 
 import ast
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,6 +19,7 @@ ROOT = Path(offbeat.__file__).parent
 # What each part of the package may import of the package, besides itself. The order is the direction:
 # a part may only use parts above it in this table.
 MAY_USE: dict[str, set[str]] = {
+    "lazy": set(),
     "version": set(),
     "vectors": set(),
     "core": set(),
@@ -29,7 +32,7 @@ MAY_USE: dict[str, set[str]] = {
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
-    "net": {"core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
+    "net": {"lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
     "flower": {"core", "models", "local", "data", "net"},
     "report": {"core", "runs", "version"},
     "recipes": {
@@ -152,8 +155,25 @@ def test_the_check_would_notice():
 def test_everything_public_is_there_and_sorted():
     assert offbeat.__all__ == sorted(offbeat.__all__)
     assert len(set(parts.__all__)) == len(parts.__all__)
-    for name in dir(offbeat):
+    assert {"simulate", "fedbuff", "__version__"} <= set(offbeat.__all__) <= set(dir(offbeat))
+    for name in offbeat.__all__:
         assert getattr(offbeat, name) is not None
+    with pytest.raises(AttributeError, match="module 'offbeat' has no attribute 'simulat'"):
+        _ = offbeat.simulat
+
+
+def test_a_subpackage_is_an_attribute_and_not_among_the_public_names():
+    assert offbeat.world.__name__ == "offbeat.world"
+    assert "world" not in offbeat.__all__
+    assert "world" in dir(offbeat)
+
+
+def test_importing_the_package_loads_no_pytorch():
+    code = (
+        "import offbeat, offbeat.net, sys; print({'torch', 'numpy', 'pydantic', 'asyncio'} & {*sys.modules})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))

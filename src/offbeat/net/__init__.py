@@ -3,8 +3,6 @@
 `serve` runs the server's side, `join` a site's; both take any transport that keeps the promises of `link`.
 """
 
-from offbeat.net.client.join import join
-from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import serve
+from offbeat.lazy import exports
 
-__all__ = ["ServerOptions", "join", "serve"]
+__all__, __getattr__, __dir__ = exports(__name__)

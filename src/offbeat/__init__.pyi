@@ -1,0 +1,50 @@
+from offbeat import (
+    algorithms as algorithms,
+    codec as codec,
+    core as core,
+    data as data,
+    local as local,
+    models as models,
+    net as net,
+    recipes as recipes,
+    report as report,
+    runs as runs,
+    sim as sim,
+    vectors as vectors,
+    world as world,
+)
+from offbeat.algorithms import ALGORITHMS as ALGORITHMS, Factory as Factory, compose as compose
+from offbeat.algorithms._factories import *
+from offbeat.core.algorithm import Algorithm as Algorithm
+from offbeat.core.errors import (
+    AlgorithmError as AlgorithmError,
+    OffbeatError as OffbeatError,
+    RunError as RunError,
+    UsageError as UsageError,
+)
+from offbeat.core.learner import NoTraining as NoTraining
+from offbeat.core.limits import Every as Every, Until as Until
+from offbeat.core.model import Layout as Layout, Model as Model
+from offbeat.core.server import Server as Server
+from offbeat.core.staleness import age as age, constant as constant, hinge as hinge, polynomial as polynomial
+from offbeat.data import (
+    Dataset as Dataset,
+    FederatedData as FederatedData,
+    federate as federate,
+    load as load,
+)
+from offbeat.local.learner import TorchLearner as TorchLearner
+from offbeat.local.training import Training as Training
+from offbeat.runs.record import RunRecord as RunRecord, find_runs as find_runs, read_run as read_run
+from offbeat.sim.executors.batched import Batched as Batched
+from offbeat.sim.executors.ray.cluster import OnRay as OnRay
+from offbeat.runs.summary import Summary as Summary
+from offbeat.sim.result import Run as Run
+from offbeat.sim.simulate import resume as resume, simulate as simulate
+from offbeat.version import __version__ as __version__
+from offbeat.world import laws as laws
+from offbeat.world.availability import Availability as Availability
+from offbeat.world.channel import Channel as Channel
+from offbeat.world.network import Network as Network
+from offbeat.world.trace import read_trace as read_trace
+from offbeat.world.world import World as World

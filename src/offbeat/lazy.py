@@ -1,0 +1,50 @@
+"""Names of a package that are imported when they are first used, so that `import offbeat` loads no PyTorch.
+
+The package's stub file (`__init__.pyi`), which type checkers read, is also the list: a name comes from where
+the stub imports it. Subpackages in it are attributes too, and not part of `__all__`.
+"""
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from importlib.resources import files
+from typing import Any
+
+
+def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[], list[str]]]:
+    """Read a package's stub and give its `__all__`, `__getattr__` and `__dir__` (PEP 562).
+
+    Args:
+        package: The package's full name; it is being imported.
+    """
+    sources = _sources(package, "__init__.pyi")
+
+    def load(name: str) -> Any:
+        if name not in sources:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        source = sources[name]
+        if source == package:
+            value = import_module(f"{package}.{name}")
+        else:
+            value = getattr(import_module(source), name)
+        setattr(sys.modules[package], name, value)
+        return value
+
+    names = sorted(name for name, source in sources.items() if source != package)
+    return names, load, lambda: [*vars(sys.modules[package]), *sources]
+
+
+def _sources(package: str, stub: str) -> dict[str, str]:
+    """The module that each name of a stub comes from; `import *` is that of another stub."""
+    sources = dict[str, str]()
+    for node in ast.parse((files(package) / stub).read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            module = str(node.module)
+            for alias in node.names:
+                if alias.name == "*":
+                    parent, _, name = module.rpartition(".")
+                    sources |= _sources(package, f"{parent.removeprefix(package + '.')}/{name}.pyi")
+                else:
+                    sources[alias.name] = module
+    return sources

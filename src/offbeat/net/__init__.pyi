@@ -1,0 +1,3 @@
+from offbeat.net.client.join import join as join
+from offbeat.net.server.options import ServerOptions as ServerOptions
+from offbeat.net.server.serve import serve as serve
