@@ -20,7 +20,7 @@ from offbeat.report import Claim, findings, group_runs, make_curves
 from offbeat.report.claims import By, cells, level
 from offbeat.report.curves import Quantity
 from offbeat.report.figures import LINE_STYLES, new_figure, plain, save
-from offbeat.report.palette import styles
+from offbeat.report.palette import choose_styles
 from offbeat.runs.record import RunRecord
 
 PANELS = {"non-iid": [], "iid": ["iid"]}
@@ -74,7 +74,7 @@ def draw(figure: int, panels: Panels, images: Path) -> Path:
     """The figure's two panels, one over the other."""
     measure: Quantity = "loss" if figure in LOSS else "accuracy"
     axis = "versions" if figure in LOSS else "time"
-    style = styles(group_runs(panels["non-iid"]))
+    style = choose_styles(group_runs(panels["non-iid"]))
     drawing, axes = new_figure(7.5, 7.0, 2)
     for ax, (panel, records) in zip(axes, panels.items(), strict=True):
         for curve in make_curves(records, axis, measure):

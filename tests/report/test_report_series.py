@@ -7,7 +7,7 @@ import pytest
 
 from offbeat.report import make_curves, participation, read_activity, staleness_histograms
 from offbeat.report.activity import Activity
-from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, group_colour, styles, text_on
+from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, choose_styles, group_colour, text_on
 from offbeat.report.units import byte_unit, duration_text, percent, seed_list, time_unit
 from tests.report.report_fakes import FakeRun, evaluation, figure_1
 
@@ -110,7 +110,7 @@ def test_units() -> None:
 
 
 def test_labels_keep_their_colour_and_get_a_dash_when_colours_run_out() -> None:
-    style = styles(["a", "b", "a", *(str(k) for k in range(8))])
+    style = choose_styles(["a", "b", "a", *(str(k) for k in range(8))])
     assert style["b"].colour == LABEL_COLOURS[1]
     assert (style["6"].colour, style["6"].dash) == (LABEL_COLOURS[0], "dash")
     assert group_colour(1) == group_colour(1 + len(GROUP_COLOURS)) != group_colour(None)

@@ -12,49 +12,6 @@ Everything takes run records (`RunLike`) and groups them by label; the runs of a
 - `write_html` writes one self-contained interactive page, `write_png` the static figures.
 """
 
-from offbeat.report.activity import Activity, read_activity
-from offbeat.report.claims import Claim, Finding, claims_of, findings
-from offbeat.report.curves import Curve, make_curves
-from offbeat.report.distributions import (
-    Participation,
-    StalenessHistogram,
-    participation,
-    staleness_histograms,
-)
-from offbeat.report.html import write_html
-from offbeat.report.records import RunLike, group_runs
-from offbeat.report.render import to_csv, to_markdown, to_rich, to_text
-from offbeat.report.static import write_png
-from offbeat.report.table import Stat, Table, TableRow, make_table, read_activities
-from offbeat.report.timeline import Aggregation, Timeline, make_timeline
+from offbeat.lazy import exports
 
-__all__ = [
-    "Activity",
-    "Aggregation",
-    "Claim",
-    "Curve",
-    "Finding",
-    "Participation",
-    "RunLike",
-    "StalenessHistogram",
-    "Stat",
-    "Table",
-    "TableRow",
-    "Timeline",
-    "claims_of",
-    "findings",
-    "group_runs",
-    "make_curves",
-    "make_table",
-    "make_timeline",
-    "participation",
-    "read_activities",
-    "read_activity",
-    "staleness_histograms",
-    "to_csv",
-    "to_markdown",
-    "to_rich",
-    "to_text",
-    "write_html",
-    "write_png",
-]
+__all__, __getattr__, __dir__ = exports(__name__)

@@ -16,7 +16,7 @@ from offbeat.report.units import Unit, byte_unit, time_unit
 
 Axis = Literal["time", "versions", "bytes"]
 Quantity = Literal["accuracy", "loss"]
-Floats = NDArray[np.float64]
+Series = NDArray[np.float64]
 
 AXES: tuple[Axis, ...] = ("time", "versions", "bytes")
 MEASURES: tuple[Quantity, ...] = ("accuracy", "loss")
@@ -33,9 +33,9 @@ class Curve:
     label: str
     axis: Axis
     measure: Quantity
-    x: Floats
-    mean: Floats
-    std: Floats
+    x: Series
+    mean: Series
+    std: Series
     seeds: int
 
 
@@ -79,7 +79,7 @@ def _curve(
     return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series))
 
 
-def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[Floats, Floats] | None:
+def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[Series, Series] | None:
     rows = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
     y = np.array([np.nan if row[measure] is None else row[measure] for row in rows], dtype=np.float64)
     y[~np.isfinite(y)] = np.nan

@@ -49,18 +49,18 @@ MARKS: dict[Kind, Figure] = {
 }  # fmt: skip
 
 
-def curve_figure(curves: Sequence[Curve], looks: Styles, target: float | None) -> Figure:
+def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) -> Figure:
     """Draw curves of one measure against one axis: a line per label, and a band of ± one deviation."""
     axis, measure = curves[0].axis, curves[0].measure
     unit, title = axis_unit(axis, max(float(curve.x[-1]) for curve in curves))
     scale = 100.0 if measure == "accuracy" else 1.0
     traces: list[Any] = []
     for curve in curves:
-        look, x = looks[curve.label], curve.x / unit.size
+        style, x = styles[curve.label], curve.x / unit.size
         if curve.seeds > 1:
             edge: Figure = {"x": _round(x), "mode": "lines", "line": {"width": 0, "shape": "hv"}}
             edge |= {"hoverinfo": "skip", "showlegend": False, "legendgroup": curve.label}
-            fill = {"fill": "tonexty", "fillcolor": translucent(look.colour, 0.15)}
+            fill = {"fill": "tonexty", "fillcolor": translucent(style.colour, 0.15)}
             traces.append(go.Scatter(edge | {"y": _round((curve.mean - curve.std) * scale)}))
             traces.append(go.Scatter(edge | fill | {"y": _round((curve.mean + curve.std) * scale)}))
         traces.append(
@@ -71,7 +71,7 @@ def curve_figure(curves: Sequence[Curve], looks: Styles, target: float | None) -
                 mode="lines",
                 name=html.escape(curve.label, quote=False),
                 legendgroup=curve.label,
-                line={"color": look.colour, "dash": look.dash, "width": 2.2, "shape": "hv"},
+                line={"color": style.colour, "dash": style.dash, "width": 2.2, "shape": "hv"},
                 hovertemplate="%{y:.4~g} ± %{customdata:.2~g}" if curve.seeds > 1 else "%{y:.4~g}",
             )
         )
@@ -88,7 +88,7 @@ def curve_figure(curves: Sequence[Curve], looks: Styles, target: float | None) -
     return _json(figure)
 
 
-def timeline_figure(timeline: Timeline, look: Style) -> Figure:
+def timeline_figure(timeline: Timeline, style: Style) -> Figure:
     """Draw a client timeline: bars for training and waiting, arrivals, losses and aggregations."""
     unit = time_unit(timeline.until)
     place = {client: k for k, client in enumerate(timeline.clients)}
@@ -103,7 +103,7 @@ def timeline_figure(timeline: Timeline, look: Style) -> Figure:
         if timeline.grouped:
             name, colour = "no group" if group is None else f"group {group}", group_colour(group)
         else:
-            name, colour = "training", tint(look.colour)
+            name, colour = "training", tint(style.colour)
         bars = _training_bars(tasks[group], place, unit, name, colour)
         traces.append(bars.update(showlegend=order <= GROUPS_TOLD_APART))
     traces += _lines(timeline, rows, unit)
@@ -235,14 +235,14 @@ def _lines(timeline: Timeline, rows: int, unit: Unit) -> list[Any]:
     ]
 
 
-def staleness_figure(histograms: Sequence[StalenessHistogram], looks: Styles) -> Figure:
+def staleness_figure(histograms: Sequence[StalenessHistogram], styles: Styles) -> Figure:
     """Draw one small histogram per label, one above the other on a common axis."""
     figure = go.Figure(layout=_layout(height=90 + 105 * len(histograms)))
     width = histograms[0].width
     for k, histogram in enumerate(histograms, 1):
         starts = [i * width for i in range(len(histogram.shares))]
         names = [str(s) if width == 1 else f"{s}-{s + width - 1}" for s in starts]
-        colour = looks[histogram.label].colour
+        colour = styles[histogram.label].colour
         figure.add_bar(
             x=[s + (width - 1) / 2 for s in starts],
             y=_round([100 * share for share in histogram.shares]),
@@ -267,11 +267,11 @@ def staleness_figure(histograms: Sequence[StalenessHistogram], looks: Styles) ->
     return _json(figure)
 
 
-def participation_figure(parts: Sequence[Participation], looks: Styles) -> Figure:
+def participation_figure(parts: Sequence[Participation], styles: Styles) -> Figure:
     """Draw one small bar chart per label: each client's share of the updates, and of the samples."""
     figure = go.Figure(layout=_layout(height=90 + 105 * len(parts)))
     for k, part in enumerate(parts, 1):
-        colour, yaxis = looks[part.label].colour, "y" if k == 1 else f"y{k}"
+        colour, yaxis = styles[part.label].colour, "y" if k == 1 else f"y{k}"
         figure.add_bar(
             x=list(part.clients),
             y=_round([100 * share for share in part.task_shares]),

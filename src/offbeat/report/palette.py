@@ -36,8 +36,8 @@ class Style:
 Styles = Mapping[str, Style]
 
 
-def styles(labels: Iterable[str]) -> Styles:
-    """Give each label its look, in order."""
+def choose_styles(labels: Iterable[str]) -> Styles:
+    """Give each label its style, in order."""
     n = len(LABEL_COLOURS)
     return {
         label: Style(LABEL_COLOURS[i % n], DASHES[i // n % len(DASHES)])

@@ -16,7 +16,7 @@ from offbeat.report.distributions import (
     staleness_histograms,
 )
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
-from offbeat.report.palette import INK, MUTED, Styles, styles
+from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.records import RunLike, group_runs
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
@@ -52,24 +52,24 @@ def write_png(
     groups = group_runs(records)
     activities = read_activities(groups)
     table = make_table(records, target=target, baseline=baseline, activities=activities)
-    style = styles(groups)
+    styles = choose_styles(groups)
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
     for measure, axis in CURVES:
         if found := curves.make_curves(records, axis, measure):
-            paths.append(save(_curves(found, style, table), directory / f"{measure}_{axis}.png"))
+            paths.append(save(_curves(found, styles, table), directory / f"{measure}_{axis}.png"))
     histograms = staleness_histograms(activities)
-    paths.append(save(_staleness(histograms, style), directory / "staleness.png"))
+    paths.append(save(_staleness(histograms, styles), directory / "staleness.png"))
     parts = [participation(runs[0], activities[label][0]) for label, runs in groups.items()]
-    paths.append(save(_participation(parts, style), directory / "participation.png"))
+    paths.append(save(_participation(parts, styles), directory / "participation.png"))
     taken: set[str] = set()
     for label, runs in groups.items():
-        figure = draw_timeline(make_timeline(runs[0]), style[label])
+        figure = draw_timeline(make_timeline(runs[0]), styles[label])
         paths.append(save(figure, directory / f"timeline_{file_name(label, taken)}.png"))
     return paths
 
 
-def _curves(found: Sequence[curves.Curve], style: Styles, table: Table) -> Figure:
+def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
     axis, measure = found[0].axis, found[0].measure
     unit, title = curves.axis_unit(axis, max(float(curve.x[-1]) for curve in found))
     scale = 100.0 if measure == "accuracy" else 1.0
@@ -79,14 +79,14 @@ def _curves(found: Sequence[curves.Curve], style: Styles, table: Table) -> Figur
     crowded = len(found) > _CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
     lines, names = [], []
     for curve in found:
-        look, x = style[curve.label], curve.x / unit.size
+        style, x = styles[curve.label], curve.x / unit.size
         mean, std = curve.mean * scale, curve.std * scale
         if curve.seeds > 1 and not crowded:
             ax.fill_between(
-                x, mean - std, mean + std, step="post", color=look.colour, alpha=0.15, linewidth=0
+                x, mean - std, mean + std, step="post", color=style.colour, alpha=0.15, linewidth=0
             )
         lines += ax.step(
-            x, mean, where="post", color=look.colour, linestyle=LINE_STYLES[look.dash], linewidth=1.6
+            x, mean, where="post", color=style.colour, linestyle=LINE_STYLES[style.dash], linewidth=1.6
         )
         names.append(plain(curve.label + (f"  {relative[curve.label]}" if show_relative else "")))
     if table.target is not None and measure == "accuracy":
@@ -110,10 +110,10 @@ def _curves(found: Sequence[curves.Curve], style: Styles, table: Table) -> Figur
     return figure
 
 
-def _staleness(histograms: Sequence[StalenessHistogram], style: Styles) -> Figure:
+def _staleness(histograms: Sequence[StalenessHistogram], styles: Styles) -> Figure:
     figure, axes = new_figure(7.5, 0.9 + 1.25 * len(histograms), len(histograms))
     for ax, histogram in zip(axes, histograms, strict=True):
-        width, colour = histogram.width, style[histogram.label].colour
+        width, colour = histogram.width, styles[histogram.label].colour
         middles = [k * width + (width - 1) / 2 for k in range(len(histogram.shares))]
         ax.bar(middles, [100 * share for share in histogram.shares], width=0.86 * width, color=colour)
         mean = "no updates" if histogram.mean is None else f"mean {histogram.mean:.2f}"
@@ -122,10 +122,10 @@ def _staleness(histograms: Sequence[StalenessHistogram], style: Styles) -> Figur
     return figure
 
 
-def _participation(parts: Sequence[Participation], style: Styles) -> Figure:
+def _participation(parts: Sequence[Participation], styles: Styles) -> Figure:
     figure, axes = new_figure(7.5, 1.2 + 1.3 * len(parts), len(parts))
     for ax, part in zip(axes, parts, strict=True):
-        colour = style[part.label].colour
+        colour = styles[part.label].colour
         ax.bar(part.clients, [100 * share for share in part.task_shares], width=0.75, color=colour)
         samples = [100 * share for share in part.sample_shares]
         dashes = ax.scatter(part.clients, samples, marker="_", s=70, color=INK, linewidths=1.6, zorder=3)

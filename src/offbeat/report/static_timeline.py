@@ -40,7 +40,7 @@ MARKS: dict[Kind, dict[str, Any]] = {
 }
 
 
-def draw_timeline(timeline: Timeline, look: Style) -> Figure:
+def draw_timeline(timeline: Timeline, style: Style) -> Figure:
     """Draw who trained, who waited, and when the server aggregated."""
     unit = time_unit(timeline.until)
     rows = max(1, len(timeline.clients))
@@ -48,7 +48,7 @@ def draw_timeline(timeline: Timeline, look: Style) -> Figure:
     place = {client: k for k, client in enumerate(timeline.clients)}
     ax.grid(visible=False)
     for client, k in place.items():
-        _draw_client(ax, timeline, client, k, unit, look)
+        _draw_client(ax, timeline, client, k, unit, style)
     for aggregation in timeline.aggregations:
         ax.axvline(
             aggregation.t / unit.size,
@@ -60,15 +60,15 @@ def draw_timeline(timeline: Timeline, look: Style) -> Figure:
         )
     _draw_ends(ax, timeline, place, unit, ("arrived",), "o", INK)
     _draw_ends(ax, timeline, place, unit, ("lost", "left"), "X", LOST)
-    for kind, style in MARKS.items():
-        _draw_marks(ax, timeline, place, unit, kind, style)
+    for kind, marker in MARKS.items():
+        _draw_marks(ax, timeline, place, unit, kind, marker)
     ax.set_xlim(0, 1.005 * timeline.until / unit.size or 1.0)
     ax.set_ylim(rows - 0.45, -0.55)
     ax.set_yticks(list(place.values()), [f"client {client}" for client in place])
     ax.set_xlabel(f"virtual time ({unit.name})")
     ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=MUTED, pad=8)
     figure.legend(
-        handles=_legend(timeline, look),
+        handles=_legend(timeline, style),
         loc="outside lower center",
         ncols=10,
         frameon=False,
@@ -85,14 +85,14 @@ def _caption(timeline: Timeline) -> str:
     return f"{timeline.caption} Group colours repeat after {GROUPS_TOLD_APART}."
 
 
-def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, look: Style) -> None:
+def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, style: Style) -> None:
     waits = [(w.start / unit.size, w.seconds / unit.size) for w in timeline.waiting if w.client == client]
     low, height = k - HEIGHT / 2, HEIGHT
     ax.broken_barh(
         waits, (low, height), facecolor=WAITING, edgecolor=WAITING_LINES, hatch="////", linewidth=0
     )
     tasks = [task for task in timeline.training if task.client == client]
-    colours = [_colour(task, timeline, look) for task in tasks]
+    colours = [_colour(task, timeline, style) for task in tasks]
     bars = [(task.start / unit.size, task.seconds / unit.size) for task in tasks]
     ax.broken_barh(bars, (low, height), facecolors=colours, edgecolor="white", linewidth=0.8, zorder=2)
     room = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
@@ -113,8 +113,8 @@ def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, 
         )
 
 
-def _colour(task: TrainingSpan, timeline: Timeline, look: Style) -> str:
-    return group_colour(task.group) if timeline.grouped else tint(look.colour)
+def _colour(task: TrainingSpan, timeline: Timeline, style: Style) -> str:
+    return group_colour(task.group) if timeline.grouped else tint(style.colour)
 
 
 def _draw_ends(
@@ -141,7 +141,7 @@ def _draw_ends(
 
 
 def _draw_marks(
-    ax: Axes, timeline: Timeline, place: dict[int, int], unit: Unit, kind: Kind, style: dict[str, Any]
+    ax: Axes, timeline: Timeline, place: dict[int, int], unit: Unit, kind: Kind, marker: dict[str, Any]
 ) -> None:
     """Dropped updates round their arrival, the others on the upper edge of their bar, clear of its number."""
     marks = [mark for mark in timeline.marks if mark.kind == kind]
@@ -151,11 +151,11 @@ def _draw_marks(
         [place[mark.client] - up for mark in marks],
         zorder=6,
         clip_on=False,
-        **style,
+        **marker,
     )
 
 
-def _legend(timeline: Timeline, look: Style) -> list[Patch | Line2D]:
+def _legend(timeline: Timeline, style: Style) -> list[Patch | Line2D]:
     handles: list[Patch | Line2D] = []
     if timeline.grouped:
         groups = sorted({t.group for t in timeline.training}, key=lambda g: (g is not None, g or 0))
@@ -163,7 +163,7 @@ def _legend(timeline: Timeline, look: Style) -> list[Patch | Line2D]:
             name = "no group" if group is None else f"group {group}"
             handles.append(Patch(facecolor=group_colour(group), label=name))
     else:
-        handles.append(Patch(facecolor=tint(look.colour), label="training"))
+        handles.append(Patch(facecolor=tint(style.colour), label="training"))
     if timeline.waiting:
         handles.append(
             Patch(facecolor=WAITING, edgecolor=WAITING_LINES, hatch="////", linewidth=0, label="waiting")
@@ -173,16 +173,16 @@ def _legend(timeline: Timeline, look: Style) -> list[Patch | Line2D]:
         handles.append(
             Line2D([], [], marker="X", color=LOST, linestyle="none", markersize=6, label="lost or left")
         )
-    for kind, style in MARKS.items():
+    for kind, marker in MARKS.items():
         if any(mark.kind == kind for mark in timeline.marks):
-            handles.append(_handle(style, NAMES[kind]))
+            handles.append(_handle(marker, NAMES[kind]))
     handles.append(Line2D([], [], color=INK, linewidth=0.9, linestyle=":", label="aggregation"))
     return handles
 
 
-def _handle(style: dict[str, Any], label: str) -> Line2D:
+def _handle(marker: dict[str, Any], label: str) -> Line2D:
     return Line2D(
         [], [], linestyle="none", label=label,
-        marker=style["marker"], markersize=style["s"] ** 0.5, markerfacecolor=style["facecolors"],
-        markeredgecolor=style["edgecolors"], markeredgewidth=style["linewidths"],
+        marker=marker["marker"], markersize=marker["s"] ** 0.5, markerfacecolor=marker["facecolors"],
+        markeredgecolor=marker["edgecolors"], markeredgewidth=marker["linewidths"],
     )  # fmt: skip

@@ -1,0 +1,35 @@
+from offbeat.report.activity import Activity as Activity, read_activity as read_activity
+from offbeat.report.claims import (
+    Claim as Claim,
+    Finding as Finding,
+    claims_of as claims_of,
+    findings as findings,
+)
+from offbeat.report.curves import Curve as Curve, make_curves as make_curves
+from offbeat.report.distributions import (
+    Participation as Participation,
+    StalenessHistogram as StalenessHistogram,
+    participation as participation,
+    staleness_histograms as staleness_histograms,
+)
+from offbeat.report.html import write_html as write_html
+from offbeat.report.records import RunLike as RunLike, group_runs as group_runs
+from offbeat.report.render import (
+    to_csv as to_csv,
+    to_markdown as to_markdown,
+    to_rich as to_rich,
+    to_text as to_text,
+)
+from offbeat.report.static import write_png as write_png
+from offbeat.report.table import (
+    Stat as Stat,
+    Table as Table,
+    TableRow as TableRow,
+    make_table as make_table,
+    read_activities as read_activities,
+)
+from offbeat.report.timeline import (
+    Aggregation as Aggregation,
+    Timeline as Timeline,
+    make_timeline as make_timeline,
+)
