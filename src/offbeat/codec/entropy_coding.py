@@ -22,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from offbeat.codec.bitpacking import Reader, pack
-from offbeat.codec.selection import Indices
 from offbeat.core.codec import PayloadError
+from offbeat.core.types import Indices
 
 
 def encode_indices(indices: Indices | None, size: int) -> bytes:

@@ -4,13 +4,12 @@
 """
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from offbeat.codec.validation import Floats, pieces
+from offbeat.core.types import Indices
 
-Indices = npt.NDArray[np.int64]
 BLOCK = 1 << 18
 
 

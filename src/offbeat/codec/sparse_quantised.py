@@ -34,10 +34,11 @@ from offbeat.codec.quantisation import (
     quantise,
     read_levels,
 )
-from offbeat.codec.selection import Indices, random_subset, scatter
+from offbeat.codec.selection import random_subset, scatter
 from offbeat.codec.validation import Floats, check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.errors import UsageError
+from offbeat.core.types import Indices
 from offbeat.core.validation import STRICT
 
 

@@ -19,9 +19,10 @@ from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import NORM_BITS, largest_sparse, share, sparse_bits, value_bits
 from offbeat.codec.entropy_coding import decode_indices, encode_indices
 from offbeat.codec.quantisation import MOST_LEVELS, dequantise, pack_levels, quantise, read_levels
-from offbeat.codec.selection import Indices, largest, scatter
+from offbeat.codec.selection import largest, scatter
 from offbeat.codec.validation import Floats, check_size, checked, is_finite
 from offbeat.core.codec import PayloadError
+from offbeat.core.types import Indices
 from offbeat.core.validation import STRICT
 
 

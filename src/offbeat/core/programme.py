@@ -3,14 +3,13 @@
 When it asks for a fresh model in mid-task, and that it reports early, are commands of the schedule.
 """
 
-from typing import Annotated, Self
+from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.types import Count
 from offbeat.core.validation import STRICT
-
-Count = Annotated[int, Field(ge=1)]
 
 
 @dataclass(frozen=True, config=STRICT)

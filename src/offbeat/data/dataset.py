@@ -14,7 +14,7 @@ import torch
 
 from offbeat.core.errors import UsageError
 
-Indices = torch.Tensor | npt.NDArray[np.integer] | Sequence[int]
+IndexLike = torch.Tensor | npt.NDArray[np.integer] | Sequence[int]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class Dataset:
         """Shape of one sample, without the leading N."""
         return tuple(self.x.shape[1:])
 
-    def subset(self, indices: Indices) -> "Dataset":
+    def subset(self, indices: IndexLike) -> "Dataset":
         """The samples at `indices` (integers [K] in [0, N), repeats allowed), copied, in that order.
 
         Raises `UsageError` when an index is out of range.
@@ -181,7 +181,7 @@ def _check_used_once(indices: npt.NDArray[np.integer], owner: npt.NDArray[np.int
         )
 
 
-def _as_rows(indices: Indices) -> torch.Tensor:
+def _as_rows(indices: IndexLike) -> torch.Tensor:
     if isinstance(indices, torch.Tensor):
         return indices.to(torch.int64)
     # A copy: torch warns about arrays it may not write to.

@@ -9,10 +9,9 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.core.types import Positive
 from offbeat.core.validation import STRICT
 from offbeat.local.fast.sgd import SGD
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -6,8 +6,9 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.types import NonNegative, Positive
 from offbeat.core.validation import STRICT
-from offbeat.world.laws import Law, NonNegative, Positive
+from offbeat.world.laws import Law
 
 Chance = Annotated[float, Field(ge=0, lt=1)]
 Interval = tuple[NonNegative, Positive | None]

@@ -23,8 +23,9 @@ from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, StreamCursor, check_seed
+from offbeat.core.types import NonNegative, Positive
 from offbeat.core.validation import STRICT
-from offbeat.world.laws import Law, NonNegative, PerClient, Positive, check_length, of_client
+from offbeat.world.laws import Law, PerClient, check_length, of_client
 
 Decibels = Annotated[float, Field(ge=-300, le=300)]
 OfIterations = Annotated[list[NonNegative], Field(min_length=1)]

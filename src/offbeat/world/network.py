@@ -2,8 +2,9 @@
 
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.types import NonNegative, Positive
 from offbeat.core.validation import STRICT
-from offbeat.world.laws import Law, NonNegative, Positive
+from offbeat.world.laws import Law
 
 
 @dataclass(frozen=True, config=STRICT)

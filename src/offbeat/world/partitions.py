@@ -19,18 +19,15 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
+from offbeat.core.types import Indices, Positive
 from offbeat.core.validation import STRICT
 
 if TYPE_CHECKING:
     from offbeat.data import FederatedData
 
-Indices = npt.NDArray[np.int64]
-
 _DRAWS = 1000  # whole partitions drawn before giving up on a minimum size
 _COVER_DRAWS = 100_000  # class assignments drawn before giving up on covering every class
 
-Count = Annotated[int, Field(ge=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 MinSize = Annotated[int, Field(ge=1, description="fewest samples of a client; the draw repeats until met")]
 
 

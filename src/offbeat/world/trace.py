@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import UsageError
+from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.world.availability import Availability, Chance, Interval
-from offbeat.world.laws import NonNegative, Positive, Share
 from offbeat.world.network import Network
 from offbeat.world.world import World
 

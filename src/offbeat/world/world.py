@@ -7,10 +7,11 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
+from offbeat.core.types import Positive, Share
 from offbeat.core.validation import STRICT
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
-from offbeat.world.laws import Constant, Law, Positive, Share, check_length
+from offbeat.world.laws import Constant, Law, check_length
 from offbeat.world.network import Network
 
 OfTasks = Annotated[list[Positive], Field(min_length=1)]

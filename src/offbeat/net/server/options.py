@@ -6,9 +6,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.limits import Every, Until
+from offbeat.core.types import Seconds
 from offbeat.core.validation import STRICT
-
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True, config=STRICT)
