@@ -56,7 +56,16 @@ def deployed(name: str, sets: list[str], out: Path) -> RunRecord:
     address = json.loads((state / "server.json").read_text())["address"]
     sites = []
     for client, (site, pace) in enumerate(SITES.items()):  # one after the other, for the simulator's numbers
-        command = ["join", address, "--name", site, "--data", f"heart_disease:{site}", "--pace", str(pace)]
+        command = [
+            "join",
+            address,
+            "--name",
+            site,
+            "--data",
+            f"heart_disease:{site}",
+            "--min-step-seconds",
+            str(pace),
+        ]
         sites.append(subprocess.Popen([*OFFBEAT, *command], stdout=log, stderr=log, env=os.environ))
         while len(dict(read_run(state).site_names())) <= client:
             time.sleep(0.1)

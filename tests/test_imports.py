@@ -34,7 +34,7 @@ MAY_USE: dict[str, set[str]] = {
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
     "net": {"lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
     "flower": {"core", "models", "local", "data", "net"},
-    "report": {"core", "runs", "version"},
+    "report": {"lazy", "core", "runs", "version"},
     "recipes": {
         "core",
         "models",
@@ -166,6 +166,16 @@ def test_a_subpackage_is_an_attribute_and_not_among_the_public_names():
     assert offbeat.world.__name__ == "offbeat.world"
     assert "world" not in offbeat.__all__
     assert "world" in dir(offbeat)
+
+
+def test_no_class_name_means_two_things():
+    """A reader who searches for a name finds one class."""
+    where: dict[str, list[str]] = {}
+    for path in files():
+        for node in parsed(path).body:
+            if isinstance(node, ast.ClassDef):
+                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in where.items() if len(paths) > 1}
 
 
 def test_importing_the_package_loads_no_pytorch():

@@ -19,6 +19,7 @@ import yaml
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli import console
 from offbeat.cli.console import size_text
 from offbeat.cli.executor_options import memory_size
 from offbeat.recipes import compare as compare_module
@@ -70,11 +71,8 @@ class Answer:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process."""
-    from rich.console import Console
-
-    for command in ("list", "simulate", "compare", "runs"):
-        monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=160))
-    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
+    monkeypatch.setattr(console.out, "width", 160)
+    monkeypatch.setattr(console.err, "width", 160)
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr(sys, "argv", ["offbeat", *map(str, arguments)])

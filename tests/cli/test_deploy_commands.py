@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 import yaml
-from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli import console
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.recipes.build import run_recipe
@@ -50,8 +50,8 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    monkeypatch.setattr("offbeat.cli.status.out", Console(highlight=False, width=160))
-    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=160))
+    monkeypatch.setattr(console.out, "width", 160)
+    monkeypatch.setattr(console.err, "width", 160)
     monkeypatch.delenv("OFFBEAT_TOKEN", raising=False)
 
     def call(*arguments: object) -> tuple[int, str, str]:
@@ -118,7 +118,7 @@ def test_status_shows_names_and_reasons_as_they_are(
         named = [replace(site, name="a[b]\x1b[1m") for site in shown.sites]
         return replace(shown, sites=tuple(named), rejected={"the update is float32 [4]\n": 2})
 
-    monkeypatch.setattr("offbeat.cli.status.snapshot_of", odd)
+    monkeypatch.setattr("offbeat.net.monitor.from_journal.snapshot_of", odd)
     out = offbeat("status", done)[1]
     assert "rejected 2: the update is float32 [4]?\n" in out
     assert "\na[b]?[1m " in out
@@ -193,8 +193,8 @@ def test_a_token_does_not_go_readable_over_a_network(offbeat: Any, monkeypatch: 
 
 @pytest.mark.parametrize("token", ["two\nlines", "not ÄSCII", "\x00"])
 def test_what_is_no_token_is_not_sent(token: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("offbeat.cli.status._token", lambda _: token)
-    code, _, err = offbeat("status", "http://127.0.0.1:1/")
+    monkeypatch.setattr("offbeat.cli.status.read_token", lambda _: token)
+    code, _, err = offbeat("status", "http://127.0.0.1:1/", "--token-file", "some")
     assert code == 2
     assert "characters that no token has" in err
 
@@ -305,7 +305,7 @@ def test_a_run_from_python_can_be_fitted(offbeat: Any, tmp_path: Path) -> None:
     [
         (["--algorithm", "fedbuf"], "fedbuf"),
         (["--set", "algorithm.q_mim=2"], "q_mim"),
-        (["--speeds", "task"], "--speeds task is unknown"),
+        (["--speeds", "task"], "'--speeds': 'task' is not one of 'jitter', 'tasks'"),
         (["--only-fit", "--seed", "1"], "--only-fit"),
         (["--only-fit", "--world-out", "/nowhere/at/all"], "--world-out /nowhere/at/all"),
     ],

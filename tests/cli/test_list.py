@@ -8,6 +8,7 @@ from pydantic import Field
 from rich.console import Console
 
 import offbeat as ob
+from offbeat import algorithms
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
@@ -111,7 +112,7 @@ def test_an_algorithm_that_needs_options_says_which() -> None:
 
 
 def test_the_list_goes_on_past_such_an_algorithm(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "ALGORITHMS", {"wanting": wanting, "fedavg": ob.fedavg})
+    monkeypatch.setattr(algorithms, "ALGORITHMS", {"wanting": wanting, "fedavg": ob.fedavg})
     text = shown(160)
     assert "? (give steps)" in text
     assert "fedavg" in text

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,10 +19,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from rich.console import Console
 
 import offbeat as ob
 from offbeat import cli
+from offbeat.cli import console
 from offbeat.cli.transport import dashboard_of
 from offbeat.data.dataset import Source
 from offbeat.data.site import site_data
@@ -52,9 +52,8 @@ def recipe(tmp_path: Path) -> Path:
 @pytest.fixture
 def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
     """The command line in this process: its exit code, stdout and stderr."""
-    for command in ("serve", "join", "stop", "tokens"):
-        monkeypatch.setattr(f"offbeat.cli.{command}.out", Console(highlight=False, width=300))
-    monkeypatch.setattr(cli, "err", Console(stderr=True, highlight=False, width=300))
+    monkeypatch.setattr(console.out, "width", 300)
+    monkeypatch.setattr(console.err, "width", 300)
     for command in ("serve", "join"):
         monkeypatch.setattr(f"offbeat.cli.{command}.setup_logs", lambda *_: None)
 
@@ -66,6 +65,15 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
         return int(end.value.code or 0), said.out, said.err
 
     return call
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    held = lock(directory)
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
@@ -137,7 +145,7 @@ def test_a_port_in_use_is_refused_before_anything_is_made(
 def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.cli.serve.check_free", lambda *_: None)
+    monkeypatch.setattr("offbeat.net.grpc.server.check_free", lambda *_: None)
     state = tmp_path / "run"
     with socket.create_server(("127.0.0.1", 0)) as taken:  # so that the run does not begin
         address = f"127.0.0.1:{taken.getsockname()[1]}"
@@ -176,7 +184,7 @@ def test_a_directory_that_another_process_serves_is_refused(
 ) -> None:
     state = tmp_path / "run"
     ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=state)
-    with lock(state):
+    with locked(state):
         answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
     refused(
         answer, rf"--state {state}: another process is serving this run; end it with offbeat stop {state}"
@@ -186,10 +194,10 @@ def test_a_directory_that_another_process_serves_is_refused(
 def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
     recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.cli.serve.held", lambda _: False)
+    monkeypatch.setattr("offbeat.cli.serve.is_locked", lambda _: False)
     state = tmp_path / "run"
     state.mkdir()
-    with lock(state):
+    with locked(state):
         answer = offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
     refused(answer, rf"{state}: another process is writing this run; wait for it or stop it")
 
@@ -203,12 +211,12 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
         (["--data", "nomodule:f"], "No module named 'nomodule'"),
         (["--data", "os:nothing"], "has no attribute 'nothing'"),
         (["--data", "os:getcwd"], "returned str: it must return an offbeat.Dataset"),
-        (["--data", "digits:1/4", "--pace", -1], "--pace -1.0 is not allowed"),
+        (["--data", "digits:1/4", "--min-step-seconds", -1], "--min-step-seconds -1.0 is not allowed"),
         (
-            ["--data", "digits:1/4", "--patience", 0],
-            r"--patience 0.0 is not allowed: give seconds above 0, or inf",
+            ["--data", "digits:1/4", "--give-up-after", 0],
+            r"--give-up-after 0.0 is not allowed: give seconds above 0, or inf",
         ),
-        (["--data", "digits:1/4", "--patience", "nan"], "--patience nan is not allowed"),
+        (["--data", "digits:1/4", "--give-up-after", "nan"], "--give-up-after nan is not allowed"),
         (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
         (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
     ],
@@ -237,8 +245,8 @@ def test_join_refuses_an_address_that_is_none(offbeat: Any) -> None:
 
 
 def test_a_site_that_finds_no_server_gives_up(offbeat: Any) -> None:
-    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--patience", 0.01)
-    refused(answer, r"no server for 0.01 s \(.*\): .*; --patience says for how many seconds to try", 1)
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--give-up-after", 0.01)
+    refused(answer, r"no server for 0.01 s \(.*\): .*; --give-up-after says for how many seconds to try", 1)
 
 
 def test_stop_without_a_server(offbeat: Any, tmp_path: Path) -> None:
@@ -254,12 +262,12 @@ def test_stop_ends_no_process_that_an_earlier_server_has_named(
     state = tmp_path / "run"
     ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=state)
     (state / "server.json").write_text(f'{{"pid": {os.getpid()}}}')
-    with lock(state):  # then that server is still there
+    with locked(state):  # then that server is still there
         offbeat("serve", recipe, "--state", state)
         assert (state / "server.json").exists()
     offbeat("serve", recipe, "--state", state, "--listen", "127.0.0.1:0")
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a process was told to end"))
-    with lock(state):  # as another has it from when it begins to start
+    with locked(state):  # as another has it from when it begins to start
         refused(
             offbeat("stop", state), "not by a server .*; one that has just been started can be in a moment"
         )
@@ -276,7 +284,7 @@ def test_stop_comes_too_late_or_from_another_user(
         raise PermissionError
 
     def has_ended(*_: int) -> None:
-        held.close()
+        held.release()
         raise ProcessLookupError
 
     monkeypatch.setattr(os, "kill", not_ours)
@@ -291,7 +299,7 @@ def test_stop_comes_too_late_or_from_another_user(
 def test_stop_waits_until_the_ports_are_free(
     offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which a server that takes leave of its sites holds for longer than its directory."""
+    """A server that closes the connections of its sites holds them for longer than its directory."""
     ob.simulate(ob.fedasync(steps=1), ob.World([1.0, 1.0]), until=ob.Until(tasks=3), out=tmp_path)
     named, asked = tmp_path / "server.json", 0
     named.write_text('{"pid": 12345}')
@@ -299,7 +307,7 @@ def test_stop_waits_until_the_ports_are_free(
 
     def kill(_: int, number: int) -> None:
         nonlocal asked
-        held.close()
+        held.release()
         asked += number == 0
         if number == 0 and asked == 3:
             named.unlink()
@@ -309,7 +317,11 @@ def test_stop_waits_until_the_ports_are_free(
     assert asked == 3
     named.write_text('{"pid": 12345}')
     held = lock(tmp_path)
-    refused(offbeat("stop", tmp_path, "--wait", 0.2), "not stopped in 0.2 s; it still takes leave of its", 1)
+    refused(
+        offbeat("stop", tmp_path, "--wait", 0.2),
+        "not stopped in 0.2 s; it still closes the connections of its",
+        1,
+    )
 
 
 def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
@@ -330,7 +342,10 @@ def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
     assert not (tmp_path / "mistyped").exists()
 
 
-def test_tokens_that_cannot_be_written_are_refused(offbeat: Any, tmp_path: Path) -> None:
+def test_tokens_that_cannot_be_written_are_refused(
+    offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.net.auth.tokens.LOCK_SECONDS", 0.1)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "tokens.json").mkdir()
     refused(offbeat("enrol", "a", "--state", tmp_path / "run"), "tokens = .*: the file cannot be read", 1)
@@ -450,7 +465,7 @@ def test_a_run_is_served_left_served_again_and_ends(
     address = f"127.0.0.1:{port_in(tmp_path / 'first.log')}"
     sites = [
         start(f"site-{k}", "join", address, "--data", f"digits:{k}/2", "--name", f"site-{k}",
-              "--state", tmp_path / f"site-{k}", "--pace", 0.02)
+              "--state", tmp_path / f"site-{k}", "--min-step-seconds", 0.02)
         for k in (1, 2)
     ]  # fmt: skip
     deadline = time.monotonic() + 240
@@ -507,7 +522,7 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
 
     def join(name: str) -> subprocess.Popen[bytes]:
         shown = [word for pair in zip(("--cert", "--key"), ours.issue("north"), strict=True) for word in pair]
-        data = ("--data", "digits:1/2", "--pace", 0.05)
+        data = ("--data", "digits:1/2", "--min-step-seconds", 0.05)
         process: subprocess.Popen[bytes] = start(name, "join", address, "--ca", ours.file, *shown, *data)
         return process
 

@@ -1,5 +1,6 @@
 """Certificates of a test, signed here."""
 
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -30,6 +31,20 @@ class Authority:
         path = self._folder / f"{self._name}-{name}.key"
         path.write_bytes(pem)
         return certificate, path
+
+    def crl(self, revoked: Iterable[int], encoding: str) -> bytes:
+        """A revocation list of these serial numbers, as "PEM" or "DER"."""
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        now = datetime.now(UTC)
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, self._name)])
+        made = x509.CertificateRevocationListBuilder(name, now, now + timedelta(days=1))
+        for number in revoked:
+            one = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now).build()
+            made = made.add_revoked_certificate(one)
+        return made.sign(self._key, hashes.SHA256()).public_bytes(getattr(Encoding, encoding))
 
     def _save(self, name: str, certificate: object) -> Path:
         from cryptography.hazmat.primitives import serialization as s

@@ -1,20 +1,34 @@
 """The command line `offbeat`.
 
 Exit codes: 0 done, 1 a run failed, 2 wrong usage, 130 interrupted.
+
+The modules of the commands import what a command needs inside its function. So `--help` and a mistyped
+option load neither PyTorch nor the simulator.
 """
 
 import os
 import sys
+from collections.abc import Callable
 from errno import ENOSPC
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli import compare, join, list, runs, serve, simulate, status, stop, tokens
+from offbeat.cli import (
+    compare,
+    join,
+    list,
+    runs,
+    serve,
+    simulate,
+    simulate_like,
+    status,
+    stop,
+    tokens,
+)
 from offbeat.cli.console import err, out
 from offbeat.core.errors import OffbeatError, UsageError
-from offbeat.version import __version__
 
 app = typer.Typer(
     help="Asynchronous federated learning: simulate, compare, look.",
@@ -36,6 +50,8 @@ _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickExcep
 def version_option(show: bool) -> None:
     """Print the version and leave."""
     if show:
+        from offbeat.version import __version__
+
         out.print(f"offbeat {__version__}")
         raise typer.Exit
 
@@ -49,21 +65,13 @@ def _main(
     """Asynchronous federated learning: simulate, compare, look."""
 
 
-app.command()(list.algorithms)
-app.command()(list.recipes)
-app.command()(simulate.run)
-app.command()(simulate.resume)
-app.command()(compare.compare)
-app.command()(runs.report)
-app.command()(runs.journal)
-app.command()(runs.replay)
-app.command()(serve.serve)
-app.command()(join.join)
-app.command()(stop.stop)
-app.command()(tokens.enrol)
-app.command(name="dashboard-token")(tokens.dashboard_token)
-app.command()(status.status)
-app.command(name="simulate-like")(status.simulate_like_command)
+_COMMANDS: tuple[Callable[..., None], ...] = (
+    list.algorithms, list.recipes, simulate.run, simulate.resume, compare.compare, runs.report, runs.journal,
+    runs.replay, serve.serve, join.join, stop.stop, tokens.enrol, tokens.dashboard_token, status.status,
+    simulate_like.simulate_like,
+)  # fmt: skip
+for _command in _COMMANDS:
+    app.command()(_command)
 
 
 def main() -> None:
@@ -95,7 +103,7 @@ def main() -> None:
 
 def _fail_of_command_line(error: Any) -> None:
     """An unknown option and the like; a command without any argument shows its help."""
-    message = error.format_message()
+    message = error.format_message().replace("Value error, ", "")
     if "\n" in message:
         error.show()
         sys.exit(error.exit_code)

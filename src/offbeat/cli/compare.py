@@ -1,31 +1,26 @@
 """The command that runs several algorithms under several seeds."""
 
-from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
-from offbeat.algorithms import ALGORITHMS
-from offbeat.cli.console import CompareWatcher, live_display, out
+from offbeat.cli.console import CompareWatcher, live_progress, out
 from offbeat.cli.executor_options import (
     ClientMemory,
     ExecutorOption,
     RayAddress,
+    choose_executor,
     count_of,
     memory_size,
-    trainers,
 )
 from offbeat.cli.options import Baseline, OutOption, RecipeName, Scales, Sets, Target
 from offbeat.cli.simulate import new_directory
+from offbeat.cli.state_dir import make_directory
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean
-from offbeat.recipes.compare import compare as run_comparison
-from offbeat.recipes.compare import plan
-from offbeat.recipes.load import load_recipe
-from offbeat.recipes.recipe import Recipe
-from offbeat.report.records import check_target
-from offbeat.runs.record import RunRecord
+
+if TYPE_CHECKING:
+    from offbeat.recipes.recipe import Recipe
+    from offbeat.runs.record import RunRecord
 
 TABLE_WIDTH = 100
 
@@ -47,6 +42,12 @@ def compare(
     client_memory: ClientMemory = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
+    from offbeat.core.validation import did_you_mean
+    from offbeat.recipes.compare import compare as run_comparison
+    from offbeat.recipes.compare import plan
+    from offbeat.recipes.load import load_recipe
+    from offbeat.report.records import check_target
+
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or ())
     names = _labels(loaded, labels)
     place = directory or new_directory(recipe)
@@ -54,26 +55,22 @@ def compare(
     check_target(goal)
     memory = memory_size("--client-memory", client_memory)
     processes = count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
-    _, trainer = trainers("0", executor, ray_address, share=processes)
-    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=trainer)
+    _, chosen = choose_executor("0", executor, ray_address, share=processes)
+    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=chosen)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     if base is not None and base not in names:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
-    _make_directory(place)
-    with live_display() as live:
-        records = run_comparison(planned, processes, CompareWatcher(live, len(planned)))
+    make_directory(place)
+    with live_progress() as progress:
+        records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
     _print_table(records, goal, base)
     out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
 
 
-def _make_directory(directory: Path) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"cannot write runs to {directory}: {error}") from None
+def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.core.validation import did_you_mean
 
-
-def _labels(recipe: Recipe, labels: str | None) -> list[str]:
     known = {*recipe.algorithms, *ALGORITHMS}
     names = list(recipe.algorithms) if labels is None else [n.strip() for n in labels.split(",")]
     if not names:
@@ -88,7 +85,7 @@ def _labels(recipe: Recipe, labels: str | None) -> list[str]:
     return names
 
 
-def _print_table(records: list[RunRecord], target: float | None, baseline: str | None) -> None:
+def _print_table(records: "list[RunRecord]", target: float | None, baseline: str | None) -> None:
     from offbeat.report import make_table, to_rich
 
     table = make_table(records, target=target, baseline=baseline)
@@ -97,8 +94,10 @@ def _print_table(records: list[RunRecord], target: float | None, baseline: str |
     _print_findings(records, width)
 
 
-def _print_findings(records: list[RunRecord], width: int) -> None:
-    """What the recipe's paper claims, where it claims something."""
+def _print_findings(records: "list[RunRecord]", width: int) -> None:
+    """Print what the recipe's paper claims, where it claims something."""
+    from rich.table import Table
+
     from offbeat.report import claims_of, findings, group_runs
     from offbeat.report.claims import cells
 

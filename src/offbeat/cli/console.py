@@ -1,17 +1,17 @@
-"""What the command line shows while it works: a live line on a terminal, a line now and then elsewhere."""
+"""Output of the command line: a run's progress, live on a terminal and else as plain lines; summaries."""
 
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
+import rich.progress
 from rich.console import Console
-from rich.live import Live
-from rich.table import Table
 
-from offbeat.recipes.compare import RunProgress
-from offbeat.runs.summary import Summary
-from offbeat.sim.progress import Progress
+if TYPE_CHECKING:
+    from offbeat.recipes.compare import RunProgress
+    from offbeat.runs.summary import Summary
+    from offbeat.sim.progress import Progress
 
 PLAIN_SECONDS = 10.0
 
@@ -19,7 +19,7 @@ out = Console(highlight=False, width=None if sys.stdout and sys.stdout.isatty() 
 err = Console(stderr=True, highlight=False)
 
 
-def describe(progress: Progress) -> str:
+def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
     parts = [
         f"t={progress.seconds:,.1f}s",
@@ -46,68 +46,63 @@ def duration(seconds: float) -> str:
 
 
 class RunWatcher:
-    """Shows one run."""
+    """Shows the progress of one run: a live line, or a plain line every 10 seconds."""
 
-    def __init__(self, live: Live | None) -> None:
-        self._live = live
-        self._shown = time.monotonic()
+    def __init__(self, live: rich.progress.Progress) -> None:
+        self._live, self._line = live, live.add_task("")
+        self._printed = time.monotonic()
 
-    def __call__(self, progress: Progress) -> None:
+    def __call__(self, progress: "Progress") -> None:
         """Show where the run is."""
-        if self._live is not None:
-            self._live.update(describe(progress))
-        elif time.monotonic() - self._shown > PLAIN_SECONDS:
-            self._shown = time.monotonic()
+        self._live.update(self._line, description=describe(progress))
+        if self._live.disable and time.monotonic() - self._printed > PLAIN_SECONDS:
+            self._printed = time.monotonic()
             err.print(describe(progress), soft_wrap=True)
 
 
 class CompareWatcher:
-    """Shows the runs of a comparison."""
+    """Shows the runs of a comparison: live lines, and a plain line for each run that is over."""
 
-    def __init__(self, live: Live | None, total: int) -> None:
+    def __init__(self, live: rich.progress.Progress, total: int) -> None:
         self._live, self._total = live, total
         self._over = 0
         self._began = time.monotonic()
-        self._running: dict[str, Progress | None] = {}
+        self._lines: dict[str, rich.progress.TaskID] = {}
+        self._done: dict[str, float] = {}
+        self._all = live.add_task(f"0 of {total} runs")
 
-    def __call__(self, report: RunProgress) -> None:
-        """Take in one run's news."""
+    def __call__(self, report: "RunProgress") -> None:
+        """Take in the news of one run."""
+        if report.job not in self._lines:
+            self._lines[report.job] = self._live.add_task(report.job)
         if report.over:
             self._over += 1
-            self._running.pop(report.job, None)
+            self._done.pop(report.job, None)
+            self._live.remove_task(self._lines.pop(report.job))
             state = "failed" if report.error else "done"
             err.print(f"[{self._over}/{self._total}] {report.job}: {state}{self._left()}", markup=False)
-        else:
-            self._running[report.job] = report.progress
-        if self._live is not None:
-            self._live.update(self._table())
+        elif report.progress is not None:
+            self._done[report.job] = report.progress.done or 0.0
+            text = f"{report.job}  {describe(report.progress)}"
+            self._live.update(self._lines[report.job], description=text)
+        self._live.update(self._all, description=f"{self._over} of {self._total} runs{self._left()}")
 
     def _left(self) -> str:
         spent = time.monotonic() - self._began
-        started = sum(p.done or 0.0 for p in self._running.values() if p) + self._over
+        started = sum(self._done.values()) + self._over
         if not started or self._over == self._total:
             return ""
         return f", about {duration(spent * (self._total - started) / started)} left"
 
-    def _table(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        for job, progress in sorted(self._running.items()):
-            table.add_row(job, describe(progress) if progress else "")
-        table.add_row("all", f"{self._over} of {self._total} runs{self._left()}")
-        return table
+
+def live_progress() -> rich.progress.Progress:
+    """Lines that are updated in place on a terminal; disabled where there is none."""
+    return rich.progress.Progress(
+        "{task.description}", console=err, transient=True, disable=not sys.stderr.isatty()
+    )
 
 
-@contextmanager
-def live_display() -> Iterator[Live | None]:
-    """A live display on a terminal; None where there is none."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Live("", console=err, refresh_per_second=8, transient=True) as live:
-        yield live
-
-
-def summary_lines(summary: Summary, stop_reason: str) -> Iterator[str]:
+def summary_lines(summary: "Summary", stop_reason: str) -> Iterator[str]:
     """A finished run in a few lines."""
     yield f"stopped: {stop_reason}"
     yield (

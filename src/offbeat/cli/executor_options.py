@@ -1,25 +1,24 @@
-"""Where clients are trained, and with how much memory: options of whatever simulates."""
+"""Options of every command that simulates: the executor and its memory."""
 
 import os
 import re
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from offbeat.core.errors import UsageError
-from offbeat.sim.executors.batched import Batched
-from offbeat.sim.executors.ray.cluster import OnRay
+
+if TYPE_CHECKING:
+    from offbeat.sim.executors.batched import Batched
+    from offbeat.sim.executors.ray.cluster import OnRay
 
 WorkersOption = Annotated[
     str, typer.Option("--workers", help="worker processes: 0 trains in this one; or auto")
 ]
 ExecutorOption = Annotated[
-    str,
-    typer.Option(
-        "--executor", metavar="local|batched|ray",
-        help="train on this machine, here many clients together, or on a Ray cluster",
-    ),
-]  # fmt: skip
+    Literal["local", "batched", "ray"],
+    typer.Option("--executor", help="train on this machine, here many clients together, or on a Ray cluster"),
+]
 RayAddress = Annotated[
     str | None,
     typer.Option(
@@ -37,12 +36,23 @@ ClientMemory = Annotated[
 _UNITS = {"": 1, "B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
 
 
-def trainers(
+def choose_executor(
     workers: str, executor: str, address: str | None, share: int = 1
-) -> tuple[int, Batched | OnRay | None]:
-    """How many worker processes, or which other executor; on Ray, no number of workers means all CPUs."""
-    if executor not in ("local", "batched", "ray"):
-        raise UsageError(f"--executor {executor} is unknown: give local, batched or ray")
+) -> "tuple[int, Batched | OnRay | None]":
+    """The number of worker processes, and the executor if it is another one.
+
+    Args:
+        workers: The value of `--workers`; on Ray, auto means all CPUs of the cluster.
+        executor: The value of `--executor`.
+        address: The value of `--ray-address`.
+        share: Number of runs that share the Ray cluster.
+
+    Raises:
+        UsageError: The options are unknown or do not go together.
+    """
+    from offbeat.sim.executors.batched import Batched
+    from offbeat.sim.executors.ray.cluster import OnRay
+
     if executor == "ray":
         count = 0 if workers == "auto" else count_of("--workers", workers, least=0)
         return 0, OnRay(address, count or None, share)
@@ -56,7 +66,7 @@ def trainers(
 
 
 def count_of(option: str, text: str, least: int = 1) -> int:
-    """A number of processes, at least so many; all processors for auto."""
+    """A number of processes, `least` or more; all processors for auto."""
     if text == "auto":
         return os.cpu_count() or 1
     if not text.isdecimal() or int(text) < least:

@@ -9,14 +9,11 @@ import typer
 
 from offbeat.cli.console import out
 from offbeat.cli.options import Log, LogLevel, file_option
-from offbeat.cli.transport import connect_to
+from offbeat.cli.tokens import read_token
+from offbeat.cli.transport import net_extra
 from offbeat.core.errors import UsageError
-from offbeat.data.site import site_data
-from offbeat.local.learner import check_device
-from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
-from offbeat.net.wire.limits import Limits
 
 
 def join(
@@ -50,48 +47,47 @@ def join(
     threads: Annotated[
         int, typer.Option("--threads", min=1, help="of PyTorch; more change the last bits")
     ] = 1,
-    patience: Annotated[
-        float, typer.Option("--patience", help="give up after so many seconds without a server; inf: never")
+    give_up_after: Annotated[
+        float, typer.Option("--give-up-after", help="seconds without a server before it gives up; inf: never")
     ] = GIVE_UP_AFTER,
     keep_labels: Annotated[
-        bool, typer.Option("--keep-labels", help="do not tell the server the number of samples of each class")
+        bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")
     ] = False,
-    pace: Annotated[
-        float | None,
-        typer.Option("--pace", help="seconds that a local step takes at least, to try things out"),
-    ] = None,
+    min_step_seconds: Annotated[
+        float,
+        typer.Option("--min-step-seconds", help="least duration of a local step, to try things out"),
+    ] = 0.0,
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
     """Take part in a run as a site, with data that stay here."""
-    from offbeat.net.client.join import join as join_run
+    with net_extra():
+        from offbeat.net.auth.credentials import SiteCredentials
+        from offbeat.net.client.join import join as join_run
+        from offbeat.net.grpc.client import connect
+        from offbeat.net.wire.limits import Limits
+    from offbeat.data.site import site_data
+    from offbeat.local.learner import check_device
 
     setup_logs(log, log_level)
-    if pace is not None and not (math.isfinite(pace) and pace >= 0):
-        raise UsageError(f"--pace {pace} is not allowed: give seconds, 0 or more")
-    if not patience > 0:  # nan too
-        raise UsageError(f"--patience {patience} is not allowed: give seconds above 0, or inf")
-    credentials = SiteCredentials(name, _secret(token_file), ca, cert, key, insecure_plaintext)
+    if not (math.isfinite(min_step_seconds) and min_step_seconds >= 0):
+        raise UsageError(f"--min-step-seconds {min_step_seconds} is not allowed: give seconds, 0 or more")
+    if not give_up_after > 0:  # nan too
+        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    credentials = SiteCredentials(
+        name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
+    )
     check_device(device)
     own = site_data(data)
     limits = Limits()
 
     async def run() -> str:
         return await join_run(
-            lambda: connect_to(address, credentials, limits), own,
+            lambda: connect(address, credentials, limits), own,
             state=state, device=device, threads=threads, tell_labels=not keep_labels,
-            patience=None if math.isinf(patience) else patience,
-            pace=pace or 0.0,
+            patience=None if math.isinf(give_up_after) else give_up_after,
+            pace=min_step_seconds,
         )  # fmt: skip
 
     reason = asyncio.run(run())
     out.print(f"the run has ended: {reason}", markup=False)
-
-
-def _secret(file: Path | None) -> str | None:
-    if file is None:
-        return None
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file} cannot be read: {error}") from None

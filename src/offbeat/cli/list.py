@@ -1,25 +1,27 @@
 """The commands that list what there is: algorithms, recipes."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.algorithms import ALGORITHMS, Factory
-from offbeat.algorithms.describe import Part, driver_needs, made_with_defaults, parts, short_paper
 from offbeat.cli.console import out
-from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean
-from offbeat.recipes.load import built_in, load_recipe
+
+if TYPE_CHECKING:
+    from offbeat.algorithms import Factory
+    from offbeat.algorithms.describe import Part
 
 NOTHING = "nothing: weighted sums of updates are enough"
 
 
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
     """List the algorithms and what they need, or one with its paper, its options and its parts."""
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.core.validation import did_you_mean
+
     if name is None:
         show_algorithms(out)
     elif name in ALGORITHMS:
@@ -30,6 +32,9 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
 
 def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
     """List the built-in recipes, or print one to start your own from."""
+    from offbeat.core.validation import did_you_mean
+    from offbeat.recipes.load import built_in, load_recipe
+
     known = built_in()
     if name is not None:
         if name not in known:
@@ -43,7 +48,11 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
 
 
 def show_algorithms(out: Console) -> None:
-    """Every algorithm on a line or two."""
+    """Print every algorithm on a line or two."""
+    from offbeat.algorithms import ALGORITHMS
+    from offbeat.algorithms.describe import driver_needs, made_with_defaults, short_paper
+    from offbeat.core.algorithm import Algorithm
+
     table = _table("algorithm", "what it does", "paper", "needs of its driver")
     for factory in ALGORITHMS.values():
         made = made_with_defaults(factory)
@@ -52,8 +61,12 @@ def show_algorithms(out: Console) -> None:
     out.print(table)
 
 
-def show_algorithm(out: Console, factory: Factory[...]) -> None:
-    """One algorithm: its paper, its options, its parts, its needs."""
+def show_algorithm(out: Console, factory: "Factory[...]") -> None:
+    """Print one algorithm: its paper, its options, its parts, what it requires."""
+    from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts
+    from offbeat.core.algorithm import Algorithm
+    from offbeat.core.features import describe
+
     made = made_with_defaults(factory)
     for text in (f"{factory.name}: {factory.summary}", factory.paper, "", factory.description, ""):
         out.print(text, markup=False, soft_wrap=True)
@@ -73,7 +86,7 @@ def show_algorithm(out: Console, factory: Factory[...]) -> None:
         out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
 
 
-def _show_parts(out: Console, listed: list[Part]) -> None:
+def _show_parts(out: Console, listed: "list[Part]") -> None:
     table = _table("part", "as its defaults make it", "what it is", "can be exchanged for")
     for part in listed:
         _row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)

@@ -3,18 +3,16 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from offbeat.cli.console import err, out
 from offbeat.cli.options import Baseline, Directories, Directory, Target
 from offbeat.core.errors import UsageError
-from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
-from offbeat.core.validation import did_you_mean
-from offbeat.recipes.build import recorded_algorithm
-from offbeat.runs.record import RunRecord, find_runs, read_run
-from offbeat.sim.replay import replay as replay_run
+
+if TYPE_CHECKING:
+    from offbeat.runs.record import RunRecord
 
 
 def report(
@@ -27,6 +25,7 @@ def report(
 ) -> None:
     """Write one self-contained interactive page about runs."""
     from offbeat.report import write_html, write_png
+    from offbeat.runs.record import find_runs
 
     records = [record for directory in directories for record in find_runs(directory)]
     known = records[0].recipe or {}
@@ -52,6 +51,10 @@ def journal(
     ] = None,
 ) -> None:
     """Print a run's journal as JSON lines: one object an event or command."""
+    from offbeat.core.journal import COMMAND_NAMES, EVENT_NAMES
+    from offbeat.core.validation import did_you_mean
+    from offbeat.runs.record import read_run
+
     wanted = {"event": "event", "events": "event", "command": "command", "commands": "command"}
     known = (*wanted, *EVENT_NAMES, *COMMAND_NAMES)
     if kind is not None and kind not in known:
@@ -64,6 +67,10 @@ def journal(
 
 def replay(directory: Directory) -> None:
     """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
+    from offbeat.recipes.build import recorded_algorithm
+    from offbeat.runs.record import read_run
+    from offbeat.sim.replay import replay as replay_run
+
     record = read_run(directory)
     result = replay_run(record, recorded_algorithm(record))
     if result.difference is not None:
@@ -72,7 +79,7 @@ def replay(directory: Directory) -> None:
     out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
 
 
-def _usual_baseline(recipe: dict[str, Any], records: list[RunRecord]) -> str | None:
+def _usual_baseline(recipe: dict[str, Any], records: "list[RunRecord]") -> str | None:
     base = recipe.get("baseline")
     return base if any(record.label == base for record in records) else None
 

@@ -4,43 +4,39 @@ import asyncio
 import json
 import os
 import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
 from offbeat.cli.console import out
-from offbeat.cli.options import Log, LogLevel, StateDirectory, file_option
-from offbeat.cli.state_dir import SERVER, held
-from offbeat.cli.transport import check_free, dashboard_of, listen_at
+from offbeat.cli.options import Log, LogLevel, RecipeName, Scales, Sets, StateDirectory, file_option
+from offbeat.cli.state_dir import SERVER, is_locked
+from offbeat.cli.transport import dashboard_of, net_extra
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Layout, Model
-from offbeat.core.validation import format_error, most_relevant
-from offbeat.data import load
-from offbeat.models.registry import build as build_module
-from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
 from offbeat.net.monitor.logs import setup_logs
-from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import Listener
-from offbeat.net.server.service import Service
-from offbeat.net.transport import OnChannel
-from offbeat.net.wire.limits import Limits
-from offbeat.recipes.build import make_algorithm
-from offbeat.recipes.load import document_of, load_recipe
-from offbeat.recipes.recipe import Recipe
 from offbeat.runs.schema import DATABASE
+
+if TYPE_CHECKING:
+    from offbeat.net.server.options import ServerOptions
+    from offbeat.net.server.serve import Listener
+    from offbeat.net.server.service import Service
+    from offbeat.net.transport import OnChannel
+    from offbeat.recipes.recipe import Recipe
 
 ADDRESS = "127.0.0.1:7117"
 
 
 def serve(
-    recipe: Annotated[str, typer.Argument(metavar="RECIPE", help="a recipe file, or a built-in one's name")],
+    recipe: RecipeName,
     state: StateDirectory,
-    listen: Annotated[str, typer.Option("--listen", metavar="HOST:PORT", help="where sites come")] = ADDRESS,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="HOST:PORT", help="where sites connect")
+    ] = ADDRESS,
     sites: Annotated[
-        int | None, typer.Option("--sites", min=1, help="begin when so many are there; the recipe's clients")
+        int | None, typer.Option("--sites", min=1, help="sites to wait for; without it: the recipe's clients")
     ] = None,
     lease: Annotated[
         float, typer.Option("--lease", help="seconds of silence after which a site is gone")
@@ -48,12 +44,8 @@ def serve(
     norm_bound: Annotated[
         float | None, typer.Option("--norm-bound", help="refuse updates whose norm is above")
     ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")
-    ] = None,
-    scales: Annotated[
-        list[str] | None, typer.Option("--scale", help="one of the recipe's own sets of changes")
-    ] = None,
+    sets: Sets = None,
+    scales: Scales = None,
     seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
     tls_cert: Annotated[Path | None, file_option("--tls-cert", "the server's certificate (PEM)")] = None,
     tls_key: Annotated[Path | None, file_option("--tls-key", "its key (PEM)")] = None,
@@ -61,7 +53,8 @@ def serve(
         Path | None, file_option("--client-ca", "who signs the sites' certificates (PEM)")
     ] = None,
     revoked: Annotated[
-        Path | None, file_option("--revoked", "serial numbers of sites' certificates that no longer count")
+        Path | None,
+        file_option("--revoked", "the sites' certificates that are revoked: a CRL, or serial numbers"),
     ] = None,
     tokens: Annotated[
         Path | None, file_option("--tokens", "sites' tokens, which `offbeat enrol` writes")
@@ -85,11 +78,20 @@ def serve(
 
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, to be served again. The recipe's seconds are real.
     """
-    from offbeat.net.server.serve import serve as serve_run
+    with net_extra():
+        from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
+        from offbeat.net.grpc import server as grpc_server
+        from offbeat.net.server.serve import serve as serve_run
+        from offbeat.net.wire.limits import Limits
+    from offbeat.core.model import Model
+    from offbeat.data import load
+    from offbeat.models import build
+    from offbeat.recipes.build import make_algorithm
+    from offbeat.recipes.load import document_of, load_recipe
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
-    options = _options(loaded, sites, lease, norm_bound)
+    options = _server_options(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -99,50 +101,43 @@ def serve(
         if file is not None:
             pem(file)
     Authenticator(credentials)
-    if (state / DATABASE).is_file() and held(state):
+    if (state / DATABASE).is_file() and is_locked(state):
         raise UsageError(
             f"--state {state}: another process is serving this run; end it with offbeat stop {state}, or "
             "choose another directory"
         )
     with suppress(OSError):  # of one that died: its process number may be somebody else's now
         (state / SERVER).unlink()
-    check_free("--listen", listen)
-    if dashboard is not None:
-        check_free("--dashboard", dashboard)
+    for option, address in (("--listen", listen), ("--dashboard", dashboard)):
+        _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm)
-    source = load(
-        loaded.data.dataset,
-        samples=loaded.data.samples,
-        test_samples=loaded.data.test_samples,
-        seed=loaded.seed,
-    )
-    layout = _layout(
-        loaded, source.test.sample_shape, source.test.classes, algorithm.objective.shared_vectors
-    )
-    limits = Limits(layout=layout)
+    data = loaded.data
+    source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=loaded.seed)
+    model = Model.of(build(loaded.model, source.test.sample_shape, source.test.classes))
+    limits = Limits(layout=model.sharing(algorithm.objective.shared_vectors).layout)
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
             services: list[Service] = []
 
-            async def open_door(on_link: OnChannel) -> Listener:
-                opened = await listen_at(listen, credentials, limits, on_link)
+            async def open_listener(on_channel: "OnChannel") -> "Listener":
+                listener = await grpc_server.listen(listen, credentials, limits, on_channel)
                 page = None
                 if dashboard is not None:
-                    watching = dashboard_of(
-                        dashboard, state, services[0] if services else None, opened,
+                    opened = dashboard_of(
+                        dashboard, state, services[0] if services else None, listener,
                         tls_cert, tls_key, dashboard_unencrypted,
                     )  # fmt: skip
-                    page = await stack.enter_async_context(watching)
-                _announce(state, listen, opened.port, page, sites or loaded.clients)
-                return opened
+                    page = await stack.enter_async_context(opened)
+                _announce(state, listen, listener.port, page, sites or loaded.clients)
+                return listener
 
-            def started(service: Service) -> None:
+            def started(service: "Service") -> None:
                 services.append(service)
-                _obey(service)
+                _install_signal_handlers(service)
 
             return await serve_run(
-                algorithm, loaded.model, loaded.training, state, open_door,
+                algorithm, loaded.model, loaded.training, state, open_listener,
                 options=options, seed=loaded.seed, test=source.test,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
@@ -153,13 +148,30 @@ def serve(
         (state / SERVER).unlink()
     if reason is None:
         out.print(
-            f"left; the same command goes on with it: offbeat serve {recipe} --state {state} …", markup=False
+            f"stopped; the same command resumes the run: offbeat serve {recipe} --state {state} …",
+            markup=False,
         )
     else:
         out.print(f"the run has ended: {reason}; see it with: offbeat report {state}", markup=False)
 
 
-def _options(recipe: Recipe, sites: int | None, lease: float, norm_bound: float | None) -> ServerOptions:
+def _check_free(option: str, address: str | None, check: Callable[[str], None]) -> None:
+    """Check, before anything is written, that the server can listen on the address of an option."""
+    if address is not None:
+        try:
+            check(address)
+        except UsageError as error:
+            raise UsageError(f"{option}: {error}") from None
+
+
+def _server_options(
+    recipe: "Recipe", sites: int | None, lease: float, norm_bound: float | None
+) -> "ServerOptions":
+    from pydantic import ValidationError
+
+    from offbeat.core.validation import format_error, most_relevant
+    from offbeat.net.server.options import ServerOptions
+
     try:
         return ServerOptions(
             clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
@@ -170,22 +182,18 @@ def _options(recipe: Recipe, sites: int | None, lease: float, norm_bound: float 
         raise UsageError(f"--{option.replace('_', '-')}: {format_error(error)}") from None
 
 
-def _layout(recipe: Recipe, shape: tuple[int, ...], classes: int, shared_vectors: int) -> Layout:
-    return Model.of(build_module(recipe.model, shape, classes)).sharing(shared_vectors).layout
-
-
 def _announce(state: Path, listen: str, port: int, page: str | None, sites: int) -> None:
-    """Say where the server is, to whoever reads and to `offbeat stop`."""
+    """Print the server's address, and write it to the file that `offbeat stop` reads."""
     host = listen.rpartition(":")[0]
-    told = {"pid": os.getpid(), "address": f"{host}:{port}", "dashboard": page}
-    (state / SERVER).write_text(json.dumps(told), encoding="utf-8")
+    document = {"pid": os.getpid(), "address": f"{host}:{port}", "dashboard": page}
+    (state / SERVER).write_text(json.dumps(document), encoding="utf-8")
     out.print(f"listening on {host}:{port}; the run begins when {sites} sites are there", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
 
 
-def _obey(service: Service) -> None:
-    """SIGINT and SIGTERM leave the run, SIGUSR1 ends it."""
+def _install_signal_handlers(service: "Service") -> None:
+    """SIGINT and SIGTERM stop the server, SIGUSR1 ends the run."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, service.leave)

@@ -1,4 +1,4 @@
-"""A server's state directory, as the commands of one machine know it: its files, and who holds it."""
+"""A server's state directory: the names of its files, and the process that has locked it."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from offbeat.runs.schema import DATABASE
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
 
 
-def running(directory: Path) -> int:
-    """The process that serves a directory."""
+def server_pid(directory: Path) -> int:
+    """The id of the process that serves a directory. Raises `UsageError` if none does."""
     if not directory.is_dir():
         raise UsageError(f"{directory} is not a directory: give the state directory of a running server")
-    if not (directory / DATABASE).is_file() or not held(directory):
+    if not (directory / DATABASE).is_file() or not is_locked(directory):
         raise UsageError(f"no server is running on {directory}")
     try:
         return int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
@@ -25,10 +25,10 @@ def running(directory: Path) -> int:
         ) from None
 
 
-def held(directory: Path) -> bool:
-    """Does a process write this run? Raises `UsageError` where that cannot be found out."""
+def is_locked(directory: Path) -> bool:
+    """Whether a process writes this run. Raises `UsageError` if the lock file cannot be opened."""
     try:
-        lock(directory).close()
+        lock(directory).release()
     except UsageError:
         return True
     except OSError as error:
@@ -37,7 +37,7 @@ def held(directory: Path) -> bool:
 
 
 def make_directory(directory: Path) -> None:
-    """Make a state directory where there is none."""
+    """Make a directory for a run, or for several, if it does not exist."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -1,26 +1,18 @@
-"""The commands about a deployed run: how it stands, and what a simulation of it says."""
+"""The command that shows a deployed run."""
 
 import os
-from datetime import datetime
 from pathlib import Path
-from typing import Annotated, get_args
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
-from offbeat.cli.console import RunWatcher, duration, live_display, out, size_text, summary_lines
+from offbeat.cli.console import duration, out, size_text
+from offbeat.cli.tokens import read_token
+from offbeat.cli.transport import net_extra
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean
-from offbeat.net.monitor.client import fetch_snapshot
-from offbeat.net.monitor.from_journal import snapshot_of
-from offbeat.net.monitor.snapshot import Snapshot
-from offbeat.recipes.build import run_recipe
-from offbeat.recipes.from_run import Like, fit_run, simulate_like, world_text
-from offbeat.runs.record import read_run
-from offbeat.world.fit import Fit, Speeds
-from offbeat.world.trace import trace_text
-from offbeat.world.world import World
+
+if TYPE_CHECKING:
+    from offbeat.net.monitor.snapshot import Snapshot
 
 TOKEN_VARIABLE = "OFFBEAT_TOKEN"
 
@@ -37,7 +29,10 @@ def status(
 ) -> None:
     """Show the sites of a run and how it stands, from its directory or its live page."""
     if target.startswith(("http://", "https://")):
-        snapshot = fetch_snapshot(target, token=_token(token_file), ca=ca, unencrypted=unencrypted)
+        token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
+        with net_extra():
+            from offbeat.net.monitor.client import fetch_snapshot
+        snapshot = fetch_snapshot(target, token=token, ca=ca, unencrypted=unencrypted)
         state = "running" if snapshot.stopped is None else f"ended: {snapshot.stopped}"
     else:
         if token_file is not None or ca is not None or unencrypted:
@@ -45,61 +40,19 @@ def status(
                 f"--token-file, --ca and --unencrypted are for a live page: {target} is not a URL, which "
                 "begins with http:// or https://"
             )
+        from offbeat.net.monitor.from_journal import snapshot_of
+        from offbeat.runs.record import read_run
+
         record = read_run(target)
         snapshot = snapshot_of(record)
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
     _show(snapshot, state)
 
 
-def simulate_like_command(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")],
-    algorithm: Annotated[
-        str | None,
-        typer.Option("--algorithm", "-a", help="a label of its recipe, or a name; without it: its own"),
-    ] = None,
-    sets: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change the recipe")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="the simulation's seed")] = None,
-    speeds: Annotated[
-        str, typer.Option("--speeds", help="jitter: a mean and a deviation per client; tasks: one by one")
-    ] = "jitter",
-    world_out: Annotated[
-        Path | None, typer.Option("--world-out", help="file for the fitted world; a trace if *.csv")
-    ] = None,
-    place: Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")] = None,
-    only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
-) -> None:
-    """Simulate a run's recipe, with another algorithm if you like, in a world fitted to its journal."""
-    how = _speeds(speeds)
-    if only_fit and (algorithm, sets, seed, place) != (None, None, None, None):
-        raise UsageError("--only-fit simulates nothing: leave out --algorithm, --set, --seed and --out")
-    record = read_run(directory)
-    changes = [*(sets or ()), *([f"seed={seed}"] if seed is not None else [])]
-    like: Like | None = None
-    if only_fit:
-        fit = fit_run(record, speeds=how)
-    else:
-        like = simulate_like(record, algorithm=algorithm, sets=changes, speeds=how)
-        fit = like.fit
-    _show_fit(fit)
-    if world_out is not None:
-        _write(world_out, fit.world if like is None else like.recipe.world)
-    if like is None:
-        return
-    recipe = like.recipe
-    where = place or Path("runs") / f"like-{directory.resolve().name}-{datetime.now():%Y%m%d-%H%M%S}"
-    with live_display() as live:
-        run = run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=where, watch=RunWatcher(live))
-    for line in summary_lines(run.summary, run.stop_reason):
-        out.print(line, markup=False)
-    out.print(f"written to {where}; see both with: offbeat report {directory} {where}", markup=False)
+def _show(s: "Snapshot", state: str) -> None:
+    from rich.markup import escape
+    from rich.table import Table
 
-
-# ---- what is shown ----
-
-
-def _show(s: Snapshot, state: str) -> None:
     out.print(f"{s.label}: {state}; {duration(s.now)} on its clock", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
@@ -122,50 +75,5 @@ def _show(s: Snapshot, state: str) -> None:
         out.print(f"rejected {count}: {_printable(reason)}", markup=False)
 
 
-def _show_fit(fit: Fit) -> None:
-    table = Table(
-        "client", "updates", "lost", "s/step", "± %", "latency", "transfer", box=None, padding=(0, 2, 0, 0)
-    )
-    for c in fit.clients:
-        table.add_row(
-            str(c.client), str(c.arrived), str(c.lost), f"{c.seconds_per_step:.4g}", f"{100 * c.jitter:.1f}",
-            f"{c.latency:.3g} s", f"{c.transfer:.3g} s",
-        )  # fmt: skip
-    out.print(table)
-    for note in fit.notes:
-        out.print(note, markup=False)
-
-
 def _printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-# ---- options ----
-
-
-def _token(file: Path | None) -> str | None:
-    if file is None:
-        return os.environ[TOKEN_VARIABLE].strip() if TOKEN_VARIABLE in os.environ else None
-    try:
-        return file.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--token-file {file} cannot be read: {error}") from None
-
-
-def _speeds(text: str) -> Speeds:
-    for known in get_args(Speeds):
-        if text == known:
-            chosen: Speeds = known
-            return chosen
-    raise UsageError(f"--speeds {text} is unknown{did_you_mean(text, get_args(Speeds))}")
-
-
-def _write(path: Path, world: World) -> None:
-    as_trace = path.suffix == ".csv"
-    try:
-        text = trace_text(world) if as_trace else world_text(world)
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"--world-out {path} cannot be written: {error}") from None
-    use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
-    out.print(f"world written to {path}; {use} to use it again", markup=False)

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.console import out
-from offbeat.cli.state_dir import SERVER, held, running
+from offbeat.cli.state_dir import SERVER, is_locked, server_pid
 from offbeat.core.errors import RunError, UsageError
 
 
@@ -23,29 +23,29 @@ def stop(
     ] = 60.0,
 ) -> None:
     """Stop a server of this machine: leave its run to go on another time, or end it."""
-    told = running(directory)
+    pid = server_pid(directory)
     try:
-        os.kill(told, signal.SIGUSR1 if end else signal.SIGTERM)
+        os.kill(pid, signal.SIGUSR1 if end else signal.SIGTERM)
     except ProcessLookupError:
         pass  # it has just ended by itself
     except PermissionError:
-        raise UsageError(f"the server (process {told}) is another user's: stop it as that user") from None
+        raise UsageError(f"the server (process {pid}) is another user's: stop it as that user") from None
     deadline = time.monotonic() + wait
-    while (does := _still(directory, told)) and time.monotonic() < deadline:
+    while (activity := _activity(directory, pid)) and time.monotonic() < deadline:
         time.sleep(0.1)
-    if does:
-        raise RunError(f"the server (process {told}) has not stopped in {wait:g} s; it still {does}")
+    if activity:
+        raise RunError(f"the server (process {pid}) has not stopped in {wait:g} s; it still {activity}")
     out.print("the run has ended" if end else "the server has left; the run can be served again")
 
 
-def _still(directory: Path, process: int) -> str:
-    """What the server still does; nothing once it has written all and its ports are free again."""
-    if held(directory):
+def _activity(directory: Path, pid: int) -> str:
+    """What the server still does; empty once it has written everything and its ports are free again."""
+    if is_locked(directory):
         return f"writes {directory}"
     if not (directory / SERVER).exists():
         return ""
     try:
-        os.kill(process, 0)
-    except OSError:  # it has ended without a last word
+        os.kill(pid, 0)
+    except OSError:  # it ended without removing its file
         return ""
-    return "takes leave of its sites"
+    return "closes the connections of its sites"

@@ -1,4 +1,4 @@
-"""The commands that let sites in, and people look: tokens."""
+"""The commands that make and revoke tokens, of sites and of the live page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,14 +18,12 @@ def enrol(
     ] = None,
     tokens: Annotated[Path | None, file_option("--tokens", "the tokens' file, instead of --state")] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="the site's last token stays good beside the new one")
+        bool, typer.Option("--keep", help="the site's last token stays valid beside the new one")
     ] = False,
-    revoke: Annotated[
-        bool, typer.Option("--revoke", help="make the site's tokens worthless instead")
-    ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="revoke the site's tokens instead")] = False,
 ) -> None:
-    """Make a token for a site and print it: it is kept nowhere, only its hash is."""
-    from offbeat.net.auth import tokens as files
+    """Make a token for a site and print it; only its hash is stored."""
+    from offbeat.net.auth import tokens as store
 
     if (state is None) == (tokens is None):
         raise UsageError("give --state DIR or --tokens FILE: one of them")
@@ -33,16 +31,24 @@ def enrol(
         raise UsageError("--revoke ends all of a site's tokens, and --keep leaves one: give one of them")
     path = tokens or Path(state or "") / TOKENS
     if revoke:
-        files.revoke(path, site)
+        store.revoke(path, site)
         out.print(f"{site} has no token any more", markup=False)
     else:
         make_directory(path.parent)
-        print(files.enrol(path, site, keep=keep))  # noqa: T201
+        print(store.enrol(path, site, keep=keep))  # noqa: T201
 
 
 def dashboard_token(state: StateDirectory) -> None:
-    """Make the token of a run's live page and print it; the one before is no longer good."""
-    from offbeat.net.auth.access import make_token
+    """Make the token of a run's live page and print it; the previous one is no longer valid."""
+    from offbeat.net.auth.tokens import DASHBOARD, make_token
 
     make_directory(state)
-    print(make_token(state / PAGE_TOKEN))  # noqa: T201
+    print(make_token(state / PAGE_TOKEN, DASHBOARD))  # noqa: T201
+
+
+def read_token(file: Path) -> str:
+    """The token of the file of `--token-file`. Raises `UsageError` if it cannot be read."""
+    try:
+        return file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--token-file {file} cannot be read: {error}") from None

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from offbeat.core.errors import UsageError
+from offbeat.core.extras import missing_extra
 from offbeat.data.dataset import Dataset, Source
 from offbeat.data.subsample import Subsample, fixed_permutation
 
@@ -20,10 +20,7 @@ def load_digits(pick: Subsample) -> Source:
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise UsageError(
-            "dataset 'digits' comes with scikit-learn, which is not installed; "
-            'run: pip install "offbeat[digits]"'
-        ) from error
+        raise missing_extra("scikit-learn", "digits", "dataset 'digits': ") from error
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = torch.from_numpy(pixels.astype(np.float32) / _BRIGHTEST).reshape(-1, 1, 8, 8)
     everything = Dataset(x, torch.from_numpy(labels.astype(np.int64)), 10)

@@ -4,12 +4,12 @@
 `serve` is for a `ServerApp` of one's own. Needs the extra `offbeat[flower]`.
 """
 
+from offbeat.core.extras import missing_extra
+
 try:
     import flwr as _flwr  # noqa: F401
 except ImportError as error:  # pragma: no cover
-    raise ImportError(
-        "offbeat.flower needs Flower, in the version it was tested with: pip install 'offbeat[flower]'"
-    ) from error
+    raise ImportError(str(missing_extra("flwr", "flower", "offbeat.flower: "))) from error
 
 from offbeat.flower.client import client_app
 from offbeat.flower.server import serve, server_app

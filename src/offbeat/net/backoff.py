@@ -37,7 +37,7 @@ class Backoff:
         if self._seconds is not None and away > self._seconds:
             raise RunError(
                 f"no server for {format_seconds(self._seconds)} ({reason}): the run may be over, or "
-                "the server elsewhere; --patience says for how many seconds to try"
+                "the server elsewhere; --give-up-after says for how many seconds to try"
             )
         wait = delay(self._attempt) * self._chance.uniform(0.5, 1.0)
         self._attempt += 1

@@ -1,20 +1,23 @@
 """One writer a run: an advisory lock on a file, which the system frees when the process ends."""
 
-import fcntl
 from pathlib import Path
-from typing import IO
+
+from filelock import BaseFileLock, FileLock, Timeout
 
 from offbeat.core.errors import UsageError
 
 
-def lock(directory: Path) -> IO[str]:
-    """Hold the run's lock until the returned file is closed."""
-    file = (directory / "lock").open("w")
+def lock(directory: Path) -> BaseFileLock:
+    """Lock the run of a directory until the returned lock is released, by whichever thread.
+
+    Raises:
+        UsageError: Another process holds the lock.
+    """
+    held = FileLock(directory / "lock", blocking=False, thread_local=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
+        held.acquire()
+    except Timeout:
         raise UsageError(
             f"{directory}: another process is writing this run; wait for it or stop it"
         ) from None
-    return file
+    return held

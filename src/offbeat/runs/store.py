@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
+from filelock import BaseFileLock
 from msgspec.structs import astuple
 
 from offbeat.core.errors import RunError, UsageError
@@ -36,7 +37,7 @@ class RunStore:
         self,
         directory: Path,
         database: sqlite3.Connection,
-        held: IO[str],
+        held: BaseFileLock,
         journal: int = 0,
         metrics: int = 0,
     ) -> None:
@@ -69,7 +70,7 @@ class RunStore:
             _make_database(directory, meta, clients)
             return cls(directory, _connect(directory / DATABASE), held)
         except BaseException as error:
-            held.close()
+            held.release()
             if isinstance(error, OSError | sqlite3.Error):
                 raise UsageError(f"cannot write a run to {directory}: {error}") from None
             raise
@@ -91,7 +92,7 @@ class RunStore:
         except sqlite3.Error as error:
             if database is not None:
                 database.close()
-            held.close()
+            held.release()
             raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
 
     @property
@@ -186,7 +187,7 @@ class RunStore:
     def close(self) -> None:
         """Let the directory go. What was not checkpointed is not kept."""
         self._database.close()
-        self._lock.close()
+        self._lock.release()
 
     def _commit(
         self,

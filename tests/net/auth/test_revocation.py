@@ -1,10 +1,8 @@
 """A site's certificate that no longer counts: refused at the door, and where it is inside already."""
 
 import asyncio
-import re
 import shutil
 import subprocess
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -22,7 +20,7 @@ from tests.net.authority import Authority
 from tests.net.support import LIMITS, Heard, server, site
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not here")
-DEPLOY = Path(__file__).parents[3] / "docs/deploy.md"
+CA = Path("ca.pem")  # which only a CRL needs
 
 
 def printed(certificate: Path) -> str:
@@ -138,9 +136,9 @@ def test_serial_numbers_are_those_that_the_authority_gave(tmp_path: Path) -> Non
 def test_the_file(tmp_path: Path) -> None:
     path = tmp_path / "revoked"
     path.write_text("\n# north\nserial=0A1b\n  serial=3A:7F:03 # south\n\n", encoding="utf-8")
-    assert read(path) == {0x0A1B, 0x3A7F03}
+    assert read(path, CA) == {0x0A1B, 0x3A7F03}
     path.write_text("", encoding="utf-8")
-    assert read(path) == frozenset()
+    assert read(path, CA) == frozenset()
     for wrong in (
         "0A1B",
         "serial=",
@@ -152,7 +150,7 @@ def test_the_file(tmp_path: Path) -> None:
     ):
         path.write_text(f"serial=1\n{wrong}\n", encoding="utf-8")
         with pytest.raises(UsageError, match=r"revoked = .*revoked: line 2 is .*; give serial=HEX"):
-            read(path)
+            read(path, CA)
 
 
 def test_a_file_that_is_not_there_stops_a_server_from_starting(tmp_path: Path) -> None:
@@ -161,7 +159,7 @@ def test_a_file_that_is_not_there_stops_a_server_from_starting(tmp_path: Path) -
     with pytest.raises(UsageError, match=r"revoked = .*none: the file cannot be read \(No such file"):
         asyncio.run(listen("127.0.0.1:0", credentials, LIMITS, Heard().on_link))
     (tmp_path / "none").write_bytes(b"\xff")
-    with pytest.raises(UsageError, match="it is no text"):
+    with pytest.raises(UsageError, match="neither a CRL nor text"):
         Authenticator(credentials)
 
 
@@ -170,23 +168,22 @@ def test_it_needs_certificates() -> None:
         ServerCredentials(Path("c"), Path("k"), tokens=Path("t"), revoked=Path("r"))
 
 
-def test_an_authoritys_crl_becomes_such_a_file_by_the_guides_command(tmp_path: Path) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    now, numbers = datetime.now(UTC), {5, 0xFF00, 2**159 - 3}
-    made = x509.CertificateRevocationListBuilder(
-        x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "ca")]), now, now + timedelta(days=1)
-    )
-    for number in numbers:
-        one = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(now).build()
-        made = made.add_revoked_certificate(one)
-    signed = made.sign(ec.generate_private_key(ec.SECP256R1()), hashes.SHA256())
-    (tmp_path / "crl.pem").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
-    [command] = re.findall(r"^```sh\n(openssl crl .*?)^```$", DEPLOY.read_text("utf-8"), re.M | re.S)
-    subprocess.run(["sh", "-c", command], cwd=tmp_path, check=True)
-    assert read(tmp_path / "revoked.txt") == numbers
-    (tmp_path / "crl.pem").unlink()
-    assert subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True).returncode != 0
-    assert read(tmp_path / "revoked.txt") == numbers
+def test_an_authoritys_crl_is_read_if_it_is_signed_by_the_client_ca(tmp_path: Path) -> None:
+    ours, numbers = Authority(tmp_path, "ours"), {5, 0xFF00, 2**159 - 3}
+    pem, der = tmp_path / "crl.pem", tmp_path / "crl.der"
+    pem.write_bytes(ours.crl(numbers, "PEM"))
+    der.write_bytes(ours.crl(numbers, "DER"))
+    assert read(pem, ours.file) == read(der, ours.file) == numbers
+    pem.write_bytes(ours.crl(set(), "PEM"))
+    assert read(pem, ours.file) == frozenset()
+    both = tmp_path / "both.pem"
+    both.write_bytes(Authority(tmp_path, "theirs").file.read_bytes() + ours.file.read_bytes())
+    assert read(der, both) == numbers
+    namesake = tmp_path / "namesake"
+    namesake.mkdir()
+    for other in (Authority(tmp_path, "theirs"), Authority(namesake, "ours")):
+        with pytest.raises(UsageError, match=r"no certificate of client-ca = .* has signed this CRL"):
+            read(der, other.file)
+    der.write_bytes(der.read_bytes()[:-40])
+    with pytest.raises(UsageError, match="neither a CRL nor text"):
+        read(der, ours.file)

@@ -1,7 +1,9 @@
 """Tokens: made once, kept as hashes, replaced and revoked while a server runs."""
 
+import hashlib
 import json
 import os
+import secrets
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -11,16 +13,16 @@ import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth import tokens
-from offbeat.net.auth.tokens import Tokens, enrol, revoke
+from offbeat.net.auth.tokens import DASHBOARD, Tokens, enrol, make_token, revoke
 
 
 def test_a_token_proves_its_site_and_no_other(tmp_path: Path):
     path = tmp_path / "tokens.json"
     a, b = enrol(path, "a"), enrol(path, "b")
     tokens = Tokens(path)
-    assert (tokens.site(a), tokens.site(b)) == ("a", "b")
+    assert (tokens.name(a), tokens.name(b)) == ("a", "b")
     for wrong in ("", "a", "a:", a[:-1], a + "x", "b" + a[1:], "c:" + a[2:], a.swapcase(), "a:\udcff"):
-        assert tokens.site(wrong) is None
+        assert tokens.name(wrong) is None
 
 
 def test_the_file_has_no_secret_and_is_its_owners_alone(tmp_path: Path):
@@ -31,33 +33,33 @@ def test_the_file_has_no_secret_and_is_its_owners_alone(tmp_path: Path):
     assert all(len(secret) == 43 for secret in secrets)  # 256 bits in base64
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len({one["salt"] for one in json.loads(text)["sites"]["a"]}) == 2
-    assert [entry.name for entry in tmp_path.iterdir()] == ["tokens.json"]
+    assert {entry.name for entry in tmp_path.iterdir()} == {"tokens.json", ".tokens.json.lock"}
 
 
 def test_a_new_token_replaces_the_old_ones_or_keeps_the_last(tmp_path: Path):
     path = tmp_path / "tokens.json"
     first = enrol(path, "a")
     tokens = Tokens(path)
-    assert tokens.site(first) == "a"
+    assert tokens.name(first) == "a"
     second = enrol(path, "a", keep=True)
-    assert [tokens.site(t) for t in (first, second)] == ["a", "a"]
+    assert [tokens.name(t) for t in (first, second)] == ["a", "a"]
     third = enrol(path, "a", keep=True)
-    assert [tokens.site(t) for t in (first, second, third)] == [None, "a", "a"]
+    assert [tokens.name(t) for t in (first, second, third)] == [None, "a", "a"]
     fourth = enrol(path, "a")
-    assert [tokens.site(t) for t in (second, third, fourth)] == [None, None, "a"]
+    assert [tokens.name(t) for t in (second, third, fourth)] == [None, None, "a"]
 
 
 def test_a_revoked_token_is_worthless_at_once(tmp_path: Path):
     path = tmp_path / "tokens.json"
     a, b = enrol(path, "a"), enrol(path, "b")
     tokens = Tokens(path)
-    assert tokens.site(a) == "a"
+    assert tokens.name(a) == "a"
     revoke(path, "a")
-    assert (tokens.site(a), tokens.site(b)) == (None, "b")
+    assert (tokens.name(a), tokens.name(b)) == (None, "b")
     with pytest.raises(UsageError, match="there are tokens of: b"):
         revoke(path, "a")
     path.unlink()
-    assert tokens.site(b) is None
+    assert tokens.name(b) is None
 
 
 def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
@@ -66,21 +68,21 @@ def test_a_damaged_file_stops_a_server_that_starts_but_not_one_that_runs(
     path = tmp_path / "tokens.json"
     a = enrol(path, "a")
     tokens = Tokens(path)
-    assert tokens.site(a) == "a"
+    assert tokens.name(a) == "a"
     for damage in ("{", "[]", '{"sites": {"a": 3}}', '{"sites": {"a": [{}]}}'):
         path.write_text(damage, encoding="utf-8")
         os.utime(path, ns=(1, hash(damage) % 10**9))
-        assert [tokens.site(a), tokens.site(a)] == ["a", "a"]
+        assert [tokens.name(a), tokens.name(a)] == ["a", "a"]
         with pytest.raises(RunError, match=r"tokens\.json: the file cannot be read"):
             Tokens(path)
         with pytest.raises(RunError):
             enrol(path, "b")
     said = [record.getMessage() for record in caplog.records]
     assert len(said) == 4  # one for each change, though it is asked for again
-    assert all(one.endswith("enrol every site again; the tokens read before go on to count") for one in said)
+    assert all(one.endswith("make every token again; the tokens read before stay valid") for one in said)
     path.unlink()
     b = enrol(path, "b")
-    assert [tokens.site(t) for t in (a, b)] == [None, "b"]
+    assert [tokens.name(t) for t in (a, b)] == [None, "b"]
 
 
 @pytest.mark.parametrize("name", ["", "-a", "a b", "a/b", "a:b", "é", "x" * 64, ".a", "a\n"])
@@ -97,7 +99,7 @@ def test_sites_that_are_enrolled_at_once_all_have_their_tokens(
     revoke_me = enrol(path, "gone")
     real = tokens.read
 
-    def slowly(file: Path) -> dict[str, tuple[tokens.Hashed, ...]]:
+    def slowly(file: Path) -> dict[str, tuple[tokens.HashedToken, ...]]:
         found = real(file)
         time.sleep(0.02)  # in which the others would read the same
         return found
@@ -107,5 +109,54 @@ def test_sites_that_are_enrolled_at_once_all_have_their_tokens(
         made = [pool.submit(enrol, path, name) for name in names]
         pool.submit(revoke, path, "gone").result()
         given = [one.result() for one in made]
-    assert [Tokens(path).site(token) for token in given] == names
-    assert Tokens(path).site(revoke_me) is None
+    assert [Tokens(path).name(token) for token in given] == names
+    assert Tokens(path).name(revoke_me) is None
+
+
+# ---- the token of a live page ----
+
+
+def test_a_page_token_is_replaced_by_the_next(tmp_path: Path):
+    path = tmp_path / "dashboard-token"
+    tokens = Tokens(path)
+    assert tokens.empty
+    first = make_token(path, DASHBOARD)
+    assert (tokens.empty, tokens.name(first)) == (False, DASHBOARD)
+    second = make_token(path, DASHBOARD)
+    assert [tokens.name(token) for token in (first, second)] == [None, DASHBOARD]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_page_token_of_an_earlier_version_is_still_valid(tmp_path: Path):
+    """Its file was one line: the SHA-256 of the token, without a salt."""
+    path, token = tmp_path / "dashboard-token", secrets.token_urlsafe(32)
+    path.write_text(hashlib.sha256(token.encode()).hexdigest() + "\n", encoding="utf-8")
+    tokens = Tokens(path)
+    assert tokens.name(token) == DASHBOARD
+    assert [tokens.name(wrong) for wrong in ("", token[1:], f"{DASHBOARD}:{token[1:]}")] == [None] * 3
+    make_token(path, DASHBOARD)
+    assert tokens.name(token) is None
+
+
+@pytest.mark.parametrize("text", ["", "abc", "g" * 64, "é", "A" * 64])
+def test_a_file_that_is_neither_is_refused(tmp_path: Path, text: str):
+    path = tmp_path / "token"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RunError, match="token: the file cannot be read"):
+        Tokens(path)
+
+
+def test_a_file_that_is_required_once_there_keeps_its_tokens_when_it_is_deleted(tmp_path: Path):
+    path = tmp_path / "dashboard-token"
+    tokens = Tokens(path, required_once_there=True)
+    assert tokens.empty
+    token = make_token(path, DASHBOARD)
+    assert tokens.name(token) == DASHBOARD
+    path.unlink()
+    assert (tokens.empty, tokens.name(token)) == (False, DASHBOARD)
+
+
+def test_a_token_that_cannot_be_written_is_one_line(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UsageError, match="the file cannot be written"):
+        make_token(tmp_path / "file" / "token", DASHBOARD)

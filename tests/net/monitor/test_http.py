@@ -12,11 +12,11 @@ import aiohttp
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.net.auth.access import PageToken, make_token, token_hash
+from offbeat.net.auth.tokens import DASHBOARD, Tokens, make_token
 from offbeat.net.monitor.from_journal import TIMELINE_ROWS
 from offbeat.net.monitor.http import PAGE, SECURITY_HEADERS, MonitorAddress, Watched, dashboard
 from offbeat.runs.record import RunRecord
-from tests.net.page_token import page_token
+from tests.net.page_token import page_token, write_page_token
 from tests.net.replayed_run import Played, recorded
 
 TOKEN = "a-token-of-the-test"
@@ -261,7 +261,8 @@ def test_a_token_is_changed_while_the_page_is_shown(played: Played, caplog: pyte
     async def go() -> None:
         async with (
             dashboard(
-                Watched(played.snapshot, played.directory), MonitorAddress(token=PageToken(file))
+                Watched(played.snapshot, played.directory),
+                MonitorAddress(token=Tokens(file, required_once_there=True)),
             ) as url,
             aiohttp.ClientSession() as session,
         ):
@@ -276,23 +277,23 @@ def test_a_token_is_changed_while_the_page_is_shown(played: Played, caplog: pyte
                 return found
 
             assert await let_in("", TOKEN) == [True, True]
-            first = make_token(file)
+            first = make_token(file, DASHBOARD)
             assert await let_in("", TOKEN, first) == [False, False, True]
-            second = make_token(file)
+            second = make_token(file, DASHBOARD)
             assert await let_in("", first, second) == [False, False, True]
             for damage in ("", "no hash"):
                 file.write_text(damage, encoding="utf-8")
                 assert await let_in("", first, second) == [False, False, True]
             file.unlink()
             assert await let_in("", first, second) == [False, False, True]
-            file.write_text(token_hash(TOKEN), encoding="utf-8")
+            write_page_token(file, TOKEN)
             assert await let_in("", second, TOKEN) == [False, False, True]
 
     asyncio.run(go())
     errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert ["is not the hash of a token" in e for e in errors] == [True, True, False]
-    assert "cannot read a token's hash" in errors[2]
-    assert all(e.endswith("; whoever could look before still can, and nobody else") for e in errors)
+    assert len(errors) == 3
+    assert all("dashboard-token: the file cannot be read" in e for e in errors)
+    assert all(e.endswith("; the tokens read before stay valid") for e in errors)
 
 
 # ---- where it may listen ----
@@ -306,7 +307,7 @@ def test_beyond_loopback_a_token_and_tls_are_needed(tmp_path: Path, host: str) -
     with pytest.raises(UsageError, match="needs a token"):
         MonitorAddress(host)
     with pytest.raises(UsageError, match="needs a token"):
-        MonitorAddress(host, token=PageToken(tmp_path / "none"))
+        MonitorAddress(host, token=Tokens(tmp_path / "none"))
     with pytest.raises(UsageError, match="needs a token"):
         MonitorAddress(host, unencrypted=True)
     with pytest.raises(UsageError, match=r"needs TLS.*--dashboard-unencrypted"):

@@ -27,11 +27,11 @@ PeerIdentity = Mapping[str, list[bytes]]
 class ServerCredentials:
     """What a server shows and asks for; the files are PEM.
 
-    `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `revoked` is a file of the
-    serial numbers of those that no longer count, `tokens` is the file that `offbeat enrol` writes.
-    `insecure_plaintext` allows no TLS beyond loopback: everybody on the way can read and change everything,
-    tokens included. `insecure_any_name` allows sites without a credential beyond loopback: anybody may take
-    part, under any name.
+    `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `revoked` is the file
+    that revokes some of them (a CRL, or a list of serial numbers), `tokens` is the file that `offbeat enrol`
+    writes. `insecure_plaintext` allows no TLS beyond loopback: everybody on the way can read and change
+    everything, tokens included. `insecure_any_name` allows sites without a credential beyond loopback:
+    anybody may take part, under any name.
     """
 
     certificate: Path | None = None
@@ -145,7 +145,9 @@ class Authenticator:
     def __init__(self, credentials: ServerCredentials) -> None:
         self._certificates = credentials.client_ca is not None
         self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
-        self._revoked = None if credentials.revoked is None else RevocationList(credentials.revoked)
+        self._revoked: RevocationList | None = None
+        if credentials.revoked is not None and credentials.client_ca is not None:
+            self._revoked = RevocationList(credentials.revoked, credentials.client_ca)
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
         """The site of a call with this metadata and certificate. Raises `ProtocolError`."""
@@ -187,20 +189,20 @@ class Authenticator:
             number = serial(identity.get(CERTIFICATE_KEY, [b""])[0])
         except ValueError:
             raise ProtocolError("the site's certificate has no serial number", "credential") from None
-        if self._revoked.has(number):
+        if number in self._revoked:
             raise ProtocolError(
                 "the site's certificate is revoked: ask the server's operator for another", "credential"
             )
         return number
 
     def _still(self, number: int, token: str) -> bool:
-        if self._revoked is not None and self._revoked.has(number):
+        if self._revoked is not None and number in self._revoked:
             return False
         return self._tokens is None or self._site(token) is not None
 
     def _site(self, token: str) -> str | None:
         assert self._tokens is not None
-        return self._tokens.site(token)
+        return self._tokens.name(token)
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:

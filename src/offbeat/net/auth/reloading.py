@@ -1,4 +1,4 @@
-"""Something made of files, made again when they change."""
+"""A value read from files, read again when they change."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -10,47 +10,50 @@ from offbeat.core.errors import OffbeatError
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-Seen = tuple[tuple[int, int, int] | None, ...]
-"""Of each file when it was written, its size and its number: another one has others."""
+FileStamps = tuple[tuple[int, int, int] | None, ...]
+"""The time of writing, size and inode of each file; None for a file that is not there."""
 
 
 class ReloadingFiles(Generic[T]):
-    """What `read` makes of `files`, as they are when it is asked for. Raises what `read` raises now.
+    """A value read from files, and read again when one of them changes.
 
-    What it raises later is reported in the log, once for each change, and what was made before stays;
-    `stays` says so to whoever reads the log.
+    Args:
+        files: The files.
+        read: Reads them. What it raises at first is raised. What it raises later is reported in the log,
+            once for each change, and the value read before stays.
+        on_error_message: The end of that line in the log: what stays in force.
     """
 
-    def __init__(self, files: Sequence[Path], read: Callable[[], T], stays: str) -> None:
-        self._files, self._read, self._stays = tuple(files), read, stays
+    def __init__(self, files: Sequence[Path], read: Callable[[], T], on_error_message: str) -> None:
+        self._files, self._read, self._on_error_message = tuple(files), read, on_error_message
         self._lock = Lock()  # gRPC asks in threads of its own
-        self._seen = self._look()
-        self._made = read()
+        self._stamps = self._read_stamps()
+        self._value = read()
 
     def now(self) -> T:
-        """What the files make now, or did before they could not be used."""
+        """The value of the files now, or of the last time they could be read."""
         self.changed()
-        return self._made
+        return self._value
 
     def changed(self) -> T | None:
-        """What the files make, if they have changed since they were last looked at, and can be used."""
+        """The new value, if the files have changed since the last call and can be read."""
         with self._lock:
-            seen = self._look()
-            if seen == self._seen:
+            stamps = self._read_stamps()
+            if stamps == self._stamps:
                 return None
-            self._seen = seen
+            self._stamps = stamps
             try:
-                self._made = self._read()
+                self._value = self._read()
             except OffbeatError as error:
-                _log.error("%s; %s", error, self._stays)
+                _log.error("%s; %s", error, self._on_error_message)
                 return None
-            return self._made
+            return self._value
 
-    def _look(self) -> Seen:
-        return tuple(_seen(file) for file in self._files)
+    def _read_stamps(self) -> FileStamps:
+        return tuple(_stamp(file) for file in self._files)
 
 
-def _seen(file: Path) -> tuple[int, int, int] | None:
+def _stamp(file: Path) -> tuple[int, int, int] | None:
     try:
         stat = file.stat()
     except OSError:

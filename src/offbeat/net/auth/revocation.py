@@ -1,54 +1,83 @@
-"""Certificates that no longer count, though their authority signed them and they have not expired.
+"""Certificates that are revoked, though their authority signed them and they have not expired.
 
-A file of serial numbers, a certificate on each line as `openssl x509 -noout -serial` prints it:
+The file is the authority's certificate revocation list (CRL, as PEM or DER), or a list of serial numbers, one
+a line as `openssl x509 -noout -serial` prints it:
 
     serial=3A7F03C2    # north, its laptop was stolen
 
 It is read again when it changes, so a certificate is revoked while the server runs. gRPC for Python cannot be
-given a CRL; an authority's CRL is turned into such a file by the command in the deployment guide.
+given a CRL, so the server looks up the certificate of each connection itself.
 """
 
 import re
-import ssl
 from pathlib import Path
+
+from cryptography import x509
 
 from offbeat.core.errors import UsageError
 from offbeat.net.auth.reloading import ReloadingFiles
 
 _LINE = re.compile(r"serial=([0-9a-f]{1,64})", re.ASCII | re.IGNORECASE)
-_SEQUENCE, _INTEGER, _VERSION = 0x30, 0x02, 0xA0  # tags of DER
+_PEM, _DER = b"-----BEGIN X509 CRL-----", b"\x30"  # how a CRL has or begins with
 
 
 class RevocationList:
-    """The certificates of a file, as it is now. Raises `UsageError` if it cannot be read when it is first.
+    """The serial numbers of revoked certificates of a file, as it is now.
 
-    One that cannot be read later is reported in the log, and what was read before goes on to count.
+    A file that cannot be read later is reported in the log, and the numbers read before stay in force.
+
+    Args:
+        path: The file.
+        authority: The certificates (PEM) of the authorities, one of which must have signed a CRL.
+
+    Raises:
+        UsageError: The file cannot be read when it is first.
     """
 
-    def __init__(self, path: Path) -> None:
-        stays = "the certificates revoked before stay so, and no others are"
-        self._serials = ReloadingFiles((path,), lambda: read(path), stays)
+    def __init__(self, path: Path, authority: Path) -> None:
+        message = "the certificates revoked before stay so, and no others are"
+        self._serials = ReloadingFiles((path,), lambda: read(path, authority), message)
 
-    def has(self, number: int) -> bool:
-        """Is the certificate with this serial number one of them?"""
+    def __contains__(self, number: int) -> bool:
+        """Whether the certificate with this serial number is revoked."""
         return number in self._serials.now()
 
 
-def read(path: Path) -> frozenset[int]:
-    """The serial numbers of a file. Raises `UsageError` if it is not such a file."""
+def read(path: Path, authority: Path) -> frozenset[int]:
+    """The serial numbers of a file. Raises `UsageError` if it is neither a CRL nor a list of them."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is no text"
+        data = path.read_bytes()
+        if _PEM in data or data.startswith(_DER):
+            crl = x509.load_pem_x509_crl(data) if _PEM in data else x509.load_der_x509_crl(data)
+            _check_signature(path, crl, authority)
+            return frozenset(revoked.serial_number for revoked in crl)
+        lines = data.decode().splitlines()
+    except UsageError:
+        raise
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "neither a CRL nor text"
         raise UsageError(
-            f"revoked = {path}: the file cannot be read ({why}); give a file of serial numbers, an empty one "
-            "as long as no certificate is revoked"
+            f"revoked = {path}: the file cannot be read ({reason}); give a CRL (PEM or DER) or a list of "
+            "serial numbers, an empty one as long as no certificate is revoked"
         ) from None
     return frozenset(
         _number(path, number, text)
         for number, line in enumerate(lines, 1)
         if (text := line.partition("#")[0].strip())
     )
+
+
+def serial(certificate: bytes) -> int:
+    """The serial number of a certificate (PEM). Raises `ValueError` if it cannot be read."""
+    return x509.load_pem_x509_certificate(certificate).serial_number
+
+
+def _check_signature(path: Path, crl: x509.CertificateRevocationList, authority: Path) -> None:
+    for certificate in x509.load_pem_x509_certificates(authority.read_bytes()):
+        key = certificate.public_key()
+        if certificate.subject == crl.issuer and crl.is_signature_valid(key):  # type: ignore[arg-type]
+            return
+    raise UsageError(f"revoked = {path}: no certificate of client-ca = {authority} has signed this CRL")
 
 
 def _number(path: Path, line: int, text: str) -> int:
@@ -59,27 +88,3 @@ def _number(path: Path, line: int, text: str) -> int:
             "-serial` prints it, or a comment after #"
         )
     return int(match[1], 16)
-
-
-def serial(certificate: bytes) -> int:
-    """The serial number of a certificate (PEM). Raises `ValueError` if it has none that can be read."""
-    der = ssl.PEM_cert_to_DER_cert(certificate.decode("ascii").strip())
-    signed, _ = _value(der, _SEQUENCE)  # of the certificate: what is signed, and the signature
-    fields, _ = _value(signed, _SEQUENCE)
-    if fields[:1] == bytes([_VERSION]):
-        _, fields = _value(fields, _VERSION)
-    number, _ = _value(fields, _INTEGER)
-    return int.from_bytes(number, "big")
-
-
-def _value(der: bytes, tag: int) -> tuple[bytes, bytes]:
-    """The value that `der` begins with, which must have this tag, and what is after it."""
-    if len(der) < 2 or der[0] != tag:
-        raise ValueError("the certificate is not one")
-    size, start = der[1], 2
-    if size & 0x80:
-        start += size & 0x7F
-        size = int.from_bytes(der[2:start], "big")
-    if len(der) < start + size:
-        raise ValueError("the certificate is not whole")
-    return der[start : start + size], der[start + size :]

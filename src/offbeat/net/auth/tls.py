@@ -1,6 +1,7 @@
 """A server's TLS files, read again when they change: a new certificate needs no restart.
 
-Whoever serves asks before each handshake. Connections that are open keep the certificate they began with.
+gRPC and the live page check the files before each handshake. Open connections keep the certificate that they
+began with.
 """
 
 import logging
@@ -15,11 +16,11 @@ from offbeat.net.auth.credentials import ServerCredentials, pem
 from offbeat.net.auth.reloading import ReloadingFiles
 
 _log = logging.getLogger(__name__)
-_STAYS = "the certificate read before goes on to serve"
+_ON_ERROR_MESSAGE = "the certificate read before goes on to serve"
 
 
 def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
-    """What gRPC shows to whoever connects, as the files are then; none: no TLS.
+    """gRPC credentials that follow the files; None means no TLS.
 
     Raises `UsageError` if they cannot be used now. Later ones that cannot be used are reported in the log.
     """
@@ -27,7 +28,7 @@ def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
     if certificate is None or key is None:
         return None
     files = [file for file in (certificate, key, client_ca) if file is not None]
-    shown = ReloadingFiles(files, lambda: _for_grpc(certificate, key, client_ca), _STAYS)
+    shown = ReloadingFiles(files, lambda: _for_grpc(certificate, key, client_ca), _ON_ERROR_MESSAGE)
 
     def changed() -> Any:  # None for what has not, whatever gRPC's types say
         new = shown.changed()
@@ -41,8 +42,8 @@ def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
 
 
 def page_tls(certificate: Path, key: Path) -> ssl.SSLContext:
-    """What the live page shows to whoever connects, as the files are then. Raises `UsageError` likewise."""
-    shown = ReloadingFiles((certificate, key), lambda: _context(certificate, key), _STAYS)
+    """The TLS context of the live page, which follows the files. Raises `UsageError` likewise."""
+    shown = ReloadingFiles((certificate, key), lambda: _context(certificate, key), _ON_ERROR_MESSAGE)
     first = shown.now()
 
     def before_handshake(connection: Any, _name: str | None, _first: ssl.SSLContext) -> None:

@@ -1,148 +1,173 @@
-"""Tokens that prove a site's name: made once, printed once, kept as salted hashes in a file.
+"""Tokens that prove a name, of a site or of the dashboard: printed once, stored as salted hashes in a file.
 
-A token is "SITE:SECRET" with a secret of 256 random bits. Such a secret cannot be guessed from its hash
+A token is "NAME:SECRET" with a secret of 256 random bits. Such a secret cannot be guessed from its hash
 however fast the hash is, so plain SHA-256 does: a slow hash is for passwords that people choose, and would
 let a stranger keep the server busy. The salt keeps equal files from being recognised. The file is read again
 when it changes, so a token is replaced or revoked while the server runs.
 """
 
-import fcntl
 import hashlib
 import hmac
 import json
 import os
+import re
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from filelock import FileLock
+
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.reloading import ReloadingFiles
 from offbeat.net.wire.fields import is_name
 from offbeat.runs.files import sync_directory
 
+DASHBOARD = "@dashboard"
+"""The name in the token of a live page; no site can have it."""
+LOCK_SECONDS = 10.0  # how long to wait for another process that changes the file
 _BYTES = 32
-_AT_ONCE = 2  # tokens of a site that may be valid at once
+_AT_ONCE = 2  # tokens of a name that may be valid at once
+_BARE_HASH = re.compile(r"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
 
 
 @dataclass(frozen=True, slots=True)
-class Hashed:
-    """A token as it is kept: hexadecimal salt and SHA-256 of salt and secret."""
+class HashedToken:
+    """A token as it is stored: hexadecimal salt, and SHA-256 of salt and secret. An empty salt is none."""
 
     salt: str
     sha256: str
 
+    def matches(self, secret: str) -> bool:
+        """Whether this is the hash of a secret."""
+        return hmac.compare_digest(self.sha256.encode(), _hash(self.salt, secret).encode())
+
 
 class Tokens:
-    """The tokens of a file, as it is now. Raises `RunError` if it is damaged when it is first read.
+    """The tokens of a file, as it is now.
 
-    One that is damaged later is reported in the log, and what was read before goes on to count.
+    A file that is damaged later is reported in the log, and the tokens read before stay valid.
+
+    Args:
+        path: The file; without one there are no tokens.
+        required_once_there: Whether a file that is deleted counts as damaged, and not as one without tokens.
+
+    Raises:
+        RunError: The file is damaged when it is first read.
     """
 
-    def __init__(self, path: Path) -> None:
-        self._sites = ReloadingFiles((path,), lambda: _kept(path), "the tokens read before go on to count")
+    def __init__(self, path: Path, *, required_once_there: bool = False) -> None:
+        self._path, self._required = path, False
+        self._keep = required_once_there
+        self._stored = ReloadingFiles((path,), self._read, "the tokens read before stay valid")
 
-    def site(self, token: str) -> str | None:
-        """The site whose token this is; none if it is nobody's."""
-        name, _, secret = token.partition(":")
-        matches = [_matches(hashed, secret) for hashed in self._sites.now().get(name, ())]
+    @property
+    def empty(self) -> bool:
+        """Whether there is no token."""
+        return not self._stored.now()
+
+    def name(self, token: str) -> str | None:
+        """The name that a token proves; None for a token that is not valid."""
+        name, colon, secret = token.partition(":")
+        if not colon:
+            name, secret = DASHBOARD, token
+        matches = [stored.matches(secret) for stored in self._stored.now().get(name, ())]
         return name if any(matches) else None
+
+    def _read(self) -> dict[str, tuple[HashedToken, ...]]:
+        self._required = self._required or (self._keep and self._path.exists())
+        return read(self._path) if self._required else _read_if_there(self._path)
 
 
 def enrol(path: Path, site: str, *, keep: bool = False) -> str:
-    """Make a token for a site, write its hash to the file and return it: it is nowhere else.
-
-    With `keep` the site's last token stays valid too, until the next one is made; else none of the old ones
-    does. Raises `UsageError` for a name that no site can have, `RunError` for a damaged file.
-    """
+    """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
     if not is_name(site):
         raise UsageError(
             f"site {site!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, and "
             "begins with a letter or digit"
         )
+    return make_token(path, site, keep=keep)
+
+
+def make_token(path: Path, name: str, *, keep: bool = False) -> str:
+    """Make a token, add its hash to the file and return it: it is stored nowhere.
+
+    Args:
+        path: The file of tokens; made if there is none, readable by its owner only.
+        name: A site's name, or `DASHBOARD`.
+        keep: The name's last token stays valid until the next one is made; else all its old ones end.
+
+    Raises:
+        RunError: The file is damaged.
+        UsageError: The file cannot be written.
+    """
     secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
-    with _alone(path):
-        sites = _kept(path)
-        old = sites.get(site, ())[-(_AT_ONCE - 1) :] if keep else ()
-        sites[site] = (*old, Hashed(salt, _hash(salt, secret)))
-        _write(path, sites)
-    return f"{site}:{secret}"
+    with _changing(path) as stored:
+        old = stored.get(name, ())[-(_AT_ONCE - 1) :] if keep else ()
+        stored[name] = (*old, HashedToken(salt, _hash(salt, secret)))
+    return f"{name}:{secret}"
 
 
 def revoke(path: Path, site: str) -> None:
-    """Make every token of a site worthless. Raises `UsageError` if it has none."""
-    with _alone(path):
-        sites = _kept(path)
-        if site not in sites:
-            others = ", ".join(sorted(sites)) or "nobody"
-            raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
-        del sites[site]
-        _write(path, sites)
+    """Delete every token of a site from the file. Raises `UsageError` if it has none."""
+    known = _read_if_there(path)
+    if site not in known:
+        others = ", ".join(sorted(known)) or "nobody"
+        raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
+    with _changing(path) as stored:
+        stored.pop(site, None)
 
 
-def read(path: Path) -> dict[str, tuple[Hashed, ...]]:
-    """The hashes of a file by site. Raises `RunError` if it is not such a file."""
+def read(path: Path) -> dict[str, tuple[HashedToken, ...]]:
+    """The stored tokens of a file by name. Raises `RunError` if it is not such a file."""
     try:
-        parsed = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if _BARE_HASH.fullmatch(text):
+            return {DASHBOARD: (HashedToken("", text.strip()),)}
         return {
-            str(site): tuple(Hashed(str(one["salt"]), str(one["sha256"])) for one in kept)
-            for site, kept in parsed["sites"].items()
+            str(name): tuple(HashedToken(str(one["salt"]), str(one["sha256"])) for one in stored)
+            for name, stored in json.loads(text)["sites"].items()
         }
     except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
         raise RunError(
             f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
-            "enrol every site again"
+            "make every token again"
         ) from None
 
 
-def _kept(path: Path) -> dict[str, tuple[Hashed, ...]]:
-    """What a file holds; nothing as long as there is none."""
+def _read_if_there(path: Path) -> dict[str, tuple[HashedToken, ...]]:
     return read(path) if path.exists() else {}
 
 
 @contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Whoever else changes the file waits: of two at once, the later would undo what the earlier did."""
+def _changing(path: Path) -> Iterator[dict[str, tuple[HashedToken, ...]]]:
+    """The stored tokens, to be changed within the context; one process at a time, and written at its end."""
     try:
-        directory = os.open(path.parent, os.O_RDONLY)
-    except FileNotFoundError:  # so there is nothing to change either
-        yield
-        return
+        with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS):
+            stored = _read_if_there(path)
+            yield stored
+            _write(path, stored)
     except OSError as error:
-        raise _cannot_write(path, error) from None
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(directory)
+        raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
 
 
-def _write(path: Path, sites: Mapping[str, tuple[Hashed, ...]]) -> None:
-    """Replace the file as a whole, readable by its owner only. Raises `UsageError` where that fails."""
+def _write(path: Path, stored: Mapping[str, tuple[HashedToken, ...]]) -> None:
+    """Replace the file as a whole, readable by its owner only."""
     text = json.dumps(
-        {"sites": {s: [asdict(one) for one in kept] for s, kept in sorted(sites.items())}}, indent=1
+        {"sites": {name: [asdict(one) for one in hashes] for name, hashes in sorted(stored.items())}},
+        indent=1,
     )
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        raise _cannot_write(path, error) from None
-
-
-def _cannot_write(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"tokens = {path}: the file cannot be written ({error})")
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+    sync_directory(path.parent)
 
 
 def _hash(salt: str, secret: str) -> str:
-    return hashlib.sha256(f"{salt}:{secret}".encode("utf-8", "replace")).hexdigest()
-
-
-def _matches(kept: Hashed, secret: str) -> bool:
-    return hmac.compare_digest(kept.sha256.encode(), _hash(kept.salt, secret).encode())
+    text = f"{salt}:{secret}" if salt else secret
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()

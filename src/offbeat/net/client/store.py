@@ -51,7 +51,7 @@ class SiteStore:
             try:
                 self._load(directory)
             except (OSError, SafetensorError, KeyError, ValueError) as error:
-                self._lock.close()
+                self._lock.release()
                 raise RunError(
                     f"the site's state in {directory} cannot be read ({error}): restore it from a copy, or "
                     f"delete {_STATE} and {_UPDATE} there: then the site begins anew"
@@ -98,7 +98,7 @@ class SiteStore:
     def close(self) -> None:
         """Let the directory go."""
         if self._directory is not None:
-            self._lock.close()
+            self._lock.release()
 
     def _load(self, directory: Path) -> None:
         if (directory / _STATE).is_file():

@@ -1,13 +1,12 @@
-"""Asking a running server's dashboard for its snapshot."""
+"""Client of a running server's dashboard."""
 
+import asyncio
 import json
 import ssl
-from http.client import HTTPException
 from pathlib import Path
-from urllib.error import HTTPError, URLError
 from urllib.parse import urlsplit
-from urllib.request import HTTPRedirectHandler, HTTPSHandler, ProxyHandler, Request, build_opener
 
+import aiohttp
 from pydantic import TypeAdapter, ValidationError
 
 from offbeat.core.errors import RunError, UsageError
@@ -20,19 +19,20 @@ LARGEST = 64 * 2**20  # bytes of an answer
 _SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """The token is for one address only."""
-
-    def redirect_request(self, *_: object) -> None:
-        """Never."""
-
-
 def fetch_snapshot(
     url: str, *, token: str | None = None, ca: Path | None = None, unencrypted: bool = False
 ) -> Snapshot:
-    """What the dashboard at an address shows; `ca` is a file of certificates to trust, not the system's.
+    """Fetch the snapshot of a run from its dashboard.
 
-    Raises `UsageError` for an address that cannot be asked, `RunError` where the answer is not one.
+    Args:
+        url: The dashboard's address.
+        token: The page's token; it is sent to this address only, and redirects are not followed.
+        ca: A file of certificates (PEM) to trust instead of the system's.
+        unencrypted: Whether the token may cross the network readable.
+
+    Raises:
+        UsageError: The address, the token or the file cannot be used.
+        RunError: There is no answer within 10 s, or not one of a dashboard.
     """
     try:
         parts = urlsplit(url)
@@ -49,24 +49,37 @@ def fetch_snapshot(
             "the token has characters that no token has; give the line that dashboard-token printed"
         )
     try:
-        context = ssl.create_default_context(cafile=str(ca) if ca else None)
+        tls = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca} cannot be read: {error}") from None
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    around = (ProxyHandler({}),) if is_loopback(parts.hostname) else ()  # no proxy has a way to this machine
-    opener = build_opener(_NoRedirect, HTTPSHandler(context=context), *around)
     try:
-        with opener.open(
-            Request(f"{url.rstrip('/')}/api/snapshot", headers=headers), timeout=TIMEOUT
-        ) as answer:
-            body = answer.read(LARGEST + 1)
-    except HTTPError as error:
-        with error:
-            hint = ": give its token with --token-file" if error.code == 401 else ""
-            raise RunError(f"{url} answers {error.code} {error.reason}{hint}") from None
-    except (URLError, OSError, HTTPException) as error:
-        raise RunError(f"{url} does not answer: {getattr(error, 'reason', error)}") from None
+        body = asyncio.run(_get(f"{url.rstrip('/')}/api/snapshot", token, tls, is_loopback(parts.hostname)))
+    except aiohttp.ClientResponseError as error:
+        hint = ": give its token with --token-file" if error.status == 401 else ""
+        raise RunError(f"{url} answers {error.status} {error.message}{hint}") from None
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        reason = str(error) or f"nothing came within {TIMEOUT:g} s"
+        raise RunError(f"{url} does not answer: {reason}") from None
     return _read(url, body)
+
+
+async def _get(url: str, token: str | None, tls: ssl.SSLContext, loopback: bool) -> bytes:
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+    async with (  # a proxy of the environment has no way to this machine
+        aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=not loopback) as session,
+        session.get(url, ssl=tls, allow_redirects=False) as answer,
+    ):
+        if answer.status != 200:
+            raise aiohttp.ClientResponseError(
+                answer.request_info, (), status=answer.status, message=answer.reason or ""
+            )
+        body = bytearray()
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            if len(body) > LARGEST:
+                break
+        return bytes(body)
 
 
 def _read(url: str, body: bytes) -> Snapshot:

@@ -5,11 +5,12 @@ that it shows is kept here. Every answer is made from a snapshot and the run's d
 """
 
 import asyncio
+import base64
 import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +20,7 @@ from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.net.address import is_loopback
-from offbeat.net.auth.access import PageToken, authorised, check_exposure
+from offbeat.net.auth.tokens import DASHBOARD, Tokens
 from offbeat.net.monitor.from_journal import finite, metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
 from offbeat.net.monitor.snapshot import Snapshot
@@ -62,25 +63,42 @@ class Watched:
 
 @dataclass(frozen=True, slots=True)
 class MonitorAddress:
-    """Where the page is, and for whom.
+    """The address of the live page, and who may read it.
 
-    `token` is what every request must carry, as its file has it then; none: anybody on this machine may look.
-    Beyond loopback a token is needed, and `tls` or `unencrypted`, which lets the token be read on its way.
+    Beyond loopback a token is needed, and `tls` or `unencrypted`.
+
+    Args:
+        host: The host to listen on.
+        port: The port; 0 takes a free one.
+        token: The file with the token that every request must carry, as it is then. Without one anybody on
+            this machine may read the page.
+        tls: The page's certificate.
+        unencrypted: Whether the token may cross the network readable.
+
+    Raises:
+        UsageError: The page would be open to a network.
     """
 
     host: str = "127.0.0.1"
     port: int = 0
-    token: PageToken | None = None
+    token: Tokens | None = None
     tls: ssl.SSLContext | None = None
     unencrypted: bool = False
 
     def __post_init__(self) -> None:
-        token = self.token_hash() is not None
-        check_exposure(self.host, token=token, tls=self.tls is not None, plain=self.unencrypted)
-
-    def token_hash(self) -> str | None:
-        """The hash of the token that a request must carry now, if it must."""
-        return None if self.token is None else self.token.hash()
+        if is_loopback(self.host):
+            return
+        if self.token is None or self.token.empty:
+            raise UsageError(
+                f"dashboard on {self.host} needs a token, because others can reach it: "
+                "make one, or listen on 127.0.0.1"
+            )
+        if self.tls is None and not self.unencrypted:
+            raise UsageError(
+                f"dashboard on {self.host} needs TLS, because the token would cross the network readable: "
+                "give a certificate and its key, listen on 127.0.0.1, or accept that with "
+                "--dashboard-unencrypted"
+            )
 
 
 @asynccontextmanager
@@ -147,9 +165,8 @@ def _guard(listen: MonitorAddress) -> Any:
 
 
 def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | None:
-    known = listen.token_hash()
-    if known is not None:
-        if not authorised(request.headers.get("Authorization"), known):
+    if listen.token is not None and not listen.token.empty:
+        if listen.token.name(token_of(request.headers.get("Authorization"))) != DASHBOARD:
             refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
             refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
             return refused
@@ -158,6 +175,17 @@ def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | Non
     if request.can_read_body:
         return _words(413, "nothing is read from a request here")
     return None
+
+
+def token_of(header: str | None) -> str:
+    """The token of an Authorization header, as bearer or as the password of any user; "" if it has none."""
+    kind, _, value = (header or "")[:LONGEST_LINE].partition(" ")
+    if kind.lower() == "bearer":
+        return value.strip()
+    if kind.lower() == "basic":
+        with suppress(ValueError):
+            return base64.b64decode(value, validate=True).decode().partition(":")[2]
+    return ""
 
 
 def _hostname(host: str) -> str:

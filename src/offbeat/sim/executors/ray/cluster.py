@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import missing_extra
 
 REACH_SECONDS = 10.0
 
@@ -46,7 +47,7 @@ def import_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        raise UsageError(f"executor ray needs Ray: pip install 'offbeat[ray]' ({error})") from None
+        raise missing_extra(error.name, "ray", "executor ray: ") from None
 
 
 def connect(ray: Any, address: str | None) -> bool:

@@ -1,0 +1,91 @@
+"""The command that simulates a deployed run in a world fitted to its journal."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from offbeat.cli.console import RunWatcher, live_progress, out, summary_lines
+from offbeat.cli.options import Directory, OutOption, Sets
+from offbeat.cli.simulate import new_directory
+from offbeat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offbeat.world.fit import Fit
+    from offbeat.world.world import World
+
+
+def simulate_like(
+    directory: Directory,
+    algorithm: Annotated[
+        str | None,
+        typer.Option("--algorithm", "-a", help="a label of its recipe, or a name; without it: its own"),
+    ] = None,
+    sets: Sets = None,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="the simulation's seed")] = None,
+    speeds: Annotated[
+        Literal["jitter", "tasks"],
+        typer.Option("--speeds", help="jitter: a mean and a deviation per client; tasks: one by one"),
+    ] = "jitter",
+    world_out: Annotated[
+        Path | None, typer.Option("--world-out", help="file for the fitted world; a trace if *.csv")
+    ] = None,
+    output: OutOption = None,
+    only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
+) -> None:
+    """Simulate a run's recipe, with another algorithm if you like, in a world fitted to its journal."""
+    from offbeat.recipes import from_run
+    from offbeat.recipes.build import run_recipe
+    from offbeat.runs.record import read_run
+
+    if only_fit and (algorithm, sets, seed, output) != (None, None, None, None):
+        raise UsageError("--only-fit simulates nothing: leave out --algorithm, --set, --seed and --out")
+    record = read_run(directory)
+    if only_fit:
+        fit = from_run.fit_run(record, speeds=speeds)
+        _show_fit(fit)
+        _write_world(world_out, fit.world)
+        return
+    changes = [*(sets or ()), *([f"seed={seed}"] if seed is not None else [])]
+    like = from_run.simulate_like(record, algorithm=algorithm, sets=changes, speeds=speeds)
+    _show_fit(like.fit)
+    recipe = like.recipe
+    _write_world(world_out, recipe.world)
+    output = output or new_directory(f"like-{directory.resolve().name}")
+    with live_progress() as progress:
+        run = run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=output, watch=RunWatcher(progress))
+    for line in summary_lines(run.summary, run.stop_reason):
+        out.print(line, markup=False)
+    out.print(f"written to {output}; see both with: offbeat report {directory} {output}", markup=False)
+
+
+def _show_fit(fit: "Fit") -> None:
+    from rich.table import Table
+
+    table = Table(
+        "client", "updates", "lost", "s/step", "± %", "latency", "transfer", box=None, padding=(0, 2, 0, 0)
+    )
+    for c in fit.clients:
+        table.add_row(
+            str(c.client), str(c.arrived), str(c.lost), f"{c.seconds_per_step:.4g}", f"{100 * c.jitter:.1f}",
+            f"{c.latency:.3g} s", f"{c.transfer:.3g} s",
+        )  # fmt: skip
+    out.print(table)
+    for note in fit.notes:
+        out.print(note, markup=False)
+
+
+def _write_world(path: Path | None, world: "World") -> None:
+    from offbeat.recipes.from_run import world_text
+    from offbeat.world.trace import trace_text
+
+    if path is None:
+        return
+    as_trace = path.suffix == ".csv"
+    try:
+        text = trace_text(world) if as_trace else world_text(world)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--world-out {path} cannot be written: {error}") from None
+    use = "name it as a recipe's world.trace" if as_trace else "put it into a recipe"
+    out.print(f"world written to {path}; {use} to use it again", markup=False)

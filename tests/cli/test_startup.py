@@ -1,0 +1,41 @@
+"""What the command line does not import before it is needed."""
+
+import subprocess
+import sys
+
+import pytest
+
+HEAVY = {"torch", "numpy", "plotly", "matplotlib", "jinja2", "aiohttp", "grpc", "ray", "sklearn"}
+
+
+def loaded(*arguments: str) -> tuple[int, set[str]]:
+    """The exit code of a call in a process of its own, and which of the heavy packages it has imported."""
+    code = (
+        "import sys\nfrom offbeat.cli import main\nsys.argv[0] = 'offbeat'\ntry:\n    main()\n"
+        f"finally:\n    print('loaded:', *({HEAVY!r} & sys.modules.keys()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+    )
+    return done.returncode, set(done.stdout.rpartition("loaded:")[2].split())
+
+
+def test_help_loads_no_command() -> None:
+    assert loaded("--help") == (0, set())
+
+
+@pytest.mark.parametrize("command", ["run", "serve", "join", "status", "algorithms"])
+def test_the_help_of_a_command_loads_nothing_that_it_needs_to_run(command: str) -> None:
+    assert loaded(command, "--help") == (0, set())
+
+
+@pytest.mark.parametrize("arguments", [["--hlep"], ["runn"], ["run", "digits", "--sed", "3"], ["serve"]])
+def test_a_mistyped_option_is_refused_before_anything_is_loaded(arguments: list[str]) -> None:
+    assert loaded(*arguments) == (2, set())
+
+
+def test_the_list_of_algorithms_needs_no_report_and_no_network() -> None:
+    code, found = loaded("algorithms")
+    assert code == 0
+    assert found <= {"torch", "numpy", "jinja2"}  # PyTorch may import jinja2 itself
+    assert "torch" in found
