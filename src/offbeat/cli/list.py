@@ -65,7 +65,6 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     """Print one algorithm: its paper, its options, its parts, what it requires."""
     from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts
     from offbeat.core.algorithm import Algorithm
-    from offbeat.core.features import describe
 
     made = made_with_defaults(factory)
     for text in (f"{factory.name}: {factory.summary}", factory.paper, "", factory.description, ""):
