@@ -15,6 +15,7 @@ touched: all but tensors follows from events.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
@@ -96,7 +97,9 @@ class Engine:
             record(command_row(self.rows, now, command, version))
             self.rows += 1
             if tensors is not None:
-                _update(tensors, command)
+                move = _MOVES.get(type(command))
+                if move is not None:
+                    move(tensors, command)
         return commands
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
@@ -135,15 +138,11 @@ class Engine:
         return (self.server.dispatched + self.server.sent) * self._model_bytes
 
 
-def _update(tensors: GlobalModel, command: Command) -> None:
-    """Do with the tensors what a command says."""
-    if type(command) is Train:
-        tensors.dispatch(command.task)
-    elif type(command) is Aggregate:
-        tensors.aggregate(command)
-    elif type(command) is Send:
-        tensors.send(command.task)
-    elif type(command) is Drop:
-        tensors.drop(command.task)
-    elif type(command) is Discard:
-        tensors.lose(command.task)
+_MOVES: dict[type, Callable[[GlobalModel, Any], object]] = {
+    Train: lambda tensors, command: tensors.dispatch(command.task),
+    Send: lambda tensors, command: tensors.send(command.task),
+    Aggregate: GlobalModel.aggregate,
+    Drop: lambda tensors, command: tensors.drop(command.task),
+    Discard: lambda tensors, command: tensors.lose(command.task),
+}
+"""What a command does to the tensors, by its kind."""

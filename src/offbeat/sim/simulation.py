@@ -154,20 +154,20 @@ class Simulation:
         Kinds are compared by `is`: a struct's class takes three times as long to say that something is none.
         """
         self.now = time
-        result: LocalResult | None = None
         if type(event) is Arrived:
             event, result = self._arrived(event)
-        elif type(event) is Ready:
-            event = self._ready(event)
-        commands = self.engine.apply(time, event, result)
-        if type(event) is Arrived:
+            commands = self.engine.apply(time, event, result)
             del self.tasks[event.task]
-        elif type(event) is Lost:
-            self._lost(event.task)
-        elif type(event) is Left:
-            if (task := self.server.current_task) is not None:
-                self._lost(task.id)
-            self._queue_presence(event.client)
+        else:
+            if type(event) is Ready:
+                event = self._ready(event)
+            commands = self.engine.apply(time, event)
+            if type(event) is Lost:
+                self._lost(event.task)
+            elif type(event) is Left:
+                if (task := self.server.current_task) is not None:
+                    self._lost(task.id)
+                self._queue_presence(event.client)
         for command in commands:
             execute = _EXECUTE.get(type(command))
             if execute is not None:
