@@ -12,7 +12,7 @@ from offbeat.core.validation import STRICT
 class Until:
     """The limits of a run: it stops at whichever is reached first.
 
-    Args:
+    Attributes:
         seconds: Seconds of the run's clock, above 0: virtual in a simulation, counted from the run's
             beginning on a network. None means no limit, here and below.
         versions: Versions of the global model, at least 1.
@@ -57,7 +57,7 @@ class Every:
     With neither argument it is not evaluated at all; otherwise also at the start and at the end. Evaluating
     draws nothing from the run's random streams and changes nothing in it.
 
-    Args:
+    Attributes:
         seconds: Seconds of the run's clock between two evaluations, above 0.
         versions: Versions between two evaluations, at least 1.
     """

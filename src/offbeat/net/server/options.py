@@ -14,7 +14,7 @@ from offbeat.core.validation import STRICT
 class ServerOptions:
     """Options of a run on a network.
 
-    Args:
+    Attributes:
         clients: Sites with which the run begins, at least 1, however long that takes.
         lease: Seconds of silence after which a site is gone.
         norm_bound: An update whose parameters' norm is above it is refused; None means no bound.
