@@ -1,15 +1,14 @@
 """Who may import whom, read from the source: dependencies point one way, and the core does no IO.
 
-cli → recipes, report, sim, net → runs → algorithms, local, world, codec, data, models → core
+cli → testing, recipes, report, sim, net → runs → algorithms, local, world, codec, data, models → core
 """
 
 import ast
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import offbeat
 from offbeat import parts
@@ -36,38 +35,26 @@ MAY_USE: dict[str, set[str]] = {
     "flower": {"core", "models", "local", "data", "net"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
-        "core",
-        "models",
-        "data",
-        "codec",
-        "local",
-        "world",
-        "algorithms",
-        "runs",
-        "sim",
-        "report",
-        "version",
+        "core", "models", "data", "codec", "local", "world", "algorithms", "runs", "sim", "report", "version",
     },
-}
-TOP = {
-    "__init__",
-    "__main__",
-    "cli",
-}  # the public face and the command line: may use everything
+    "testing": {"core", "world", "sim", "net"},
+}  # fmt: skip
+TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 
 IO = {"time", "datetime", "threading", "asyncio", "socket", "random", "multiprocessing", "os", "sqlite3",
       "subprocess", "signal", "queue", "concurrent", "select", "uuid", "pathlib", "io"}  # fmt: skip
-GLOBAL_CHANCE = {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "rand_like", "randn_like",
-                 "random_sample", "shuffle", "permutation", "choice", "normal", "uniform", "bernoulli",
-                 "multinomial", "default_rng"}  # fmt: skip
+GLOBAL_RNG = {"manual_seed", "seed", "rand", "randn", "randint", "randperm", "rand_like", "randn_like",
+              "random_sample", "shuffle", "permutation", "choice", "normal", "uniform", "bernoulli",
+              "multinomial", "default_rng"}  # fmt: skip
+RANDOM_MODULES = ("numpy.random", "torch.random", "torch.multiprocessing", "torch.distributed")
+BUILTIN_IO = {"open", "input", "print", "__import__", "exec", "eval"}
 
 
-def files(part: str = "") -> list[Path]:
-    return sorted((ROOT / part).rglob("*.py"))
-
-
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"), str(path))
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """Every module of the package, parsed once."""
+    paths = sorted(ROOT.rglob("*.py"))
+    return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
@@ -81,75 +68,86 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def part_of(path: Path) -> str:
-    relative = path.relative_to(ROOT)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+    return path.parts[0] if len(path.parts) > 1 else path.stem
 
 
 def ours(tree: ast.AST) -> set[str]:
     """The parts of the package that a file imports; the bare package is "__init__"."""
-    names = [name.split(".") for name in imported(tree)]
     found = set()
-    for name in names:
+    for name in (name.split(".") for name in imported(tree)):
         if name[0] == "offbeat":
             known = len(name) > 1 and (name[1] in MAY_USE or name[1] in TOP)
             found.add(name[1] if known else "__init__")
     return found
 
 
-def test_the_table_itself_points_one_way():
+def side_effects(tree: ast.AST) -> Iterator[str]:
+    """What a file does that has a clock, a thread, a file or a random generator of its own in it."""
+    for name in imported(tree):
+        owner, _, last = name.rpartition(".")
+        if name.split(".")[0] in IO or name.startswith(RANDOM_MODULES):
+            yield f"imports {name}"
+        if owner in ("torch", "numpy") and last in GLOBAL_RNG:
+            yield f"imports {name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and node.id in BUILTIN_IO:
+            yield f"line {node.lineno}: {node.id}"
+        if not isinstance(node, ast.Attribute):
+            continue
+        owner = ast.unparse(node.value)
+        global_numpy = owner in ("np.random", "numpy.random") and node.attr not in {"Generator", "Philox"}
+        global_torch = owner in ("torch", "torch.random", "torch.cuda") and node.attr in GLOBAL_RNG
+        if global_numpy or global_torch:
+            yield f"line {node.lineno}: {owner}.{node.attr}"
+
+
+def test_the_table_points_one_way_and_has_every_part_of_the_package():
     above: set[str] = set()
     for part, uses in MAY_USE.items():
         assert uses <= above, part
         above.add(part)
+    assert set(MAY_USE) <= {part_of(path) for path in sources()} <= set(MAY_USE) | TOP
 
 
-def test_every_part_of_the_package_is_in_the_table():
-    there = {part_of(path) for path in files()}
-    assert there <= set(MAY_USE) | TOP
+def test_dependencies_point_one_way():
+    wrong = {
+        str(path): beyond
+        for path, tree in sources().items()
+        if (part := part_of(path)) not in TOP and (beyond := ours(tree) - {part} - MAY_USE[part])
+    }
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_dependencies_point_one_way(path):
-    part = part_of(path)
-    if part in TOP:
-        return
-    assert ours(parsed(path)) - {part} <= MAY_USE[part]
+def test_the_core_and_the_algorithms_have_no_clock_no_thread_no_file_and_no_global_rng():
+    pure = {path: tree for path, tree in sources().items() if part_of(path) in ("core", "algorithms")}
+    assert len(pure) > 40
+    wrong = {str(path): found for path, tree in pure.items() if (found := list(side_effects(tree)))}
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", files("core") + files("algorithms"), ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_core_and_the_algorithms_have_no_clock_no_thread_no_file_and_no_chance_of_their_own(path):
-    tree = parsed(path)
-    assert not {name.split(".")[0] for name in imported(tree)} & IO
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name):
-            assert node.id not in {"open", "input", "print", "__import__", "exec", "eval"}, node.lineno
-        if not isinstance(node, ast.Attribute):
-            continue
-        owner = ast.unparse(node.value)
-        if owner in ("np.random", "numpy.random"):
-            assert node.attr in {"Generator", "Philox"}, f"{owner}.{node.attr} in line {node.lineno}"
-        if owner in ("torch", "torch.random", "torch.cuda"):
-            assert node.attr not in GLOBAL_CHANCE, f"{owner}.{node.attr} in line {node.lineno}"
-    for name in imported(tree):
-        assert not name.startswith(
-            ("numpy.random", "torch.random", "torch.multiprocessing", "torch.distributed")
-        )
-        assert name not in {f"{owner}.{chance}" for owner in ("torch", "numpy") for chance in GLOBAL_CHANCE}
+def test_only_the_adapter_imports_flower():
+    wrong = [
+        str(path)
+        for path, tree in sources().items()
+        if part_of(path) != "flower" and any(name.split(".")[0] == "flwr" for name in imported(tree))
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_only_the_adapter_knows_flower(path):
-    if part_of(path) != "flower":
-        assert not {name for name in imported(parsed(path)) if name.split(".")[0] == "flwr"}
-
-
-def test_the_check_would_notice():
+def test_the_checks_would_notice():
     tree = ast.parse("def f():\n    import time\n    from offbeat.sim.result import Run\n    import offbeat")
     assert set(imported(tree)) == {"time", "offbeat.sim.result.Run", "offbeat"}
     assert ours(tree) == {"sim", "__init__"}
     assert ours(ast.parse("from offbeat import simulate")) == {"__init__"}
     assert ours(ast.parse("from offbeat.version import __version__")) == {"version"}
     assert ours(ast.parse("from offbeat import core")) == {"core"}
+    for line in (
+        "import time", "from os import path", "import numpy.random", "from torch import randn",
+        "from numpy import random_sample", "print()", "open('f')", "np.random.rand()", "torch.randn(3)",
+        "torch.cuda.manual_seed(1)",
+    ):  # fmt: skip
+        assert list(side_effects(ast.parse(line))), line
+    assert not list(side_effects(ast.parse("np.random.Generator(np.random.Philox(1))\ntorch.zeros(3)")))
 
 
 def test_everything_public_is_there_and_sorted():
@@ -186,7 +184,5 @@ def test_importing_the_package_loads_no_pytorch():
     assert done.stdout.strip() == "set()"
 
 
-@pytest.mark.parametrize("path", files(), ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_module_says_what_it_is(path):
-    if path.read_text(encoding="utf-8").strip():
-        assert ast.get_docstring(parsed(path))
+def test_every_module_says_what_it_is():
+    assert not [str(path) for path, tree in sources().items() if tree.body and not ast.get_docstring(tree)]

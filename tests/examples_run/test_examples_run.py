@@ -11,6 +11,7 @@ import pytest
 
 import offbeat as ob
 from offbeat.core.events import Arrived, Begin, Joined, Timer
+from offbeat.testing import check_algorithm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -97,15 +98,11 @@ def test_with_a_far_deadline_it_is_fedavg() -> None:
 
 @pytest.mark.parametrize("clients", [None, 1, 3])
 @pytest.mark.parametrize("seconds", [0.5, 5.0, 50.0])
-def test_every_task_ends_once_and_the_run_never_dries_up(seconds: float, clients: int | None) -> None:
+def test_it_keeps_the_rules_in_random_worlds(seconds: float, clients: int | None) -> None:
     algorithm = fedavg_deadline(seconds, steps=5, clients_per_round=clients)
-    for seed in range(5):
-        run = ob.simulate(algorithm, WORLD, seed=seed, until=ob.Until(seconds=2000))
-        s = run.summary
-        assert s.dispatched == s.aggregated + s.dropped + s.lost + s.held + s.running
-        assert run.stop_reason == "reached 2000 seconds"
-        assert s.versions > 10
-        assert all(entry["clients"] for entry in run.entries("aggregate"))
+    check_algorithm(algorithm, clients=(3, 6))
+    run = ob.simulate(algorithm, WORLD, until=ob.Until(seconds=2000))
+    assert run.summary.versions > 10
 
 
 # --8<-- [end:properties]
@@ -123,7 +120,7 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
         assert found[2] is None or f"# --8<-- [start:{found[2]}]\n" in text
 
 
-PAGES = ("index", "python", "compose", "wireless", "codecs")
+PAGES = ("index", "python", "compose", "testing", "wireless", "codecs")
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -10,9 +10,9 @@ import pytest
 from offbeat.core.errors import RunError
 from offbeat.net.backoff import GIVE_UP_AFTER, LONGEST_DELAY, Backoff, format_seconds
 from offbeat.net.client.client import SiteClient
-from offbeat.net.clock import FakeClock
 from offbeat.net.messages import Rejected
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError
+from offbeat.testing import FakeClock
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
 NIGHT, WEEKEND = 14 * 3600.0, 64 * 3600.0
@@ -98,9 +98,9 @@ def test_a_site_gives_up_by_itself() -> None:
         for tried in range(10):
             while attempts == tried:
                 await asyncio.sleep(0)
-            await clock.jump(GIVE_UP_AFTER / 10)
+            await clock.advance(GIVE_UP_AFTER / 10)
         assert not site.done()
-        await clock.jump(LONGEST_DELAY)
+        await clock.advance(LONGEST_DELAY)
         with pytest.raises(RunError, match="no server for 3 days"):
             await asyncio.wait_for(site, 30)
 

@@ -17,7 +17,7 @@ from offbeat.net.clock import Clock
 from offbeat.net.messages import ModelRequest, Register
 from offbeat.net.transport import ChannelClosedError
 from offbeat.sim.replay import replay
-from tests.net.memory_links import Network
+from offbeat.testing.network import MemoryNetwork
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -40,7 +40,7 @@ def digits() -> Shares:
 async def federation(
     digits: Shares,
     directory: Path,
-    network: Network,
+    network: MemoryNetwork,
     *,
     lease: float,
     clock: Clock | None = None,
@@ -98,7 +98,7 @@ class Jumpy:
 def test_a_clock_that_jumps_ends_no_lease_and_never_goes_back(seed: int, digits: Any, tmp_path: Path) -> None:
     """By hours, while a lease is a minute."""
     clock = Jumpy(Random(seed), 10_000.0)
-    record = asyncio.run(federation(digits, tmp_path / "run", Network(), lease=60.0, clock=clock))
+    record = asyncio.run(federation(digits, tmp_path / "run", MemoryNetwork(), lease=60.0, clock=clock))
     rows = list(record.rows())
     assert clock.jumps > 3
     assert [row for row in rows if row.name in ("left", "lost")] == []
@@ -142,7 +142,7 @@ class HalfOpen:
 
 
 def test_links_that_go_dead_in_silence_are_left_by_both_sides(digits: Any, tmp_path: Path) -> None:
-    network, chance, attempts = Network(), Random(1), [0] * SITES
+    network, chance, attempts = MemoryNetwork(), Random(1), [0] * SITES
 
     def connect(i: int) -> Connect:
         async def half_open() -> Any:
@@ -193,13 +193,13 @@ class Deaf:
 
 
 def test_a_site_that_does_not_read_is_cut_off_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
-    network, ends = Network(), []
+    network, ends = MemoryNetwork(), []
 
     async def beside() -> None:
         while True:
-            if network._on_link is not None:
+            if network.on_channel is not None:
                 deaf = Deaf(room=5)
-                await network._on_link(deaf)  # type: ignore[arg-type]
+                await network.on_channel(deaf)  # type: ignore[arg-type]
                 ends.append((deaf.closed[0], deaf.sent))
             await asyncio.sleep(0.01)
 

@@ -24,8 +24,8 @@ from offbeat.net.run_spec import evaluating_learner, make_run_spec
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.service import Service
 from offbeat.runs.files import read_tensors
+from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
-from tests.net.memory_links import Network
 from tests.net.replay_player import Play, coordinator_of, rows_of
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
 
@@ -135,7 +135,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
     """Each site is dropped in the middle of the run, and comes back with its directory."""
     algorithm = composed("fedbuff", "local", size=2, concurrency=SITES)
     data, test = digits
-    network = Network()
+    network = MemoryNetwork()
 
     async def run() -> str | None:
         services: list[Service] = []
@@ -214,7 +214,7 @@ def served(policy: Buffers, directory: Path, test: Any) -> Any:
             service.stop("enough")
 
         return await serve(
-            composed("fedavg", policy), LogisticSpec(), TRAINING, directory, Network().listen,
+            composed("fedavg", policy), LogisticSpec(), TRAINING, directory, MemoryNetwork().listen,
             options=ServerOptions(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
             linger=0.0,
         )  # fmt: skip

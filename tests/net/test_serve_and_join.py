@@ -25,7 +25,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.service import SMALL, Service
 from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
-from tests.net.memory_links import Faults, Network
+from offbeat.testing.network import Faults, MemoryNetwork
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -52,7 +52,7 @@ def digits() -> Shares:
 
 
 async def federation(
-    algorithm: ob.Algorithm, digits: Shares, network: Network, directory: Path,
+    algorithm: ob.Algorithm, digits: Shares, network: MemoryNetwork, directory: Path,
     terms: ServerOptions = TERMS, states: Path | None = None, started: Any = None, pace: float = 0.0,
 ) -> str | None:  # fmt: skip
     """A run to its end. `pace`: each site takes so many seconds a step more than the one before."""
@@ -81,7 +81,7 @@ async def federation(
 
 async def serve_again(digits: Any, directory: Path, algorithm: ob.Algorithm) -> str | None:
     """Serve a run that has ended; a site that comes is told."""
-    network = Network()
+    network = MemoryNetwork()
     site = asyncio.create_task(join(network.connect("site-0"), digits[0][0]))
     reason = await serve(
         algorithm, LogisticSpec(), TRAINING, directory, network.listen, test=digits[1], seed=3, linger=0.2
@@ -114,7 +114,7 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
     ids=lambda a: a.name,
 )
 def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Path) -> None:
-    reason = asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run"))
+    reason = asyncio.run(federation(algorithm, digits, MemoryNetwork(), tmp_path / "run"))
     assert reason == "reached 40 client tasks"
     record = check_run(tmp_path / "run", algorithm)
     first, last = record.evaluations()[0], record.evaluations()[-1]
@@ -128,12 +128,14 @@ def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Pat
 @pytest.mark.parametrize("seed", range(4))
 def test_a_bad_network_loses_nothing(seed: int, digits: Any, tmp_path: Path) -> None:
     """Links are cut at any message, which may have arrived, and messages come twice."""
-    faults = Faults(cut=0.05, twice=0.1, delay=0.002, chance=Random(seed))
+    faults = Faults(cut=0.05, duplicate=0.1, delay=0.002, rng=Random(seed))
     algorithm = ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3) if seed % 2 else ob.scaffold(steps=3)
-    asyncio.run(federation(algorithm, digits, Network(faults), tmp_path / "run", states=tmp_path / "sites"))
+    asyncio.run(
+        federation(algorithm, digits, MemoryNetwork(faults), tmp_path / "run", states=tmp_path / "sites")
+    )
     record = check_run(tmp_path / "run", algorithm)
     assert faults.cuts > 3
-    assert faults.doubled > 3
+    assert faults.duplicates > 3
     assert record.meta["rejected"] == {}
 
 
@@ -141,7 +143,7 @@ def test_a_server_that_stops_goes_on_later(digits: Any, tmp_path: Path) -> None:
     """Three times on the same directory, with sites that stay and deliver what they have trained."""
     algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
     data, test = digits
-    directory, network = tmp_path / "run", Network()
+    directory, network = tmp_path / "run", MemoryNetwork()
 
     async def lives() -> list[str | None]:
         sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
@@ -175,7 +177,7 @@ def test_a_server_killed_over_and_over(seed: int, digits: Any, tmp_path: Path) -
     algorithm = ob.fedbuff(steps=3, size=2, concurrency=SITES)
     chance = Random(seed)
     data, test = digits
-    network = Network(Faults(cut=0.02, twice=0.05, chance=Random(seed)))
+    network = MemoryNetwork(Faults(cut=0.02, duplicate=0.05, rng=Random(seed)))
 
     async def lives() -> int:
         sites = [asyncio.create_task(join(network.connect(f"site-{i}"), d)) for i, d in enumerate(data)]
@@ -211,7 +213,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
     digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a commit is under way the loop has turns enough to send what it should not send yet."""
-    network, commit = Network(), DurableStore.commit
+    network, commit = MemoryNetwork(), DurableStore.commit
     committed, acknowledged = set[int](), list[tuple[int, bool]]()
 
     class Seen:
@@ -237,7 +239,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
             commit(state, *outcomes)
             committed.update(*(outcome.updates for outcome in outcomes))
 
-        async def listen(on_link: OnChannel) -> Network:
+        async def listen(on_link: OnChannel) -> MemoryNetwork:
             return await network.listen(lambda link: on_link(Seen(link)))
 
         monkeypatch.setattr(DurableStore, "commit", slowly)
@@ -280,7 +282,9 @@ def test_while_a_batch_is_written_the_next_is_heard(
     monkeypatch.setattr(DurableStore, "commit", slowly)
     monkeypatch.setattr(DurableStore, "due", lambda *_: False)  # a checkpoint waits for both
     algorithm = ob.fedasync(steps=3)
-    run = federation(algorithm, digits, Network(), tmp_path / "run", started=services.append, pace=0.005)
+    run = federation(
+        algorithm, digits, MemoryNetwork(), tmp_path / "run", started=services.append, pace=0.005
+    )
     asyncio.run(run)
     check_run(tmp_path / "run", algorithm)
     assert heard == [True] * 3
@@ -298,7 +302,7 @@ def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
     monkeypatch.setattr(DurableStore, "commit", full)
     data, test = digits
     terms = ServerOptions(clients=1, lease=1e6, until=ob.Until(tasks=10))
-    run = federation(ob.fedasync(steps=3), (data[:1], test), Network(), tmp_path / "run", terms)
+    run = federation(ob.fedasync(steps=3), (data[:1], test), MemoryNetwork(), tmp_path / "run", terms)
     with pytest.raises(RunError, match="the disk is full"):
         asyncio.run(asyncio.wait_for(run, 60))
     record = ob.read_run(tmp_path / "run")
@@ -319,9 +323,9 @@ def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_
     with monkeypatch.context() as broken:
         broken.setattr(DurableStore, "finish", fails)
         with pytest.raises(RunError, match="the disk is full"):
-            asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
+            asyncio.run(federation(algorithm, digits, MemoryNetwork(), tmp_path / "run", terms))
     length = ob.read_run(tmp_path / "run").length
-    assert asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms)) == (
+    assert asyncio.run(federation(algorithm, digits, MemoryNetwork(), tmp_path / "run", terms)) == (
         "reached accuracy 0.4"
     )
     assert check_run(tmp_path / "run", algorithm).length == length
@@ -341,7 +345,7 @@ def test_a_site_whose_disk_is_full_goes_on(
 
     monkeypatch.setattr(store, "write_tensors", often_full)
     algorithm = ob.scaffold(steps=3)
-    run = federation(algorithm, digits, Network(), tmp_path / "run", states=tmp_path / "sites")
+    run = federation(algorithm, digits, MemoryNetwork(), tmp_path / "run", states=tmp_path / "sites")
     asyncio.run(asyncio.wait_for(run, 60))
     record = check_run(tmp_path / "run", algorithm)
     assert "lost" not in {row.name for row in record.rows()}
@@ -355,7 +359,7 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(digits: Any, tmp_p
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
     terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=20))
     algorithm = ob.fedasync(steps=3)
-    asyncio.run(federation(algorithm, ([bad, *data[1:]], test), Network(), tmp_path / "run", terms))
+    asyncio.run(federation(algorithm, ([bad, *data[1:]], test), MemoryNetwork(), tmp_path / "run", terms))
     record = check_run(tmp_path / "run", algorithm)
     assert record.meta["rejected"]["not finite"] >= 1
     reasons = {row.data["reason"] for row in record.rows() if row.name == "lost" and row.data}
@@ -366,7 +370,7 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
     """Even if it comes back only when all the others have heard of it and gone."""
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
-    network, attempts = Network(), 0
+    network, attempts = MemoryNetwork(), 0
 
     async def both() -> list[str | None]:
         server = asyncio.create_task(
@@ -380,7 +384,7 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
 
         async def late() -> Any:
             nonlocal attempts
-            while network._on_link is None:
+            while network.on_channel is None:
                 await asyncio.sleep(0.01)
             attempts += 1
             if attempts > 1:
@@ -417,7 +421,8 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
     algorithm = ob.fedavg(steps=2)
     directory = tmp_path / "run"
     assert (
-        asyncio.run(federation(algorithm, digits, Network(), directory, terms, started=started)) == "enough"
+        asyncio.run(federation(algorithm, digits, MemoryNetwork(), directory, terms, started=started))
+        == "enough"
     )
     assert check_run(directory, algorithm).stop_reason == "enough"
     again = serve_again(digits, directory, algorithm)
@@ -428,7 +433,7 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
 
 def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
     _, test = digits
-    network = Network()
+    network = MemoryNetwork()
 
     async def both() -> Any:
         server = asyncio.create_task(
@@ -440,7 +445,7 @@ def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
         await asyncio.sleep(0)
         wrong = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
         try:
-            while network._on_link is None:
+            while network.on_channel is None:
                 await asyncio.sleep(0.01)
             return await join(network.connect("a"), wrong)
         finally:
@@ -454,7 +459,7 @@ def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     async def attempt(**options: Any) -> None:
         algorithm = options.pop("algorithm", ob.fedavg(steps=2))
-        await serve(algorithm, LogisticSpec(), TRAINING, tmp_path, Network().listen, **options)
+        await serve(algorithm, LogisticSpec(), TRAINING, tmp_path, MemoryNetwork().listen, **options)
 
     shape = {"sample_shape": (4,), "classes": 2}
     with pytest.raises(ob.UsageError, match="sample_shape and classes"):
@@ -481,7 +486,7 @@ def test_a_task_that_fails_at_its_site_is_lost_and_the_run_goes_on(
     monkeypatch.setattr(TrainingTask, "run", fails)
     algorithm = ob.fedasync(steps=3)
     terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=40))
-    asyncio.run(federation(algorithm, digits, Network(), tmp_path / "run", terms))
+    asyncio.run(federation(algorithm, digits, MemoryNetwork(), tmp_path / "run", terms))
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     lost = [row for row in rows if row.name == "lost"]
     assert {row.data["reason"] for row in lost if row.data} == {"ValueError: the scanner is off"}
@@ -494,7 +499,7 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
 ) -> None:
     """Its process ends between training and the receipt; a new one finds the update in its directory."""
     data, test = digits
-    network, algorithm, directory = Network(), ob.fedasync(steps=3), tmp_path / "run"
+    network, algorithm, directory = MemoryNetwork(), ob.fedasync(steps=3), tmp_path / "run"
     services: list[Service] = []
     run, trained = TrainingTask.run, []
 

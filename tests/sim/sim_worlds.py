@@ -14,21 +14,10 @@ from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.base import Executor
+from offbeat.testing import CALM, HARD
 from tests.options import example
 
 CLIENTS = 5
-
-RADIO = ob.Channel(3000)  # too few symbols for whole updates
-
-CALM = ob.World(seconds_per_step=[1.0, 1.5, 2.0, 3.0, 7.0], channel=RADIO)
-HARD = ob.World(
-    seconds_per_step=ob.laws.Exponential(1.0, minimum=0.1),
-    jitter=0.2,
-    change=0.1,
-    network=ob.Network(latency=0.1, up=1e6, delay=ob.laws.Uniform(0.05, 0.5)),
-    availability=ob.Availability(dropout=0.1, leave=[50, 1e6, 80, 1e6, 1e6], period=60, present=0.8),
-    channel=RADIO,
-)
 WORLDS = {"calm": CALM, "hard": HARD}
 make = example
 

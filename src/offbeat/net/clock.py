@@ -25,27 +25,3 @@ class SystemClock:
     async def sleep(self, seconds: float) -> None:
         """Return after so many seconds."""
         await asyncio.sleep(seconds)
-
-
-class FakeClock:
-    """A clock that stands still until it is told to jump."""
-
-    def __init__(self) -> None:
-        self._now = 0.0
-        self._jumped = asyncio.Condition()
-
-    def now(self) -> float:
-        """Seconds since it was made."""
-        return self._now
-
-    async def sleep(self, seconds: float) -> None:
-        """Return once the clock has been told to jump so far."""
-        until = self._now + seconds
-        async with self._jumped:
-            await self._jumped.wait_for(lambda: self._now >= until)
-
-    async def jump(self, seconds: float) -> None:
-        """Let so many seconds pass at once."""
-        self._now += seconds
-        async with self._jumped:
-            self._jumped.notify_all()
