@@ -108,24 +108,53 @@ def test_the_grid_holds_every_algorithm_and_part():
     assert len(OBJECTIVES) >= 7
 
 
-@pytest.mark.parametrize("aggregator", AGGREGATORS, ids=[f"{i}-{name(a)}" for i, a in enumerate(AGGREGATORS)])
-@pytest.mark.parametrize("schedule", SCHEDULES, ids=[f"{i}-{name(s)}" for i, s in enumerate(SCHEDULES)])
-def test_the_grid(schedule: Any, aggregator: Any, learner: ob.TorchLearner) -> None:
-    buffers = next(a.buffers for a in ALL if a.aggregator == aggregator)
+EVERY_SCHEDULE = pytest.mark.parametrize(
+    "schedule", SCHEDULES, ids=[f"{i}-{name(s)}" for i, s in enumerate(SCHEDULES)]
+)
+
+
+def composed(schedule: Any) -> list[ob.Algorithm]:
+    """All that a schedule composes with; checks that the rest is refused."""
+    found = []
+    for aggregator in AGGREGATORS:
+        buffers = next(a.buffers for a in ALL if a.aggregator == aggregator)
+        for objective in OBJECTIVES:
+            if refused(schedule, aggregator, objective):
+                with pytest.raises(UsageError, match=r"^\w+ needs [^\n]+$"):
+                    ob.Algorithm(schedule, aggregator, objective)
+            else:
+                found.append(ob.Algorithm(schedule, aggregator, objective, buffers=buffers))
+    return found
+
+
+@EVERY_SCHEDULE
+def test_every_pair_of_parts_runs(schedule: Any, learner: ob.TorchLearner) -> None:
+    """With each schedule every aggregator and every objective that go with it, paired otherwise each time."""
+    candidates, shift = composed(schedule), SCHEDULES.index(schedule)
+    chosen = []
+    for i, aggregator in enumerate(AGGREGATORS):
+        fitting = [a for a in candidates if a.aggregator is aggregator]
+        if fitting:
+            chosen.append(fitting[(i + shift) % len(fitting)])
     for objective in OBJECTIVES:
-        if refused(schedule, aggregator, objective):
-            with pytest.raises(UsageError, match=r"^\w+ needs [^\n]+$"):
-                ob.Algorithm(schedule, aggregator, objective)
-        else:
-            play(ob.Algorithm(schedule, aggregator, objective, buffers=buffers), learner)
+        if all(a.objective is not objective for a in chosen):
+            chosen += [a for a in candidates if a.objective is objective][:1]
+    for algorithm in chosen:
+        play(algorithm, learner)
+
+
+@pytest.mark.thorough
+@EVERY_SCHEDULE
+def test_every_triple_of_parts_runs(schedule: Any, learner: ob.TorchLearner) -> None:
+    for algorithm in composed(schedule):
+        play(algorithm, learner)
 
 
 @pytest.mark.parametrize("aggregator", AGGREGATORS, ids=[f"{i}-{name(a)}" for i, a in enumerate(AGGREGATORS)])
 def test_server_steps_follow_any_aggregator(aggregator: Any, learner: ob.TorchLearner) -> None:
     source = next(a for a in ALL if a.aggregator == aggregator)
-    for steps in STEPS:
-        algorithm = ob.Algorithm(source.schedule, aggregator, source.objective, steps, buffers="mean")
-        play(algorithm, learner)
+    steps = STEPS[AGGREGATORS.index(aggregator) % len(STEPS)]
+    play(ob.Algorithm(source.schedule, aggregator, source.objective, steps, buffers="mean"), learner)
 
 
 @pytest.mark.parametrize("base", ALL, ids=[f"{i}-{a.name}" for i, a in enumerate(ALL)])

@@ -8,7 +8,7 @@ R = 8) and smaller ones; the numbers asserted below are those with some room.
 from collections.abc import Callable
 from itertools import combinations
 from math import comb
-from time import perf_counter
+from time import process_time
 
 import numpy as np
 import pytest
@@ -29,6 +29,7 @@ from offbeat.algorithms.wireless.policies import (
     Random,
 )
 from offbeat.core.errors import UsageError
+from tests.sampling import thorough
 
 ALL = [Random(), BestChannel(), BestChannelBestNorm(), AgeBased(), AgeBased(reset=True), DataImportance()]
 TEN = [0.1] * 10
@@ -153,7 +154,7 @@ def test_only_the_random_policy_draws(policy):
 
 
 @pytest.mark.parametrize("policy", [BestChannelBestNorm(), AgeBased(), DataImportance()], ids=str)
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(10), *thorough(*range(10, 50))])
 def test_only_the_best_channels_are_looked_at(policy, seed):
     ready = some(20, seed)
     best = sorted(ready, key=lambda c: (-c.capacity, c.client))[:10]
@@ -165,9 +166,9 @@ def test_a_hundred_candidates_take_milliseconds(policy):
     rng = generator(2)
     labels = [tuple(b) for b in rng.multinomial(600, TEN, size=100).tolist()]
     ready = devices(rng.exponential(size=100).tolist(), rng.random(100).tolist(), labels)
-    start = perf_counter()
+    start = process_time()
     assert len(choose(policy, ready, 30)) == 30
-    assert perf_counter() - start < 1.0  # on a quiet machine 0.015
+    assert process_time() - start < 1.0  # 0.015 when this was written
 
 
 # ---- the least label variance ----
@@ -221,11 +222,12 @@ def skewed(n: int, rng: np.random.Generator) -> np.ndarray:
 KINDS: list[Callable[[int, np.random.Generator], np.ndarray]] = [shards, iid, skewed]
 
 
+@pytest.mark.parametrize("cases", [30, *thorough(334)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_never_worse_than_the_best_of_30_random_subsets(kind):
-    """334 cases of each kind, of the sizes for which the search is used."""
+def test_never_worse_than_the_best_of_30_random_subsets(kind, cases):
+    """Of the sizes for which the search is used."""
     rng = generator(5)
-    for _ in range(334):
+    for _ in range(cases):
         n = int(rng.integers(19, 31))
         count = int(rng.integers(6, n - 5))
         assert comb(n, count) > label_variance.EXACT
@@ -250,21 +252,23 @@ def gaps(kind, n: int, count: int, cases: int, monkeypatch) -> np.ndarray:
     return np.array(found)
 
 
+@pytest.mark.parametrize("cases", [12, *thorough(60)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_search_finds_the_least_of_up_to_20_000_subsets(kind, monkeypatch):
+def test_the_search_finds_the_least_of_up_to_20_000_subsets(kind, cases, monkeypatch):
     """Measured with 200 cases of each kind: the least in all of them."""
-    assert (gaps(kind, 16, 8, 60, monkeypatch) < 1e-9).mean() >= 0.95
+    assert (gaps(kind, 16, 8, cases, monkeypatch) < 1e-9).mean() >= 0.95
 
 
+@pytest.mark.parametrize("cases", [5, *thorough(15)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_gap_of_the_search_at_the_papers_size(kind, monkeypatch):
+def test_the_gap_of_the_search_at_the_papers_size(kind, cases, monkeypatch):
     """Of C(20, 8) = 125,970. Measured with 200 cases each: the least in 93, 91 and 99 %, gaps up to 0.1."""
-    found = gaps(kind, 20, 8, 15, monkeypatch)
+    found = gaps(kind, 20, 8, cases, monkeypatch)
     assert (found < 1e-9).mean() >= 0.75
     assert found.max() <= 0.15
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", [*range(6), *thorough(*range(6, 20))])
 def test_no_swap_improves_what_the_search_finds(seed):
     rng = generator(seed)
     b = KINDS[seed % 3](25, rng)

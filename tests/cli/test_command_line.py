@@ -27,6 +27,7 @@ from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.version import __version__
+from tests.sampling import thorough
 
 OFFBEAT = Path(sys.executable).with_name("offbeat")
 RECIPE: dict[str, Any] = {
@@ -213,7 +214,7 @@ def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
         "many/fedavg/seed-0", "many/fedavg/seed-1", "many/fedbuff/seed-0", "many/fedbuff/seed-1"
     ]  # fmt: skip
     before = {p: p.stat().st_mtime_ns for p in Path("many").rglob("*") if p.suffix in (".db", ".safetensors")}
-    second = process(*command)
+    second = offbeat(*command)
     assert second.code == 0, second.err
     assert second.out == first.out
     assert before == {p: p.stat().st_mtime_ns for p in before}
@@ -324,7 +325,7 @@ def wait_for(path: Path) -> None:
         time.sleep(0.005)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, *thorough(signal.SIGTERM)])
 def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     number: signal.Signals, long_recipe: str
 ) -> None:
@@ -342,10 +343,11 @@ def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     assert not Path("runs", "fedbuff", "seed-1").exists()  # it was handed out already, but does not begin
 
 
-def test_kill_ctrl_c_and_resume(long_recipe: str) -> None:
-    """Killed at once, killed later, then Ctrl-C, then brought to its end by another number of processes."""
+@pytest.mark.parametrize("kills", [1, *thorough(3)])
+def test_kill_ctrl_c_and_resume(kills: int, long_recipe: str) -> None:
+    """Killed, then Ctrl-C, then brought to its end by another number of processes."""
     directory, draw = Path("run"), random.Random(1)
-    moments = [0.0, draw.uniform(0, 0.3)]
+    moments = [draw.uniform(0, 0.3) for _ in range(kills)]
     run = begin("run", long_recipe, "--out", directory)
     for moment in moments:
         wait_for(directory / "lock")
@@ -477,14 +479,8 @@ def test_wrong_usage_is_one_line(
 
 
 def test_wrong_usage_as_a_process(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    assert "cannot write a run" in process("run", "digits", "--out", tmp_path / "file").complaint()
-    assert (
-        "is not in"
-        in process(
-            "run", "digits", "--set", "data.dataset=fashion_mnist", OFFBEAT_DATA=str(tmp_path)
-        ).complaint()
-    )
+    missing = process("run", "digits", "--set", "data.dataset=fashion_mnist", OFFBEAT_DATA=str(tmp_path))
+    assert "is not in" in missing.complaint()
 
 
 def test_a_run_started_from_python_can_be_looked_at_but_not_resumed(recipe: str, offbeat: Any) -> None:
@@ -514,7 +510,7 @@ def test_letters_that_the_locale_has_not() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("command", ["algorithms", "recipes digits"])
+@pytest.mark.parametrize("command", ["algorithms", *thorough("recipes digits")])
 def test_output_to_a_full_disk(command: str) -> None:
     done = subprocess.run(
         f"{OFFBEAT} {command} > /dev/full", shell=True, capture_output=True, text=True, check=False

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import offbeat
+from tests.sampling import thorough
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,26 +40,17 @@ def number(printed: str, name: str) -> int:
     return int(line.removeprefix(name).split()[0])
 
 
-def test_a_storm_loses_no_update_and_takes_none_twice(tmp_path: Path) -> None:
-    words = (
-        "--kills",
-        "4",
-        "--sites",
-        "4",
-        "--full",
-        "0.5",
-        "--lease",
-        "20",
-        "--directory",
-        str(tmp_path / "storm"),
-    )
-    printed = script("faults.py", *words)
-    assert number(printed, "server killed") == 4
+@pytest.mark.parametrize("kills", [1, *thorough(4)])
+def test_a_server_that_is_killed_loses_no_update_and_takes_none_twice(kills: int, tmp_path: Path) -> None:
+    words = ("--sites", "4", "--full", "0.5", "--lease", "20", "--directory", str(tmp_path / "run"))
+    printed = script("faults.py", "--kills", str(kills), *words)
+    assert number(printed, "server killed") == kills
     assert number(printed, "acknowledged  ") > 0
     assert number(printed, "acknowledged and lost") == 0
     assert "model made again from the journal    the same bytes" in printed
 
 
+@pytest.mark.thorough
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="there is no openssl here")
 def test_bad_peers_change_nothing(tmp_path: Path) -> None:
     words = ("--messages", "300", "--times", "1", "--rounds", "1")

@@ -63,6 +63,7 @@ def ended(process: subprocess.Popen[str]) -> str:
     return said
 
 
+@pytest.mark.thorough
 def test_on_one_machine(shell, tmp_path: Path) -> None:
     (listing,) = blocks("On one machine", "sh")
     said = ended(shell(listing.replace("7117", free_port())))

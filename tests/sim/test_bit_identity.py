@@ -9,6 +9,7 @@ import torch
 import offbeat as ob
 import offbeat.sim.simulate as module
 from offbeat.sim.executors.processes import ProcessPool
+from tests.sampling import thorough
 from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
 BITS = [pytest.param(name, marks=pytest.mark.bits) if name == "fedbuff" else name for name in ob.ALGORITHMS]
@@ -47,31 +48,22 @@ def normed_learner() -> ob.TorchLearner:
     return digits(normed)
 
 
-@EVERY
 @pytest.mark.usefixtures("lent")
-def test_workers_change_nothing(name: str, learner: ob.TorchLearner) -> None:
+@pytest.mark.parametrize("workers", [2, *thorough(1)])
+@EVERY
+def test_workers_change_nothing(name: str, workers: int, learner: ob.TorchLearner) -> None:
     algorithm, world = make(name), WORLDS["hard"]
     if name == "fedasync":  # one pool for all: processes are made for an objective
         algorithm = ob.fedasync(steps=4)
+    options: dict[str, Any] = {"until": TASKS, "evaluate": ob.Every(seconds=10)}
     for seed in (0, 1):
-        alone, one, two = (
-            outcome(
-                ob.simulate(
-                    algorithm,
-                    world,
-                    learner,
-                    seed=seed,
-                    until=TASKS,
-                    evaluate=ob.Every(seconds=10),
-                    workers=n,
-                )
-            )
-            for n in (0, 1, 2)
+        alone, others = (
+            outcome(ob.simulate(algorithm, world, learner, seed=seed, workers=n, **options))
+            for n in (0, workers)
         )
         assert alone["summary"].tasks == 60
         assert alone["summary"].lost > 0
-        assert alone == one
-        assert alone == two
+        assert alone == others
 
 
 @EVERY
@@ -84,12 +76,19 @@ def test_two_seeds_differ_and_one_seed_repeats(name: str, learner: ob.TorchLearn
     assert first["model"] != other["model"]
 
 
+OFTEN = [ob.Every(seconds=1), ob.Every(versions=1), ob.Every(seconds=7, versions=3)]
+
+
+@pytest.mark.parametrize(
+    ("where", "rules"), [("hard", OFTEN[:1]), *thorough(("hard", OFTEN), ("calm", OFTEN))]
+)
 @EVERY
-@pytest.mark.parametrize("where", WORLDS)
-def test_looking_changes_nothing(name: str, where: str, learner: ob.TorchLearner) -> None:
+def test_evaluations_change_nothing(
+    name: str, where: str, rules: list[ob.Every], learner: ob.TorchLearner
+) -> None:
     runs = [
         outcome(ob.simulate(make(name), WORLDS[where], learner, seed=3, until=TASKS, evaluate=every))
-        for every in (ob.Every(seconds=1), ob.Every(versions=1), ob.Every(seconds=7, versions=3), None)
+        for every in (*rules, None)
     ]
     for run in runs[1:]:
         for part in ("model", "integers", "journal", "stop"):
@@ -116,7 +115,7 @@ def test_the_number_of_threads_and_the_global_generators_change_nothing(learner:
 
 
 @pytest.mark.usefixtures("lent")
-@pytest.mark.parametrize("name", ["fedavg", "fedcompass"])
+@pytest.mark.parametrize("name", ["fedcompass", *thorough("fedavg")])
 def test_integer_buffers_and_dropout_survive_shared_memory(
     name: str, normed_learner: ob.TorchLearner
 ) -> None:

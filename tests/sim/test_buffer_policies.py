@@ -21,6 +21,7 @@ from offbeat.core.objective import Objective
 from offbeat.data import Dataset
 from offbeat.runs.files import read_tensors
 from offbeat.sim.executors.processes import ProcessPool
+from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, WORLDS, Lent, Wrapped, digits, make, normed, on_disk, outcome
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
@@ -52,7 +53,7 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         pool.close()
 
 
-CASES = [("fedavg", "recompute"), ("fedavg", "local"), ("moon", "local"), ("fedasmu", "local")]
+CASES = [("fedasmu", "local"), *thorough(("fedavg", "recompute"), ("fedavg", "local"), ("moon", "local"))]
 
 
 @pytest.mark.usefixtures("lent")

@@ -8,7 +8,7 @@ import pytest
 import offbeat as ob
 from offbeat.core.events import Arrived, Event, Joined, Left, Lost, Timer
 from offbeat.sim.queue import EventQueue
-from tests.sim.sim_worlds import HARD, digits, make
+from tests.sim.sim_worlds import HARD, digits, make, normed
 
 EVENTS: list[Event] = [Joined(1, 10, 1), Arrived(2, 5, 3), Lost(3, 6), Left(4), Timer("a")]
 
@@ -164,8 +164,6 @@ def test_the_summary_counts_what_the_journal_says(name: str) -> None:
 
 
 def test_bytes_count_integer_buffers_and_grow_with_the_evaluations() -> None:
-    from tests.sim.sim_worlds import normed
-
     learner = digits(normed)
     run = ob.simulate(make("fedavg"), ob.World(clients=5), learner, until=ob.Until(versions=3))
     floats = 64 * 12 + 12 + 4 * 12 + 12 * 10 + 10  # BatchNorm: weight, bias, mean, variance

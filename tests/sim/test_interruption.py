@@ -18,6 +18,8 @@ import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
+from tests.sampling import thorough
+from tests.sim.killed_driver import EVERY, LONG, WORLD
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
 
 UNTIL = ob.Until(tasks=60)
@@ -61,7 +63,7 @@ def tensor_files(directory: Path) -> set[str]:
     return {p.name for p in directory.iterdir() if p.suffix in (".safetensors", ".part")}
 
 
-@pytest.mark.parametrize("where", WORLDS)
+@pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=pytest.mark.bits) if name == "fedcompass" else name for name in ob.ALGORITHMS],
@@ -304,22 +306,20 @@ def test_creating_a_run_is_all_or_nothing(
     assert ob.read_run(tmp_path).meta["format"] == store.FORMAT
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "fedcompass"])
-def test_killed_at_ten_random_moments(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "kills"), [("fedcompass", 3), *thorough(("fedbuff", 9), ("fedcompass", 9))])
+def test_killed_at_random_moments(name: str, kills: int, tmp_path: Path) -> None:
     """A process of its own, ended by SIGKILL again and again, from the very start on."""
-    from tests.sim.killed_driver import EVERY, LONG, WORLD
-
     directory = tmp_path / "killed"
     draw = random.Random(name)
-    moments = [0.001, *(draw.uniform(0.01, 0.5) for _ in range(9))]
+    moments = [0.001, *(draw.uniform(0.01, 0.5) for _ in range(kills))]
     done = subprocess.run(
         [sys.executable, "-m", "tests.sim.killed_driver", directory, name, *map(str, moments)],
         cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    kills = json.loads(done.stdout.splitlines()[-1])
-    assert kills["killed"] >= 8, kills  # the others came after the end
-    assert kills["checkpoints"] >= 2, kills
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["killed"] >= kills - 1, told  # the others came after the end
+    assert told["checkpoints"] >= 1, told
     whole = ob.simulate(
         make(name), WORLD, digits(), seed=2, until=LONG, evaluate=EVERY, out=tmp_path / "whole"
     )
@@ -328,7 +328,7 @@ def test_killed_at_ten_random_moments(name: str, tmp_path: Path) -> None:
     if (directory / "run.db").exists():
         ended = ob.resume(directory, make(name), WORLD, learner, until=LONG, evaluate=EVERY, workers=workers)
     else:
-        raise AssertionError("ten kills, and not one came after the run was created")
+        raise AssertionError("not one kill came after the run was created")
     assert outcome(ended) == outcome(whole)
     assert on_disk(directory) == on_disk(tmp_path / "whole")
     database = sqlite3.connect(directory / "run.db")

@@ -1,13 +1,12 @@
 """Learning together pays: every algorithm beats what the best client learns alone.
 
 Ten clients with three neighbouring classes each, so that alone nobody can tell more than three digits
-apart: about 30 % of the test set. Alone, a client trains on its own data from the same initial model,
-for as many local steps as it did in the run. Seeded, so the numbers are always the same.
+apart: about 30 % of the test set. Alone, a client trains on its own data from the same initial model.
+Seeded, so the numbers are always the same.
 """
 
 import numpy as np
 import pytest
-import torch
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
@@ -16,7 +15,8 @@ from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, build
 
 CLIENTS, TASKS = 10, 200
-MARGIN = 0.2  # asked for; reached when this was written: fedasync 0.27, the others above 0.44
+ALONE = 0.35  # no client gets so far alone
+MARGIN = 0.2  # asked for; reached when this was written: fedasync 0.22, the others above 0.39
 OPTIONS = {
     "fedavg": {"steps": 10},
     "fedavgm": {"steps": 10, "momentum": 0.5},
@@ -66,6 +66,13 @@ def alone(learner: ob.TorchLearner, client: int, steps: int) -> float:
     return learner.evaluate(own)["accuracy"]
 
 
+@pytest.mark.usefixtures("one_thread")
+@pytest.mark.parametrize("steps", [50, 200, 500])
+def test_nobody_gets_far_alone(steps: int, learner: ob.TorchLearner) -> None:
+    """Whether it does few steps or more than in any run below."""
+    assert max(alone(learner, client, steps) for client in range(CLIENTS)) < ALONE
+
+
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) -> None:
     world = ob.World(seconds_per_step=ob.laws.Uniform(0.5, 2.0), channel=ob.Channel(50_000))
@@ -74,12 +81,6 @@ def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) 
         algorithm, world, learner, until=ob.Until(tasks=TASKS), evaluate=ob.Every(versions=1000)
     )
     steps = [sum(e["steps"] for e in run.entries("arrived") if e["client"] == c) for c in range(CLIENTS)]
-    assert min(steps) > 0
-    threads, state = torch.get_num_threads(), torch.get_rng_state()
-    torch.set_num_threads(1)
-    best = max(alone(learner, client, n) for client, n in enumerate(steps))
-    torch.set_num_threads(threads)
-    torch.set_rng_state(state)
-    assert best < 0.35
+    assert 0 < min(steps) <= max(steps) <= 500
     assert run.summary.accuracy is not None
-    assert run.summary.accuracy > best + MARGIN
+    assert run.summary.accuracy > ALONE + MARGIN

@@ -20,6 +20,7 @@ from offbeat.core.programme import Programme
 from offbeat.local.objectives import Plain
 from offbeat.sim.replay import replay
 from offbeat.world.population import Population
+from tests.sampling import thorough
 from tests.sim.sim_worlds import WORLDS, Wrapped, digits, make, on_disk, outcome
 
 EPOCH = 3  # steps; a task has 4 epochs, which take client 0 twelve seconds
@@ -170,7 +171,7 @@ URGENT = {"size": 1, "tau_max": 1, "epochs": 4, "urgent": True}
 MANY = ob.Until(tasks=60)
 
 
-@pytest.mark.parametrize("where", WORLDS)
+@pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 def test_workers_resume_and_replay(where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     algorithm, world = ob.port(**URGENT), WORLDS[where]
     whole = ob.simulate(algorithm, world, learner, seed=4, until=MANY, out=tmp_path / "whole")

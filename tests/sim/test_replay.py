@@ -3,6 +3,7 @@
 import json
 import re
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ import pytest
 
 import offbeat as ob
 from offbeat.sim.replay import replay
-from tests.sim.sim_worlds import WORLDS, make
+from tests.sampling import thorough
+from tests.sim.sim_worlds import CALM, WORLDS, digits, make
 
 LEARNER = ob.NoTraining(5, parameters=3, samples_per_client=40, batches=4)
 
@@ -28,7 +30,7 @@ def tamper(directory: Path, statement: str, values: tuple[Any, ...] = ()) -> ob.
     return ob.read_run(directory)
 
 
-@pytest.mark.parametrize("where", WORLDS)
+@pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_identical(name: str, where: str, tmp_path: Path) -> None:
     run = record(name, tmp_path, where)
@@ -114,10 +116,6 @@ def test_other_hyper_parameters_are_found(tmp_path: Path) -> None:
 
 def test_a_diverged_run_is_identical_too(tmp_path: Path) -> None:
     """NaN is not equal to itself."""
-    from dataclasses import replace
-
-    from tests.sim.sim_worlds import CALM, digits
-
     learner = digits()
     learner.training = replace(learner.training, lr=1e30)
     ob.simulate(make("fedavg"), CALM, learner, until=ob.Until(tasks=20), out=tmp_path)
