@@ -1,8 +1,9 @@
-# make demo: compare four algorithms on real digits and write a report.   make test: lint, types, docs, tests.
+# make demo: compare four algorithms on real digits and write a report.
+# make check: format, lint, types, documentation.   make test: the tests, in minutes.   make test-thorough: all of them.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-bits test-ray test-flower lint docs timelines env clean
+.PHONY: demo check test test-thorough test-bits test-ray test-flower lint docs timelines env clean
 
 env: .venv/installed
 
@@ -30,8 +31,16 @@ docs: env
 timelines: env
 	$(BIN)/python docs/timelines.py
 
-test: env lint docs
-	$(BIN)/pytest -n 2
+check: lint docs
+
+PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+
+test: env
+	$(PYTEST)
+
+# Every case of every grid, every kill, and four times as many examples of the property tests.
+test-thorough: env
+	$(PYTEST) -m '' --hypothesis-profile thorough
 
 # Bit identity where MKL, PyTorch or oneDNN use other instructions, as they do on other processors. MKL heeds
 # MKL_ENABLE_INSTRUCTIONS on Intel's processors only: elsewhere those runs repeat what it does anyway.
@@ -39,7 +48,7 @@ INSTRUCTIONS := MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_
 	ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 
 test-bits: env
-	@for setting in $(INSTRUCTIONS); do echo $$setting; env $$setting $(BIN)/pytest -m bits tests/local tests/sim || exit; done
+	@for setting in $(INSTRUCTIONS); do echo $$setting; env $$setting $(BIN)/pytest -m "bits and not thorough" tests/local tests/sim || exit; done
 
 # What has an environment of its own, because it is large (Ray) or wants an older protobuf (Flower).
 .venv-%/installed: pyproject.toml

@@ -15,6 +15,7 @@ from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 BITS = [pytest.param(name, marks=pytest.mark.bits) if name == "fedbuff" else name for name in ob.ALGORITHMS]
 EVERY = pytest.mark.parametrize("name", BITS)
 TASKS = ob.Until(tasks=60)
+pytestmark = pytest.mark.xdist_group("bit identity")  # its worker processes are started once
 
 
 @pytest.fixture(scope="module")
