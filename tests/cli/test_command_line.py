@@ -307,7 +307,7 @@ def test_a_failing_run_says_so(recipe: str, offbeat: Any, monkeypatch: pytest.Mo
 
 @pytest.fixture
 def long_recipe(recipe: str) -> str:
-    longer = {**RECIPE, "until": {"tasks": 2500}, "evaluate": {"versions": 3}, "algorithm": "fedbuff"}
+    longer = {**RECIPE, "until": {"tasks": 1200}, "evaluate": {"versions": 3}, "algorithm": "fedbuff"}
     Path("long.yaml").write_text(yaml.safe_dump(longer))
     return "long.yaml"
 

@@ -98,6 +98,15 @@ def test_a_task_from_dispatch_to_aggregation():
     assert server.dispatched == 3
 
 
+def test_arrivals_are_numbered_in_the_order_in_which_they_come():
+    server, script = begun(3)
+    tick(server, script, 1.0, *(Train(client, 1) for client in range(3)))
+    tell(server, script, 2.0, Arrived(2, 2, 1))
+    tell(server, script, 3.0, Arrived(0, 0, 1), Drop(2, "late"))
+    tell(server, script, 4.0, Arrived(1, 1, 1))
+    assert {task: held.arrival for task, held in server.held.items()} == {0: 1, 1: 2}
+
+
 def test_commands_take_effect_before_the_schedules_next_line():
     seen: list[tuple[int, int, bool]] = []
 

@@ -91,7 +91,7 @@ def test_what_is_right_passes(world):
         (Stops, r"faulty in world 0 with seed 0: .* s: liveness: 5 clients are there, no task runs"),
         (Random, r"faulty in world 0 with seed 0: task 0 at 0 s: determinism: "),
         (Remembers, r"faulty in world 0 with seed 0: task 0 at 0 s: determinism: "),
-        (Twice, r"faulty in world 0 with seed 0: .*task \d+ is not held"),
+        (Twice, r"faulty in world 0 with seed 0: the run at [\d.]+ s: refused: task \d+ is not held"),
     ],
 )
 def test_what_is_wrong_is_found(kind, says):

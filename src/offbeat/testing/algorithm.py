@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from traceback import walk_tb
 
 from msgspec.structs import astuple
 
@@ -55,7 +56,18 @@ def check_algorithm(
             check_determinism(algorithm, world, seed + i, until=until)
             check_replay(algorithm, world, seed + i, until=until)
         except (JournalError, AlgorithmError) as error:
-            raise JournalError(f"{algorithm.name} in world {i} with seed {seed + i}: {error}") from error
+            what = error if isinstance(error, JournalError) else _refused(error)
+            raise JournalError(f"{algorithm.name} in world {i} with seed {seed + i}: {what}") from error
+
+
+def _refused(error: AlgorithmError) -> str:
+    """What the engine refused, which names the task or the client, and the time at which it did."""
+    times = [
+        frame.f_locals["now"]
+        for frame, _ in walk_tb(error.__traceback__)
+        if isinstance(frame.f_locals.get("self"), Server) and "now" in frame.f_locals
+    ]
+    return f"the run at {times[0]:g} s: refused: {error}" if times else f"refused: {error}"
 
 
 def check_run(
