@@ -506,6 +506,7 @@ def arrivals(directory: Path, more_than: int = 0, seconds: float = 240) -> int:
     raise AssertionError(f"no more than {more_than} updates have arrived")
 
 
+@pytest.mark.thorough
 def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     recipe: Path, start: Any, offbeat: Any, tmp_path: Path
 ) -> None:

@@ -13,8 +13,7 @@ from offbeat.core.algorithm import View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, Event
 from offbeat.core.programme import Programme
-from offbeat.sim import simulation
-from offbeat.testing import CALM, HARD, JournalError, check_algorithm, random_worlds
+from offbeat.testing import CALM, HARD, JournalError, algorithm, check_algorithm, random_worlds
 from offbeat.testing.algorithm import _check_summary, check_run
 
 GOOD = ob.fedbuff(2, steps=3)
@@ -68,15 +67,15 @@ class Twice(Buffered):
             yield Aggregate((event.task,))
 
 
+DRIVEN: list[str] = []
+
+
 class Looks(Buffered):
     """Gives other work where it is simulated than where it is replayed."""
 
     def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
         for command in super().on(event, state, view):
-            if isinstance(command, Train):
-                yield Train(command.client, 5 if type(view).__name__ == "Simulated" else 3)
-            else:
-                yield command
+            yield Train(command.client, 3 + 2 * len(DRIVEN)) if isinstance(command, Train) else command
 
 
 @pytest.mark.parametrize("world", [CALM, HARD], ids=["calm", "hard"])
@@ -102,7 +101,15 @@ def test_what_is_wrong_is_found(kind, says):
 
 def test_a_replay_that_differs_is_found(monkeypatch):
     """A schedule that looks at who drives it."""
-    monkeypatch.setattr(simulation, "Server", type("Simulated", (simulation.Server,), {}))
+
+    def simulated(*arguments, **options):
+        DRIVEN.append("simulator")
+        try:
+            return ob.simulate(*arguments, **options)
+        finally:
+            DRIVEN.clear()
+
+    monkeypatch.setattr(algorithm, "simulate", simulated)
     with pytest.raises(JournalError, match=r"task 0 at 0 s: replay: .* steps=5.*, then .* steps=3"):
         check_algorithm(with_schedule(Looks), [CALM])
 
