@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 import offbeat
 from offbeat import parts
 
@@ -169,8 +171,8 @@ def test_a_subpackage_is_an_attribute_and_not_among_the_public_names():
 def test_no_class_name_means_two_things():
     """A reader who searches for a name finds one class."""
     where: dict[str, list[str]] = {}
-    for path in files():
-        for node in parsed(path).body:
+    for path, tree in sources().items():
+        for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}
