@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from studies import NEVER
 
-from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_chances
+from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_probabilities
 from offbeat.core.global_model import GlobalModel
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
@@ -232,7 +232,7 @@ def chances(state: Any) -> list[float]:
 
 def chances_of(theta: Mapping[str, torch.Tensor]) -> list[float]:
     """The shared model's probabilities of l* = 1, 2, …"""
-    return [float(chance.detach().exp()) for chance in log_chances(dict(theta), EPOCHS)]
+    return [float(chance.detach().exp()) for chance in log_probabilities(dict(theta), EPOCHS)]
 
 
 # ---- the runs ----

@@ -17,7 +17,7 @@ from offbeat.algorithms.fedasmu.requests import (
     LearnedTiming,
     RequestFreshModel,
     RequestState,
-    log_chances,
+    log_probabilities,
 )
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, Begin, Joined, WantsModel
@@ -29,7 +29,7 @@ from tests.sim.sim_worlds import CALM, digits
 
 def chances(selector: LearnedTiming, epochs: int, state=None) -> np.ndarray:
     theta = (state or selector.initial()).theta
-    return torch.stack([*log_chances(theta, epochs)]).detach().exp().numpy()
+    return torch.stack([*log_probabilities(theta, epochs)]).detach().exp().numpy()
 
 
 # ---- the fixed moments ----

@@ -26,14 +26,33 @@ MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α 
 
 
 def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
-    """The tensor of this name in a part's memory, filled with `value` when it is first used."""
+    """The tensor of this name in a part's memory.
+
+    Args:
+        memory: the part's memory, which is saved with a run.
+        name: the tensor's name there.
+        like: a tensor of its shape and dtype.
+        value: what it is filled with when it is first used.
+
+    Returns:
+        The tensor itself: what is written to it stays.
+    """
     if name not in memory:
         memory[name] = torch.full_like(like, value)
     return memory[name]
 
 
 def toward_models(updates: Sequence[Update], weights: Sequence[float], model: Model) -> Tensor:
-    """Σ c_i (w_i − w): the step toward the clients' models w_i = base + Δ_i, weighted by the c_i."""
+    """Σ c_i (w_i − w): the step toward the clients' models w_i = base + Δ_i.
+
+    Args:
+        updates: the updates, with their bases.
+        weights: c_i, one for each update.
+        model: the current global model w.
+
+    Returns:
+        The step over the flat values, in a fresh tensor.
+    """
     return weighted_steps([u.delta for u in updates], weights, [u.base.values for u in updates], model.values)
 
 

@@ -51,10 +51,22 @@ def compose(
 ) -> Algorithm:
     """`base`, with the parts of these algorithms in place of its own; its schedule stays.
 
-    `requests` are FedASMU's: clients ask for a fresh model in mid-training and merge it. They go round
-    whatever the schedule and the objective are. Updates go through `codec`, and with `radio` over the channel
-    that all clients share. `buffers` says what becomes of floating buffers. Raises `UsageError` where a part
-    needs what no other gives.
+    Args:
+        base: the algorithm whose schedule is kept.
+        aggregator: whose aggregator is taken.
+        objective: whose objective is taken.
+        server_steps: whose server steps are taken.
+        requests: FedASMU or FedSSMU: clients request a fresh model in mid-training and merge it, around
+            whatever the schedule and the objective are.
+        codec: what updates go through.
+        radio: puts the algorithm on the channel that all clients share, each upload in a slot of its own.
+        buffers: what becomes of floating buffers.
+
+    Returns:
+        The algorithm, which records its parts by name.
+
+    Raises:
+        UsageError: where a part requires what no other provides.
     """
     source, own = requests or base, unwrap_buffers((objective or base).objective)
     schedule, goal = strip(base.schedule, RADIO, ASKING), strip(own, MERGE)

@@ -81,7 +81,7 @@ class Tiering:
 
 @dataclass(frozen=True, config=STRICT)
 class Tiers(Schedule):
-    """A round per tier of clients within `ratio` (v) of each other: all of them, or so many at random.
+    """A round per tier of clients within `ratio` (v) of each other: `clients_per_tier` at random or all.
 
     With `retier` a client's time is the mean of what it was and its newest; after a round, it goes to
     the tier that covers it.

@@ -16,7 +16,7 @@ from offbeat.local.objectives import Plain
 def fedavg(steps: Steps = None, epochs: Epochs = None, *, clients_per_round: Concurrency = None) -> Algorithm:
     """Rounds: every sampled client trains from the same model, all are waited for and averaged.
 
-    w := Σ n_i w_i / Σ n_i. `clients_per_round` is the paper's m (none: all clients); one local epoch
+    w := Σ n_i w_i / Σ n_i. `clients_per_round` is the paper's m, None means all clients; one local epoch
     when neither `steps` nor `epochs` is given.
     """
     return Algorithm(

@@ -14,7 +14,7 @@ from offbeat.core.validation import STRICT
 
 
 def train(client: ClientId, programme: Programme, view: View) -> Train:
-    """Train a client for as many steps as the programme gives it."""
+    """The command that trains a client for as many local steps as the programme gives it."""
     return Train(client, programme.steps_for(view.fleet.steps_per_epoch(client)))
 
 

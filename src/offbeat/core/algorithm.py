@@ -188,7 +188,7 @@ class Algorithm:
     the newest update's. With "local" each client keeps its buffers of either kind (FedBN, as far as running
     statistics go), with "recompute" nobody does; then the model that is judged has estimated ones, and
     `objective` is wrapped in `OwnBuffers`, as clients train it. `codec` is what updates go through on their
-    way (none: as they are). `name` and `hyperparameters` are filled in by the registry.
+    way; None means as they are. `name` and `hyperparameters` are filled in by the registry.
 
     Raises `UsageError` where a part needs what no other part gives, and for `buffers` that do not fit.
     """

@@ -1,4 +1,4 @@
-"""Arithmetic on long vectors, piece by piece and on every core, with the bits that one core gives."""
+"""Long vectors chunk by chunk and on every core, with the bits that one core gives."""
 
 import os
 from collections.abc import Callable
@@ -14,7 +14,15 @@ LONG = 2**20  # elements, from which on threads do not cost; what they gain is a
 
 
 def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
-    """The vector whose pieces `body(out, *pieces)` gives: in `out`, or in a new tensor if that is None."""
+    """The vector whose chunks `body(out, *chunks)` makes.
+
+    Args:
+        body: writes a chunk to `out`, or to a new tensor where `out` is None, and returns it.
+        vectors: one or more, all of one size.
+
+    Returns:
+        A new tensor.
+    """
     if vectors[0].numel() <= CHUNK:
         return body(None, *vectors)
     out = POOL.like(vectors[0])
@@ -23,11 +31,11 @@ def map_chunks(body: Callable[..., Tensor], *vectors: Tensor) -> Tensor:
 
 
 def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
-    """Call `body` with the vectors' first pieces, their second pieces, and so on, each once.
+    """Call `body` with the vectors' first chunks, their second chunks, and so on, each once.
 
-    So several operations on them are one pass over memory. Long vectors are shared among the cores where
-    PyTorch has one thread, as in a simulation and on a server. A piece is the same whoever takes it, so its
-    bits are too; `body` must go by nothing but its pieces, and write to nothing else.
+    Several operations on them are then one pass over memory. Long vectors are shared among the cores where
+    PyTorch has one thread, as in a simulation and on a server. A chunk is the same on every core, so its bits
+    are too; `body` must read nothing but its chunks, and write to nothing else.
     """
     size = vectors[0].numel()
     if size <= CHUNK:
@@ -36,15 +44,15 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
     starts = range(0, size, CHUNK)
     threads = min(_cores(), len(starts)) if size >= LONG and torch.get_num_threads() == 1 else 1
 
-    def stretch(number: int) -> None:
+    def share(number: int) -> None:
         for i in starts[number * len(starts) // threads : (number + 1) * len(starts) // threads]:
             body(*(vector[i : i + CHUNK] for vector in vectors))
 
     if threads == 1:
-        stretch(0)
+        share(0)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(stretch, range(threads)):
+        for _ in pool.map(share, range(threads)):
             pass
 
 

@@ -1,4 +1,4 @@
-"""Room for long vectors; what was freed is used again, which spares its page faults.
+"""Pool of reusable CPU tensors; avoids page faults on fresh memory.
 
 Fresh memory comes page by page as it is first written, which for a long vector takes longer than a copy. A
 vector given out here is a view; when it and all that shares its memory are gone, that memory is spare.
@@ -54,10 +54,10 @@ class VectorPool:
 
     def _freed(self, base: Tensor) -> None:
         """Keep a vector's memory, and let go what was spare for longest where that is too much."""
-        kept = base.nbytes + sum(spare.nbytes for spare in tuple(self._spare))
-        while kept > SPARE_BYTES:
+        spare_bytes = base.nbytes + sum(spare.nbytes for spare in tuple(self._spare))
+        while spare_bytes > SPARE_BYTES:
             try:
-                kept -= self._spare.popleft().nbytes
+                spare_bytes -= self._spare.popleft().nbytes
             except IndexError:
                 break
         self._spare.append(base)

@@ -55,7 +55,7 @@ class FixedTiming:
         """Nothing to learn."""
 
     def choose(self, client: ClientId, epochs: int, state: None, generator: np.random.Generator) -> int:
-        """l* of a task of so many epochs."""
+        """l* of a task of L = `epochs` epochs."""
         return {"first": 1, "half": max(1, epochs // 2), "last": epochs - 1}[self.at]
 
     def learn(self, client: ClientId, reward: float, state: None) -> None:
@@ -105,7 +105,7 @@ class LearnedTiming:
         return Experience({**theta, "out": torch.zeros(h + 1, requires_grad=True)})
 
     def choose(self, client: ClientId, epochs: int, state: Experience, generator: np.random.Generator) -> int:
-        """l* of a task of so many epochs."""
+        """l* of a task of L = `epochs` epochs."""
         explore = generator.random() < self.epsilon
         if client not in state.last:
             ask = 1 + (
@@ -142,8 +142,8 @@ class LearnedTiming:
         if epochs < 3:
             return  # there was no choice
         parameters = list(state.theta.values())
-        chance = next(islice(log_chances(state.theta, epochs), ask - 1, None))
-        gradients = torch.autograd.grad(chance, parameters)
+        log_p = next(islice(log_probabilities(state.theta, epochs), ask - 1, None))
+        gradients = torch.autograd.grad(log_p, parameters)
         with torch.no_grad():
             for parameter, gradient in zip(parameters, gradients, strict=True):
                 parameter.add_(gradient, alpha=self.rate * (reward - state.baseline))
@@ -153,14 +153,14 @@ def draw(theta: dict[str, Tensor], epochs: int, generator: np.random.Generator) 
     """l* − 1, drawn by the model, which goes no further than l*."""
     drawn, upto = generator.random(), 0.0
     with torch.no_grad():
-        for before, chance in enumerate(log_chances(theta, epochs)):
-            upto += float(chance.double().exp())
+        for before, log_p in enumerate(log_probabilities(theta, epochs)):
+            upto += float(log_p.double().exp())
             if upto >= drawn:
                 return before
     return epochs - 2
 
 
-def log_chances(theta: dict[str, Tensor], epochs: int) -> Iterator[Tensor]:
+def log_probabilities(theta: dict[str, Tensor], epochs: int) -> Iterator[Tensor]:
     """log P(l* = l) for l = 1 … L − 1: Σ log P(s_j = 0 | s_<j) for j < l, + log P(s_l = 1 | s_<l).
 
     Who has not asked before epoch L − 1 asks then. The linear layer's output is counted from the log odds
