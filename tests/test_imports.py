@@ -174,7 +174,7 @@ def test_no_class_name_means_two_things():
     for path, tree in sources().items():
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
-                where.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+                where.setdefault(node.name, []).append(str(path))
     assert not {name: paths for name, paths in where.items() if len(paths) > 1}
 
 
