@@ -19,10 +19,10 @@ def run(planned: Sequence[PlannedRun], jobs: int, name: str) -> list[RunRecord]:
 
     def watch(report: RunProgress) -> None:
         nonlocal over
-        if report.over:
+        if report.finished:
             over += 1
             spent = time.monotonic() - began
-            print(f"{name} {over}/{len(planned)} {report.job}: {spent:.0f} s", flush=True)
+            print(f"{name} {over}/{len(planned)} {report.name}: {spent:.0f} s", flush=True)
 
     return compare(planned, jobs, watch)
 

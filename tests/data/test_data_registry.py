@@ -12,7 +12,7 @@ from offbeat.data.subsample import Subsample, fixed_permutation
     ("name", "meant"), [("mnits", "mnist"), ("Fashion-MNIST", "fashion_mnist"), ("heart", "heart_disease")]
 )
 def test_unknown_name_suggests(name, meant):
-    with pytest.raises(UsageError, match=f"did you mean '{meant}'") as caught:
+    with pytest.raises(UsageError, match=f'did you mean "{meant}"') as caught:
         load(name)
     assert "\n" not in str(caught.value)
 

@@ -126,15 +126,16 @@ WRONG = {
     "line 2: until = '0' is not allowed": "client,until\n0,0\n",
     "line 2: until = 5.0 is not allowed: should be above from = 5.0": "client,from,until\n0,5,5\n",
     "line 3: until = 4.0 is not allowed: should be above from": "client,from,until\n0,1,2\n0,5,4\n",
-    "line 3: client '0' is there from 4.0 until 9.0, and from 0.0 until 5.0 in another row":
+    "line 3: client '0' is present from 4.0 until 9.0, and from 0.0 until 5.0 in another row":
         "client,from,until\n0,0,5\n0,4,9\n",
-    "line 4: client '0' is there from 1.0 until 2.0, and from 0.0 until 5.0 in another row":
+    "line 4: client '0' is present from 1.0 until 2.0, and from 0.0 until 5.0 in another row":
         "client,from,until\n0,7,9\n0,0,5\n0,1,2\n",
-    "line 4: client '0' is there from 6.0 until 8.0, and from 7.0 until 9.0 in another row":
+    "line 4: client '0' is present from 6.0 until 8.0, and from 7.0 until 9.0 in another row":
         "client,from,until\n0,7,9\n0,0,5\n0,6,8\n",
-    "line 4: client '0' is there from 0.0 until the end, and from 7.0 until 9.0":
+    "line 4: client '0' is present from 0.0 until the end, and from 7.0 until 9.0":
         "client,from,until\n0,7,9\n1,,\n0,,\n",
-    "line 3: client 'a' is there from 0.0 until the end, and from 0.0 until the end": "client,up\na,1\na,1\n",
+    "line 3: client 'a' is present from 0.0 until the end, and from 0.0 until the end":
+        "client,up\na,1\na,1\n",
     "line 3: up = 2 is not allowed: another row of client 'a' says 1.0, and a client has one up":
         "client,up,from,until\na,1,0,1\na,2,3,4\n",
     "line 2: seconds_per_step is blank in all rows of this client":

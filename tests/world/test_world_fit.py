@@ -58,7 +58,7 @@ def test_steps_that_never_vary_take_the_link_with_them_and_it_is_said():
     fit = fitted(world, ob.fedbuff(2, steps=10))
     assert fit.world.seconds_per_step == pytest.approx([s + 0.2 for s in SPEEDS], rel=1e-5)
     assert len(fit.notes) == 4
-    assert "as many steps" in fit.notes[0]
+    assert "the same number of steps" in fit.notes[0]
 
 
 def test_requests_in_mid_task_tell_latency_from_bandwidth():
@@ -168,7 +168,7 @@ def test_whoever_was_away_in_each_of_its_tasks_gets_the_median_and_it_is_said():
     fit = fit_world([*written, *away], 2)
     assert fit.world.seconds_per_step == pytest.approx([1.0, 1.0])
     assert fit.clients[1].arrived == 1
-    assert any(note.startswith("client 1 was away in each task") for note in fit.notes)
+    assert any(note.startswith("client 1 was away during each task") for note in fit.notes)
     with pytest.raises(UsageError, match="away in between"):
         fit_world(away, 2)
 

@@ -72,19 +72,19 @@ class CompareWatcher:
         self._all = live.add_task(f"0 of {total} runs")
 
     def __call__(self, report: "RunProgress") -> None:
-        """Take in the news of one run."""
-        if report.job not in self._lines:
-            self._lines[report.job] = self._live.add_task(report.job)
-        if report.over:
+        """Take in a report of one run."""
+        if report.name not in self._lines:
+            self._lines[report.name] = self._live.add_task(report.name)
+        if report.finished:
             self._over += 1
-            self._done.pop(report.job, None)
-            self._live.remove_task(self._lines.pop(report.job))
+            self._done.pop(report.name, None)
+            self._live.remove_task(self._lines.pop(report.name))
             state = "failed" if report.error else "done"
-            err.print(f"[{self._over}/{self._total}] {report.job}: {state}{self._left()}", markup=False)
+            err.print(f"[{self._over}/{self._total}] {report.name}: {state}{self._left()}", markup=False)
         elif report.progress is not None:
-            self._done[report.job] = report.progress.done or 0.0
-            text = f"{report.job}  {describe(report.progress)}"
-            self._live.update(self._lines[report.job], description=text)
+            self._done[report.name] = report.progress.done or 0.0
+            text = f"{report.name}  {describe(report.progress)}"
+            self._live.update(self._lines[report.name], description=text)
         self._live.update(self._all, description=f"{self._over} of {self._total} runs{self._left()}")
 
     def _left(self) -> str:

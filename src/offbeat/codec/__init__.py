@@ -1,4 +1,4 @@
-"""Codecs: a model's update in few bits, simulated or really as bytes.
+"""Codecs: compression of a model's update, simulated or as bytes.
 
 `CodecSpec` is a codec as options, such as those of a recipe: {kind: sparse_quantised, levels: 4}.
 """

@@ -1,4 +1,4 @@
-"""Integers as bits and back, many at a time, and a reader of payloads that does not trust them.
+"""Bit packing of integers, many at a time, and a reader of untrusted payloads.
 
 A section of a payload is a string of bits, most significant first, filled up with zeros to whole bytes.
 """
@@ -13,7 +13,7 @@ Bits = npt.NDArray[np.uint8]
 
 
 def pack(numbers: npt.NDArray[np.integer | np.bool_], width: int) -> bytes:
-    """Each number in `width` bits; they must be in [0, 2^width)."""
+    """Pack each number, in [0, 2^width), into `width` bits."""
     parts = []
     for piece in pieces(len(numbers)):  # a multiple of 8 numbers: whole bytes, but for the last piece
         part = numbers[piece]
@@ -25,7 +25,7 @@ def pack(numbers: npt.NDArray[np.integer | np.bool_], width: int) -> bytes:
 
 
 def unpack(data: memoryview, count: int, width: int) -> npt.NDArray[np.int32]:
-    """The `count` numbers of `width` < 32 bits that `pack` made these bytes of."""
+    """Unpack `count` numbers of `width` < 32 bits from the bytes of `pack`."""
     numbers = np.zeros(count, np.int32)
     octets = np.frombuffer(data, np.uint8)
     for piece in pieces(count):
@@ -40,7 +40,7 @@ def unpack(data: memoryview, count: int, width: int) -> npt.NDArray[np.int32]:
 
 
 class Reader:
-    """Takes a payload apart; anything missing, left over or not zero where it must be is refused."""
+    """Reader of a payload; raises `PayloadError` for missing or spare bytes and for non-zero padding."""
 
     def __init__(self, payload: bytes) -> None:
         self._data = memoryview(payload)
@@ -51,28 +51,28 @@ class Reader:
         return len(self._data)
 
     def take(self, length: int) -> memoryview:
-        """The next `length` bytes."""
+        """Read the next `length` bytes."""
         if length > self.left:
-            raise PayloadError(f"the payload is too short: {length} more bytes expected, {self.left} there")
+            raise PayloadError(f"the payload is too short: {length} more bytes expected, {self.left} left")
         taken, self._data = self._data[:length], self._data[length:]
         return taken
 
     def count(self, most: int) -> int:
-        """A number of four bytes from 1 to `most`."""
+        """Read a number of four bytes from 1 to `most`."""
         number = int.from_bytes(self.take(4), "little")
         if not 1 <= number <= most:
             raise PayloadError(f"the payload says {number} values: the vector has {most}")
         return number
 
     def norm(self) -> float:
-        """A float32 that is finite and not negative."""
+        """Read a float32 that is finite and not negative."""
         norm = float(np.frombuffer(self.take(4), "<f4")[0])
         if not (np.isfinite(norm) and not np.signbit(norm)):
             raise PayloadError(f"the payload's norm is {norm}: it must be finite and not negative")
         return norm
 
     def numbers(self, count: int, width: int) -> npt.NDArray[np.int32]:
-        """A section of `count` numbers of `width` bits."""
+        """Read a section of `count` numbers of `width` bits."""
         data = self.take((count * width + 7) // 8)
         spare = -count * width % 8
         if spare and data[-1] & ((1 << spare) - 1):
@@ -80,6 +80,6 @@ class Reader:
         return unpack(data, count, width)
 
     def end(self) -> None:
-        """Nothing may be left."""
+        """Raise `PayloadError` unless every byte has been read."""
         if self.left:
             raise PayloadError(f"the payload is too long: {self.left} bytes left over")

@@ -1,4 +1,4 @@
-"""Which r of d coordinates: a Golomb code of the gaps, close to log2 C(d, r) bits.
+"""Entropy coding: a Golomb code of the indices of r of d coordinates, close to log2 C(d, r) bits.
 
 Of the coordinates and those left out, the fewer are coded, n ≤ d/2 of them. If each is in with probability
 p = n/d, the gaps between them are geometric, and the best code that gives each gap whole bits is Golomb's
@@ -13,9 +13,9 @@ three part-filled bytes, also where the indices are not spread evenly.
 
 `encode_gamma` is Elias' gamma code for many numbers at once, where all are at most a known one.
 
-A number x takes ⌊log2 x⌋ + 1 bits in unary, to say how long it is, and ⌊log2 x⌋ bits after its leading one;
-the longest numbers need no end of the unary part. The first bits of all numbers come first, then the second
-bits of those that have one, and so on: the lengths are the code's, but nothing has to be read in order.
+A number x takes ⌊log2 x⌋ + 1 bits in unary for its length, and ⌊log2 x⌋ bits after its leading one; the
+longest numbers need no end of the unary part. The first bits of all numbers come first, then the second bits
+of those that have one, and so on: the lengths are the code's, but nothing has to be read in order.
 """
 
 import numpy as np
@@ -27,7 +27,7 @@ from offbeat.core.types import Indices
 
 
 def encode_indices(indices: Indices | None, size: int) -> bytes:
-    """Ascending indices below `size` as bytes; nothing if all are there (None) or none is."""
+    """Encode ascending indices below `size`; empty for all of them (None) and for none."""
     if indices is None:
         return b""
     if 2 * len(indices) > size:
@@ -49,7 +49,7 @@ def encode_indices(indices: Indices | None, size: int) -> bytes:
 
 
 def decode_indices(reader: Reader, count: int, size: int) -> Indices | None:
-    """`count` ascending indices below `size`, from all that is left of the payload; None for all."""
+    """Decode `count` ascending indices below `size` from the rest of the payload; None means all."""
     n = min(count, size - count)
     if n == 0:
         reader.end()
@@ -70,7 +70,7 @@ def decode_indices(reader: Reader, count: int, size: int) -> Indices | None:
 
 
 def _unary(reader: Reader, count: int, most: int) -> Indices:
-    """`count` unary numbers from all that is left, which together have at most `most` bits."""
+    """Decode `count` unary numbers, together at most `most` bits, from the rest of the payload."""
     length = reader.left
     if length > (most + 7) // 8:
         raise PayloadError(f"the payload is too long: {length} bytes left for at most {most} bits")
@@ -81,20 +81,20 @@ def _unary(reader: Reader, count: int, most: int) -> Indices:
 
 
 def _parameter(n: int, size: int) -> int:
-    """m = ⌈−log(2 − p) / log(1 − p)⌉ with p = n/size (Gallager and Van Voorhis 1975), to 1 % of a unit.
+    """Golomb parameter m = ⌈−log(2 − p) / log(1 − p)⌉ with p = n/size (Gallager and Van Voorhis 1975).
 
-    Its expansion at small p is ln 2 / p − (1 + ln 2)/2.
+    Computed from its expansion at small p, ln 2 / p − (1 + ln 2)/2, to 1 % of a unit.
     """
     return max(1, -(-(69_315 * size - 84_657 * n) // (100_000 * n)))
 
 
 def _binary(m: int) -> tuple[int, int]:
-    """Truncated binary of numbers below m: the bits they all have, and how many have no more."""
+    """Truncated binary of numbers below m: the bits of the short codes, and the number of short codes."""
     return max(0, (m - 1).bit_length() - 1), (1 << (m - 1).bit_length()) - m
 
 
 def _others(indices: Indices, size: int) -> Indices:
-    """The coordinates that are not among the indices."""
+    """Complement of the indices."""
     out: npt.NDArray[np.bool_] = np.ones(size, np.bool_)
     out[indices] = False
     return np.flatnonzero(out)
@@ -104,14 +104,14 @@ Numbers = npt.NDArray[np.int32]
 
 
 def gamma_bits(numbers: Numbers, most: int) -> int:
-    """The bits of the numbers, which are from 1 to `most`."""
+    """Number of bits of the code of numbers from 1 to `most`."""
     lengths = _lengths(numbers)
     unary = np.minimum(lengths + 1, most.bit_length() - 1)
     return int(unary.sum(dtype=np.int64) + lengths.sum(dtype=np.int64))
 
 
 def encode_gamma(numbers: Numbers, most: int) -> bytes:
-    """The numbers, which are from 1 to `most`, as bytes."""
+    """Encode numbers from 1 to `most`."""
     lengths = _lengths(numbers)
     longest = most.bit_length() - 1
     unary = [pack(lengths[lengths >= j] > j, 1) for j in range(longest)]
@@ -120,7 +120,7 @@ def encode_gamma(numbers: Numbers, most: int) -> bytes:
 
 
 def decode_gamma(reader: Reader, count: int, most: int) -> Numbers:
-    """`count` numbers that `encode_gamma` wrote; they may be above `most`, but are below 2^bits(most)."""
+    """Decode `count` numbers of `encode_gamma`; they may exceed `most`, but are below 2^bits(most)."""
     longest = most.bit_length() - 1
     lengths = np.zeros(count, np.int32)
     going = np.arange(count)

@@ -1,4 +1,4 @@
-"""Every value as it is: float32, little-endian, 32 d bits."""
+"""Identity codec: every value as float32, little-endian, 32 d bits."""
 
 from typing import Literal
 
@@ -15,24 +15,24 @@ from offbeat.core.validation import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class Identity:
-    """No compression; refuses a budget below 32 d bits. The payload has exactly the bits charged."""
+    """Identity codec; refuses a budget below 32 d bits. The payload has exactly the bits charged."""
 
     kind: Literal["identity"] = "identity"
 
-    def apply(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> tuple[Tensor, int]:
-        """A copy of the vector, and 32 d bits."""
+    def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """Return a copy of the vector, and 32 d bits."""
         values = checked(vector, bits)
         refuse(self.kind, bits, 32 * len(values))
         return torch.from_numpy(values.copy()), 32 * len(values)
 
-    def encode(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> bytes:
-        """4 d bytes."""
+    def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
+        """Encode as 4 d bytes."""
         values = checked(vector, bits)
         refuse(self.kind, bits, 32 * len(values))
         return values.astype("<f4", copy=False).tobytes()
 
     def decode(self, payload: bytes, size: int) -> Tensor:
-        """The vector; refuses values that are not finite."""
+        """Decode the vector; refuses values that are not finite."""
         check_size(size)
         if len(payload) != 4 * size:
             raise PayloadError(f"the payload has {len(payload)} bytes: {size} values take {4 * size}")

@@ -3,13 +3,13 @@
 `fixed` gives each coordinate ⌈log2(ν + 1)⌉ + 1 bits, 32 + d (⌈log2(ν + 1)⌉ + 1) in all; the payload fills up
 the last byte and has nothing else.
 
-`elias` sends the coordinates whose level is not zero: where they are, their signs, and their levels in Elias'
-gamma code. With a norm over many coordinates most levels are zero, and this is far shorter. What it takes
+`elias` sends the coordinates whose level is not zero: their indices, their signs, and their levels in Elias'
+gamma code. With a norm over many coordinates most levels are zero, and this is far shorter. Its length
 depends on the values. Charged are 64 bits for the count and the norm, ⌈log2 C(d, n)⌉ for the n indices, and
 the bits of signs and levels. The paper codes the gaps between indices with Elias' code as well; here they
-have the Golomb code, which is shorter (`offbeat.codec.entropy_coding`). The payload is at most 3.5 % and
-64 + 14 ⌊log2 ν⌋ bits longer where the indices are not clustered, for the index code and for the whole bytes
-of each part of the gamma code. It is empty if every level is zero.
+have the Golomb code, which is shorter (`offbeat.codec.entropy_coding`). The payload is at most 3.5 % and 64 +
+14 ⌊log2 ν⌋ bits longer where the indices are not clustered, for the index code and for the whole bytes of
+each part of the gamma code. It is empty if every level is zero.
 
 The norm is over the whole vector, as in the paper's Section 3; its experiments' buckets are not here.
 """
@@ -50,23 +50,25 @@ from offbeat.core.validation import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class Qsgd:
-    """All coordinates with ν = `levels` levels; refuses a budget that is too small.
+    """QSGD codec: all coordinates with ν levels; refuses a budget that is too small.
 
-    `coding` is "fixed" (the same bits for each coordinate) or "elias" (few bits for small levels).
+    Args:
+        levels: ν, from 1 to 32,767.
+        coding: "fixed" (the same bits for each coordinate) or "elias" (few bits for small levels).
     """
 
     levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] = 4
     coding: Literal["fixed", "elias"] = "fixed"
     kind: Literal["qsgd"] = "qsgd"
 
-    def apply(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> tuple[Tensor, int]:
-        """The quantised vector and its bits."""
-        norm, signed, needed = self._compress(vector, bits, generator)
+    def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """Return the quantised vector and its bits."""
+        norm, signed, needed = self._compress(vector, bits, rng)
         return torch.from_numpy(dequantise(norm, signed, self.levels)), needed
 
-    def encode(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> bytes:
-        """The norm and the levels, and for "elias" the indices."""
-        norm, signed, _ = self._compress(vector, bits, generator)
+    def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
+        """Encode the norm and the levels, and for "elias" the indices."""
+        norm, signed, _ = self._compress(vector, bits, rng)
         if self.coding == "fixed":
             return pack_levels(norm, signed, self.levels)
         indices = np.flatnonzero(signed)
@@ -78,7 +80,7 @@ class Qsgd:
         return head + gamma + encode_indices(indices, len(signed))
 
     def decode(self, payload: bytes, size: int) -> Tensor:
-        """The quantised vector."""
+        """Decode the quantised vector."""
         check_size(size)
         reader = Reader(payload)
         if self.coding == "fixed":
@@ -97,14 +99,14 @@ class Qsgd:
         return scatter(dequantise(norm, signed, self.levels), decode_indices(reader, count, size), size)
 
     def _compress(
-        self, vector: Tensor, bits: int | None, generator: np.random.Generator
+        self, vector: Tensor, bits: int | None, rng: np.random.Generator
     ) -> tuple[float, Levels, int]:
         """The norm, the signed levels and the bits charged."""
         values = checked(vector, bits)
         needed = NORM_BITS + value_bits(self.levels) * len(values)
         if self.coding == "fixed":
             refuse(self.kind, bits, needed)
-        norm, signed = quantise(values, self.levels, generator)
+        norm, signed = quantise(values, self.levels, rng)
         if self.coding == "elias":
             needed = _elias_bits(signed, self.levels)
             refuse(self.kind, bits, needed)
@@ -112,7 +114,7 @@ class Qsgd:
 
 
 def _elias_bits(signed: Levels, levels: int) -> int:
-    """What is charged for levels in Elias' code."""
+    """Bits charged for levels in Elias' code."""
     sizes = np.abs(signed[signed != 0]).astype(np.int32)
     if len(sizes) == 0:
         return 0

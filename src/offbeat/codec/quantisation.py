@@ -3,8 +3,8 @@
     Q(u_i) = ‖u‖₂ sign(u_i) Z ,    Z = (z + 1)/ν with probability ν|u_i|/‖u‖₂ − z, else z/ν ,
     z = ⌊ν |u_i| / ‖u‖₂⌋ .
 
-E[Q(u)] = u, and E‖Q(u) − u‖² ≤ r ‖u‖²/(4ν²) for r values: each Z has a variance of at most 1/(4ν²). What is
-sent of a value is its signed level sign(u_i) ν Z, an integer from −ν to ν. A zero vector gives zeros.
+E[Q(u)] = u, and E‖Q(u) − u‖² ≤ r ‖u‖²/(4ν²) for r values: each Z has a variance of at most 1/(4ν²). A value
+is sent as its signed level sign(u_i) ν Z, an integer from −ν to ν. A zero vector gives zeros.
 
 The norm is rounded to float32 before the levels are drawn, so the expectation holds for the norm sent. The
 draw is z + [U < x − z] = ⌊x + U⌋ with x = ν |u_i| / ‖u‖₂ and U uniform in [0, 1).
@@ -36,8 +36,8 @@ def norm_of(values: Floats) -> float:
     return float(np.float32(norm))
 
 
-def quantise(values: Floats, levels: int, generator: np.random.Generator) -> tuple[float, Levels]:
-    """The norm and the signed levels; draws one number a value, none for a zero vector."""
+def quantise(values: Floats, levels: int, rng: np.random.Generator) -> tuple[float, Levels]:
+    """Quantise values: their norm and signed levels. Draws one number a value, none for a zero vector."""
     norm = norm_of(values)
     signed = narrow(np.zeros(len(values), np.int8), levels)
     if norm == 0.0:
@@ -45,18 +45,18 @@ def quantise(values: Floats, levels: int, generator: np.random.Generator) -> tup
     for piece in pieces(len(values)):
         x = values[piece].astype(np.float64)
         x *= levels / norm
-        drawn = np.floor(np.abs(x) + generator.random(len(x)))
+        drawn = np.floor(np.abs(x) + rng.random(len(x)))
         signed[piece] = np.copysign(np.minimum(drawn, levels), x)  # x + U may round up to ν + 1
     return norm, signed
 
 
 def narrow(signed: Levels, levels: int) -> Levels:
-    """Signed levels from −ν to ν in as few bytes as they need."""
+    """Cast signed levels from −ν to ν to the shortest integer type."""
     return signed.astype(np.int8 if levels < 2**7 else np.int16, copy=False)
 
 
 def dequantise(norm: float, signed: Levels, levels: int, scale: float = 1.0) -> Floats:
-    """scale · ‖u‖₂ · level / ν as float32."""
+    """Dequantise levels: scale · ‖u‖₂ · level / ν as float32."""
     values = np.empty(len(signed), np.float32)
     step = scale * norm / levels
     for piece in pieces(len(signed)):
@@ -65,12 +65,12 @@ def dequantise(norm: float, signed: Levels, levels: int, scale: float = 1.0) -> 
 
 
 def pack_norm(norm: float) -> bytes:
-    """A norm as little-endian float32."""
+    """Pack a norm as little-endian float32."""
     return np.array(norm, "<f4").tobytes()
 
 
 def pack_levels(norm: float, signed: Levels, levels: int) -> bytes:
-    """The norm and the signed levels."""
+    """Pack the norm and the signed levels."""
     width = value_bits(levels)
     codes = np.abs(signed).astype(np.uint16)
     codes[signed < 0] += 1 << (width - 1)
@@ -78,7 +78,7 @@ def pack_levels(norm: float, signed: Levels, levels: int) -> bytes:
 
 
 def read_levels(reader: Reader, count: int, levels: int) -> tuple[float, Levels]:
-    """The norm and `count` signed levels, each in its one form."""
+    """Read the norm and `count` signed levels; refuses levels above ν and zeros with a sign."""
     norm = reader.norm()
     width = value_bits(levels)
     codes = reader.numbers(count, width)
@@ -92,7 +92,7 @@ def read_levels(reader: Reader, count: int, levels: int) -> tuple[float, Levels]
 
 
 def signed_levels(norm: float, sizes: Levels, negative: npt.NDArray[np.bool_]) -> Levels:
-    """The levels with their signs; only zeros may go with a norm of zero."""
+    """Apply signs to levels; raises `PayloadError` for other levels than zero with a norm of zero."""
     if norm == 0.0 and bool(sizes.any()):
         raise PayloadError("the payload has levels that are not zero with a norm of zero")
     sizes[negative] *= -1

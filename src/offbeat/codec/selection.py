@@ -1,7 +1,4 @@
-"""Which coordinates are kept: r of d at random, or the r largest; their indices ascend.
-
-`scatter` puts kept values back in their places.
-"""
+"""Selection of coordinates: r of d at random, or the r largest; indices ascend."""
 
 import numpy as np
 import torch
@@ -13,29 +10,30 @@ from offbeat.core.types import Indices
 BLOCK = 1 << 18
 
 
-def random_subset(size: int, count: int, generator: np.random.Generator) -> Indices:
-    """`count` of `size` coordinates, each such set with the same probability.
+def random_subset(size: int, count: int, rng: np.random.Generator) -> Indices:
+    """Draw a subset of `count` of `size` coordinates; each has the same probability.
 
-    How many fall into each block of coordinates is multivariate hypergeometric; given that, each block's are
-    uniform in it. So no permutation of `size` numbers is needed, and nothing is sorted but within a block.
+    The numbers of coordinates in each block are multivariate hypergeometric; given them, a block's
+    coordinates are uniform in it. So no permutation of `size` numbers is needed, and nothing is sorted but
+    within a block.
     """
     starts = np.arange(0, size, BLOCK)
     sizes = np.minimum(BLOCK, size - starts)
-    counts = generator.multivariate_hypergeometric(sizes, count, method="marginals")
+    counts = rng.multivariate_hypergeometric(sizes, count, method="marginals")
     chosen = np.empty(count, np.int64)
     at = 0
     for start, n, k in zip(starts.tolist(), sizes.tolist(), counts.tolist(), strict=True):
         if k:
-            chosen[at : at + k] = _within(n, k, generator)
+            chosen[at : at + k] = _within(n, k, rng)
             chosen[at : at + k] += start
             at += k
     return chosen
 
 
-def _within(size: int, count: int, generator: np.random.Generator) -> Indices:
-    """A random subset of one block, drawn as what it leaves out where that is less."""
+def _within(size: int, count: int, rng: np.random.Generator) -> Indices:
+    """Draw a subset of one block, by its complement where that is smaller."""
     inverted = 2 * count > size
-    drawn = generator.choice(size, size - count if inverted else count, replace=False, shuffle=False)
+    drawn = rng.choice(size, size - count if inverted else count, replace=False, shuffle=False)
     if 16 * count < size:
         return np.sort(drawn)
     marked = np.full(size, inverted)
@@ -65,7 +63,7 @@ def largest(values: Floats, count: int) -> Indices:
 
 
 def scatter(values: Floats, indices: Indices | None, size: int) -> Tensor:
-    """A vector with the values at their indices (all of them: None) and zeros elsewhere."""
+    """Scatter values to their indices, with zeros elsewhere; indices None means all."""
     if indices is None:
         return torch.from_numpy(values)
     out = np.zeros(size, np.float32)

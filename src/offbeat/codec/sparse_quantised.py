@@ -1,16 +1,16 @@
-"""Random sparsification, then a random quantiser: the compression of Hu, Chen and Larsson.
+"""Random sparsification and quantisation: the compression of Hu, Chen and Larsson.
 
 "Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless Networks", Section II-C2.
 r coordinates, chosen uniformly at random, are kept as they are, not scaled up; the ν-level quantiser
 (see `offbeat.codec.quantisation`) is applied to them with their own norm. r is the largest that satisfies
-Equation 10 (see `offbeat.codec.budget`), which is also what is charged, rounded up to whole bits.
+Equation 10 (see `offbeat.codec.budget`), whose left side is charged, rounded up to whole bits.
 
 Without scaling E[û] = (r/d) u. With `unbiased`, the receiver multiplies by d/r, and E[û] = u; this is ours.
 
 Payload: r (4 bytes), the norm, the levels, the indices (`offbeat.codec.entropy_coding`). Beside the bits
-charged it has the count of 32 bits, what fills up bytes, and what the index code takes over log2 C(d, r). In
-all at most 2 % and 64 bits over for ν ≥ 2, at most 2.5 % and 64 bits for ν = 1. It is empty for r = 0: the
-device sends nothing, is charged nothing, and û = 0.
+charged it has the count of 32 bits, padding to whole bytes, and the excess of the index code over log2 C(d,
+r). In all at most 2 % and 64 bits over for ν ≥ 2, at most 2.5 % and 64 bits for ν = 1. It is empty for r = 0:
+the device sends nothing, is charged nothing, and û = 0.
 """
 
 from math import ceil
@@ -38,49 +38,52 @@ from offbeat.codec.selection import random_subset, scatter
 from offbeat.codec.validation import Floats, check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.errors import UsageError
-from offbeat.core.types import Indices
+from offbeat.core.types import Indices, PositiveShare
 from offbeat.core.validation import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
 class SparseQuantised:
-    """r random coordinates with ν = `levels` levels, as many as the budget buys.
+    """Sparse quantised codec: r random coordinates with ν levels, r as large as the budget allows.
 
-    At most ⌈fraction · d⌉ coordinates are kept, also without a budget. `unbiased` scales them by d/r.
+    Args:
+        levels: ν, from 1 to 32,767.
+        fraction: At most ⌈fraction · d⌉ coordinates are kept, also without a budget; in (0, 1].
+        unbiased: Whether the receiver scales the values by d/r.
     """
 
     levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] = 4
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction: PositiveShare = 1.0
     unbiased: bool = False
     kind: Literal["sparse_quantised"] = "sparse_quantised"
 
     def kept(self, size: int, bits: int | None) -> int:
-        """r for a vector of `size` values; 0 means that nothing is sent."""
+        """Number r of values kept of a vector of `size`; 0 means that nothing is sent."""
         each = value_bits(self.levels)
         return largest_sparse(size, bits, each, NORM_BITS, share(size, self.fraction))
 
-    def apply(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> tuple[Tensor, int]:
-        """û, and the left side of Equation 10 in whole bits; zeros and 0 bits if r = 0."""
+    def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """Return û, and the left side of Equation 10 in whole bits; zeros and 0 bits if r = 0."""
         values = checked(vector, bits)
         size, r = len(values), self.kept(len(values), bits)
         if r == 0:
             return torch.zeros(size), 0
-        indices, norm, signed = self._compress(values, r, generator)
+        indices, norm, signed = self._compress(values, r, rng)
         sent = dequantise(norm, signed, self.levels, self._scale(size, r))
         return scatter(sent, indices, size), ceil(bits_needed(size, r, self.levels))
 
-    def encode(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> bytes:
-        """r, the norm, the levels and the indices; nothing if r = 0."""
+    def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
+        """Encode r, the norm, the levels and the indices; empty if r = 0."""
         values = checked(vector, bits)
         size, r = len(values), self.kept(len(values), bits)
         if r == 0:
             return b""
-        indices, norm, signed = self._compress(values, r, generator)
+        indices, norm, signed = self._compress(values, r, rng)
         packed = pack_levels(norm, signed, self.levels)
         return r.to_bytes(4, "little") + packed + encode_indices(indices, size)
 
     def decode(self, payload: bytes, size: int) -> Tensor:
-        """û."""
+        """Decode û."""
         check_size(size)
         if not payload:
             return torch.zeros(size)
@@ -96,12 +99,12 @@ class SparseQuantised:
         return size / r if self.unbiased else 1.0
 
     def _compress(
-        self, values: Floats, r: int, generator: np.random.Generator
+        self, values: Floats, r: int, rng: np.random.Generator
     ) -> tuple[Indices | None, float, Levels]:
-        """The indices kept (all: None), the norm of their values and their levels."""
-        indices = None if r == len(values) else random_subset(len(values), r, generator)
+        """The indices kept (None means all), the norm of their values and their levels."""
+        indices = None if r == len(values) else random_subset(len(values), r, rng)
         chosen = values if indices is None else values[indices]
-        norm, signed = quantise(chosen, self.levels, generator)
+        norm, signed = quantise(chosen, self.levels, rng)
         if norm * self._scale(len(values), r) > LARGEST:
             raise UsageError(f"a vector of norm {norm:.4g} cannot be encoded: scaled by d/r it is no float32")
         return indices, norm, signed

@@ -1,9 +1,9 @@
-"""The k values of largest magnitude, as float32 or quantised.
+"""Top-k sparsification: the k values of largest magnitude, as float32 or quantised.
 
-k is the largest with log2 C(d, k) + 32 k ≤ bits, or for quantised values the r of Equation 10. The first is
-what is charged, rounded up. The payload is laid out as that of `SparseQuantised`. Its length is within the
-same bounds where the indices are spread as if drawn at random; where they are clustered, the index code takes
-at most 0.6 bits more for each kept value.
+k is the largest with log2 C(d, k) + 32 k ≤ bits, or for quantised values the r of Equation 10. The left side
+is charged, rounded up. The payload is laid out as that of `SparseQuantised`. Its length is within the same
+bounds where the indices are spread as if drawn at random; where they are clustered, the index code takes at
+most 0.6 bits more for each kept value.
 """
 
 from math import ceil
@@ -22,39 +22,40 @@ from offbeat.codec.quantisation import MOST_LEVELS, dequantise, pack_levels, qua
 from offbeat.codec.selection import largest, scatter
 from offbeat.codec.validation import Floats, check_size, checked, is_finite
 from offbeat.core.codec import PayloadError
-from offbeat.core.types import Indices
+from offbeat.core.types import Indices, PositiveShare
 from offbeat.core.validation import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
 class TopK:
-    """The largest |u_i|, as many as the budget buys; of equal ones, those that come first.
+    """Top-k codec: the k largest |u_i|, k as large as the budget allows; of equal ones, the first.
 
-    At most ⌈fraction · d⌉ coordinates are kept, also without a budget. `levels` is ν for quantised values;
-    None keeps them as float32.
+    Args:
+        levels: ν of quantised values, from 1 to 32,767. None means float32 values.
+        fraction: At most ⌈fraction · d⌉ coordinates are kept, also without a budget; in (0, 1].
     """
 
     levels: Annotated[int, Field(ge=1, le=MOST_LEVELS)] | None = None
-    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    fraction: PositiveShare = 1.0
     kind: Literal["top_k"] = "top_k"
 
     def kept(self, size: int, bits: int | None) -> int:
-        """k for a vector of `size` values; 0 means that nothing is sent."""
+        """Number k of values kept of a vector of `size`; 0 means that nothing is sent."""
         return largest_sparse(size, bits, *self._cost(), share(size, self.fraction))
 
-    def apply(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> tuple[Tensor, int]:
-        """The vector with all but k values zero, and the bits of these; zeros and 0 bits if k = 0."""
+    def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """Return the vector with all but k values zero, and the bits of these; zeros and 0 bits if k = 0."""
         values = checked(vector, bits)
         size, k = len(values), self.kept(len(values), bits)
         if k == 0:
             return torch.zeros(size), 0
         indices, chosen = _choose(values, k)
         if self.levels is not None:
-            chosen = dequantise(*quantise(chosen, self.levels, generator), self.levels)
+            chosen = dequantise(*quantise(chosen, self.levels, rng), self.levels)
         return scatter(chosen, indices, size), ceil(sparse_bits(size, k, *self._cost()))
 
-    def encode(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> bytes:
-        """k, the values and the indices; nothing if k = 0."""
+    def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
+        """Encode k, the values and the indices; empty if k = 0."""
         values = checked(vector, bits)
         size, k = len(values), self.kept(len(values), bits)
         if k == 0:
@@ -63,11 +64,11 @@ class TopK:
         if self.levels is None:
             packed = chosen.astype("<f4", copy=False).tobytes()
         else:
-            packed = pack_levels(*quantise(chosen, self.levels, generator), self.levels)
+            packed = pack_levels(*quantise(chosen, self.levels, rng), self.levels)
         return k.to_bytes(4, "little") + packed + encode_indices(indices, size)
 
     def decode(self, payload: bytes, size: int) -> Tensor:
-        """The vector with all but k values zero."""
+        """Decode the vector with all but k values zero."""
         check_size(size)
         if not payload:
             return torch.zeros(size)
@@ -87,6 +88,6 @@ class TopK:
 
 
 def _choose(values: Floats, k: int) -> tuple[Indices | None, Floats]:
-    """The indices kept (all: None) and a copy of their values."""
+    """The indices kept (None means all) and a copy of their values."""
     indices = None if k == len(values) else largest(values, k)
     return indices, values.copy() if indices is None else values[indices]

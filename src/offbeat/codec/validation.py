@@ -1,4 +1,4 @@
-"""What goes into a codec is checked here: the vector, the budget, the size."""
+"""Validation of a codec's input: the vector, the budget, the size."""
 
 from collections.abc import Iterator
 
@@ -15,16 +15,16 @@ MOST = 10**9 - 1
 """The longest vector: NumPy draws hypergeometric numbers up to a population of this size."""
 
 PIECE = 1 << 18
-"""Values worked on at a time, where a temporary array is larger than its input."""
+"""Values processed at a time, where a temporary array is larger than its input."""
 
 
 def pieces(size: int) -> Iterator[slice]:
-    """Slices of `PIECE` that cover 0 to `size`."""
+    """Slices of `PIECE` values that cover 0 to `size`."""
     return (slice(start, min(start + PIECE, size)) for start in range(0, size, PIECE))
 
 
 def checked(vector: Tensor, bits: int | None) -> Floats:
-    """The vector's values, without a copy, if it can be encoded and the budget is one."""
+    """Values of a vector, without a copy. Raises `UsageError` for an invalid vector or budget."""
     if bits is not None and bits < 0:
         raise UsageError(f"bits = {bits} is not allowed: give at least 0, or None for no budget")
     if vector.dtype != torch.float32 or vector.ndim != 1 or vector.device.type != "cpu":
@@ -40,11 +40,11 @@ def checked(vector: Tensor, bits: int | None) -> Floats:
 
 
 def check_size(size: int) -> None:
-    """Refuse sizes that no codec here can have made."""
+    """Raises `UsageError` for a size beyond the range of the codecs."""
     if not 0 <= size <= MOST:
         raise UsageError(f"size = {size} is not allowed: vectors have 0 to {MOST} values")
 
 
 def is_finite(values: Floats) -> bool:
-    """Are all values finite?"""
+    """Whether all values are finite."""
     return all(bool(np.isfinite(values[piece]).all()) for piece in pieces(len(values)))

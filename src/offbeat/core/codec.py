@@ -1,14 +1,14 @@
-"""How an update's vector goes over a link of few bits: the contract of codecs.
+"""The contract of codecs: the compression of an update's vector.
 
-A codec has two faces. A simulator needs no bytes: `apply` gives the vector as the receiver gets it and the
-bits to charge for it. A network needs bytes: `encode` makes them and `decode` reads them. Both faces draw
-the same numbers from the generator in the same order, so with generators of the same state
+A codec has two sides. A simulator needs no bytes: `apply` gives the vector as the receiver gets it and the
+bits charged for it. A network needs bytes: `encode` makes them and `decode` reads them. Both sides draw the
+same numbers from the rng in the same order, so with rngs of the same state
 
-    decode(encode(v, bits, g), size) equals apply(v, bits, g)[0] bit for bit.
+    decode(encode(v, bits, rng), size) equals apply(v, bits, rng)[0] bit for bit.
 
 The receiver knows the vector's size and the codec's options; they are not in the payload. A payload comes
-from somebody else, so `decode` trusts nothing in it: what it would take is checked against `size` and the
-payload's length before anything is allocated.
+from another party, so `decode` trusts nothing in it: every length is checked against `size` and the payload's
+length before anything is allocated.
 """
 
 from typing import Protocol
@@ -20,28 +20,48 @@ from offbeat.core.errors import OffbeatError
 
 
 class PayloadError(OffbeatError, ValueError):
-    """Bytes that `encode` cannot have made, or not for a vector of this size."""
+    """A payload that `encode` cannot have made for a vector of this size."""
 
 
 class Codec(Protocol):
-    """Turns a flat float32 vector into few bits and back; holds options, no state.
-
-    `bits` is the budget of one vector; None is no budget. Vectors are on the CPU, with one dimension.
-    """
+    """Lossy or lossless compression of a flat float32 vector; holds options, no state."""
 
     @property
     def kind(self) -> str:
-        """The codec's name, as in `CodecSpec`."""
+        """Name of the codec, as in `CodecSpec`."""
 
-    def apply(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> tuple[Tensor, int]:
-        """The vector as the receiver gets it, a new tensor, and the bits charged for it.
+    def apply(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> tuple[Tensor, int]:
+        """Simulate the transfer of a vector.
 
-        Never more than `bits`. Raises `UsageError` where the budget cannot be met, and for a vector of
-        another shape or dtype or with values that are not finite.
+        Args:
+            vector: float32 [size] on the CPU, with finite values.
+            bits: Budget of the vector, at least 0. None means no budget.
+            rng: Random stream of the codec's draws.
+
+        Returns:
+            The vector as the receiver gets it, a new tensor, and the bits charged for it, at most `bits`.
+
+        Raises:
+            UsageError: The budget cannot be met, or the vector has another shape or dtype or values that are
+                not finite.
         """
 
-    def encode(self, vector: Tensor, bits: int | None, generator: np.random.Generator) -> bytes:
-        """The payload to send. Its length may differ from the bits charged: each codec says by how much."""
+    def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
+        """Encode a vector as a payload; arguments and errors as of `apply`.
+
+        Its length may differ from the bits charged: each codec documents by how much.
+        """
 
     def decode(self, payload: bytes, size: int) -> Tensor:
-        """The vector of `size` values in the payload; raises `PayloadError` if there is none."""
+        """Decode a payload.
+
+        Args:
+            payload: The bytes received, which are not trusted.
+            size: Number of values of the vector.
+
+        Returns:
+            The vector, float32 [size].
+
+        Raises:
+            PayloadError: `encode` cannot have made the payload for a vector of this size.
+        """

@@ -1,4 +1,4 @@
-"""Checked types of options, which several modules use."""
+"""Checked types of options that several modules use."""
 
 from typing import Annotated
 
@@ -10,5 +10,6 @@ Count = Annotated[int, Field(ge=1)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
+PositiveShare = Annotated[float, Field(gt=0, le=1)]
 Seconds = Positive
 Indices = npt.NDArray[np.int64]

@@ -1,4 +1,4 @@
-"""One clear line out of a validation error: the option, its value, what is allowed."""
+"""Checked options: one line for a validation error, with the option, its value and what is allowed."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -11,7 +11,7 @@ STRICT = ConfigDict(extra="forbid")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """A hint such as `; did you mean "fedbuff"?`, or the list of what is known."""
+    """A hint such as `; did you mean "fedbuff"?`, or the list of known names."""
     names = sorted(known)
     if not names:
         return "; there is none"
@@ -20,9 +20,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 
 def format_error(error: ValidationError, known: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
-    """The first problem of a validation error as one line; `known` names the options there are.
+    """One line for the most relevant problem of a validation error.
 
-    `arguments` are the names of arguments that may have been given by their place.
+    Args:
+        error: The error of a checked dataclass, model or function.
+        known: Names of all options, to suggest one for an unknown key.
+        arguments: Names of the arguments that may have been passed by position.
     """
     problem = most_relevant(error)
     first, *inner = problem["loc"] or ("",)
@@ -55,16 +58,16 @@ def format_error(error: ValidationError, known: Iterable[str] = (), arguments: S
 
 
 def most_relevant(error: ValidationError) -> ErrorDetails:
-    """The problem worth telling: where a value may be of several kinds, that of the kind it looks like."""
+    """The problem to report: for a union, that of the member which the value resembles."""
     problems = error.errors(include_url=False)
     return next((p for p in problems if not p["type"].endswith("_type")), problems[0])
 
 
 def _tag_key(problem: ErrorDetails) -> str:
-    """The key that says of which kind a mapping is, such as `law`."""
+    """The discriminator of a union, such as `law`."""
     return str(problem["ctx"]["discriminator"]).strip("'")
 
 
 def _is_name(part: int | str) -> bool:
-    """Is this part of a location a key or an index, not a member of a union?"""
+    """Whether a part of a location is a key or an index, not a member of a union."""
     return isinstance(part, int) or part.isidentifier()

@@ -1,4 +1,4 @@
-"""Datasets: loading them from a data directory by name, and dividing them among clients.
+"""Datasets: load them by name from a data directory, and divide them among clients.
 
     >>> import numpy as np
     >>> from offbeat.data import federate, load
@@ -7,7 +7,7 @@
     >>> data.clients, data.samples(0)
     (2, 50)
 
-Nothing here uses the network but `offbeat.data.download.fetch`, which must be called by name.
+Nothing here uses the network except `offbeat.data.download.fetch`, on an explicit call.
 """
 
 from offbeat.data.dataset import Dataset, FederatedData, Source, federate

@@ -1,8 +1,8 @@
-"""What a run learns from: tensors, and which client owns which samples.
+"""Datasets: tensors, and the partition of train samples over clients.
 
-A `Dataset` is two tensors. A `Source` is what a loader returns: train and test, and the natural group
-(hospital, user) of each train sample where there is one. `FederatedData` adds who owns what, in compressed
-rows, so that 100,000 clients cost two integer vectors and not 100,000 objects.
+A `Dataset` is two tensors. A `Source` is the result of a loader: train and test, and the natural group
+(hospital, user) of each train sample where there is one. `FederatedData` adds the owner of each sample, in
+compressed rows, so that 100,000 clients cost two integer vectors and not 100,000 objects.
 """
 
 from collections.abc import Sequence
@@ -21,8 +21,13 @@ IndexLike = torch.Tensor | npt.NDArray[np.integer] | Sequence[int]
 class Dataset:
     """Samples and their labels.
 
-    `x` is float32 [N, ...], `y` is int64 [N] with values in [0, classes). Raises `UsageError` when they
-    are not.
+    Args:
+        x: The samples, float32 [N, ...].
+        y: The labels, int64 [N], values in [0, classes).
+        classes: Number of classes.
+
+    Raises:
+        UsageError: A tensor has another dtype or shape, or a label is out of range.
     """
 
     x: torch.Tensor
@@ -55,9 +60,13 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def subset(self, indices: IndexLike) -> "Dataset":
-        """The samples at `indices` (integers [K] in [0, N), repeats allowed), copied, in that order.
+        """Copy the samples at `indices`, in that order.
 
-        Raises `UsageError` when an index is out of range.
+        Args:
+            indices: Integers [K] in [0, N), repeats allowed.
+
+        Raises:
+            UsageError: An index is out of range.
         """
         rows = _as_rows(indices)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
@@ -72,8 +81,12 @@ class Dataset:
 class Source:
     """A loaded dataset before it is divided among clients.
 
-    `groups` is int64 [len(train)], the natural group number of each train sample, or None where the dataset
-    has none; `group_names[g]` names group g.
+    Args:
+        name: Name of the dataset.
+        train: Train samples.
+        test: Test samples.
+        groups: Natural group of each train sample, int64 [len(train)]. None means that there are no groups.
+        group_names: Name of group g at place g.
     """
 
     name: str
@@ -87,8 +100,13 @@ class Source:
 class FederatedData:
     """A train set divided among clients, and the common test set. Build it with `federate`.
 
-    Client i owns the train samples `indices[offsets[i]:offsets[i + 1]]`; `indices` is int64 [samples used]
-    and `offsets` int64 [clients + 1].
+    Client i owns the train samples `indices[offsets[i]:offsets[i + 1]]`.
+
+    Args:
+        train: Train samples of all clients.
+        test: Common test set.
+        indices: Train-set indices by client, int64 [samples used].
+        offsets: Start of each client's indices, and their end, int64 [clients + 1].
     """
 
     train: Dataset
@@ -102,7 +120,7 @@ class FederatedData:
         return self.offsets.shape[0] - 1
 
     def samples(self, client: int) -> int:
-        """Number of train samples of `client`. Raises `UsageError` when there is no such client."""
+        """Number of train samples of `client`. Raises `UsageError` for an unknown client."""
         start, end = self._bounds(client)
         return end - start
 
@@ -112,7 +130,7 @@ class FederatedData:
         return self.indices[start:end]
 
     def label_counts(self, client: int) -> list[int]:
-        """How many samples of each class `client` has, `classes` entries. Raises as `samples`."""
+        """Number of samples of each class of `client`, `classes` entries. Raises as `samples`."""
         labels = self.train.y[self.client_indices(client)]
         counts: list[int] = torch.bincount(labels, minlength=self.train.classes).tolist()
         return counts
@@ -128,10 +146,16 @@ class FederatedData:
 def federate(
     train: Source | Dataset, test: Dataset | None, parts: Sequence[npt.NDArray[np.integer]]
 ) -> FederatedData:
-    """Divide `train` among `len(parts)` clients: client i owns the train samples `parts[i]` (integers, 1-D).
+    """Divide a train set among clients.
 
-    `test` None takes the test set of a `Source`. Raises `UsageError` when there is no client, when a client
-    has no sample, and when an index is out of range or used twice.
+    Args:
+        train: The train set, or a source with train and test set.
+        test: The test set. None means that of the `Source`.
+        parts: For each client the indices of its train samples, 1-D integers, at least one.
+
+    Raises:
+        UsageError: There is no client or no test set, a client has no sample, or an index is out of range or
+            used twice.
     """
     if isinstance(train, Source):
         test = train.test if test is None else test

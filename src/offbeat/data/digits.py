@@ -13,9 +13,9 @@ _BRIGHTEST = 16.0
 
 
 def load_digits(pick: Subsample) -> Source:
-    """The digits, x float32 [N, 1, 8, 8] in [0, 1], ten classes, 1437 train and 360 test samples, no groups.
+    """Load the digits: x float32 [N, 1, 8, 8] in [0, 1], ten classes, 1437 train and 360 test samples.
 
-    The split is the same always and everywhere. Raises `UsageError` when scikit-learn is not installed.
+    The split is fixed; there are no groups. Raises `UsageError` when scikit-learn is not installed.
     """
     try:
         from sklearn import datasets

@@ -1,4 +1,4 @@
-"""Raw dataset files from their official places, on explicit call only: nothing else here uses the network."""
+"""Downloads of raw dataset files from their official servers, on an explicit call only."""
 
 import hashlib
 import http.client
@@ -19,7 +19,7 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Remote:
-    """The files of a dataset: where they are, where they go, how large one may be (bytes), their MD5."""
+    """The files of a dataset: address, local folder, names with MD5 sums, and the largest size in bytes."""
 
     address: str
     folder: str
@@ -27,7 +27,7 @@ class _Remote:
     limit: int
 
 
-# The MD5 sums only tell a damaged download from a whole one.
+# The MD5 sums only detect damaged downloads.
 _REMOTES = {
     "mnist": _Remote(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -72,15 +72,24 @@ _REMOTES = {
 }
 
 FETCHABLE: tuple[str, ...] = tuple(_REMOTES)
-"""The names `fetch` knows."""
+"""Names of the datasets that `fetch` can download."""
 
 
 def fetch(name: str, *, root: Path | None = None) -> Path:
-    """Download the raw files of `name` (one of `FETCHABLE`) that are not there yet; returns their folder.
+    """Download the raw files of a dataset that the data directory does not have yet.
 
-    `root` is the data directory (None: OFFBEAT_DATA, else ~/.cache/offbeat). A file appears under its name
-    only when it is whole. Raises `UsageError` for a name with nothing to fetch, and `RunError` when a
-    download fails, is too large or is damaged, or cannot be written.
+    A file appears under its name only when it is whole.
+
+    Args:
+        name: One of `FETCHABLE`.
+        root: The data directory. None means the environment's OFFBEAT_DATA, else ~/.cache/offbeat.
+
+    Returns:
+        The folder of the files.
+
+    Raises:
+        UsageError: The dataset has no files to download.
+        RunError: A download fails, is too large or is damaged, or cannot be written.
     """
     if name not in _REMOTES:
         why = "comes with scikit-learn" if name == "digits" else "has no files to fetch"
@@ -102,7 +111,7 @@ def fetch(name: str, *, root: Path | None = None) -> Path:
 
 
 class _DamagedError(Exception):
-    """What arrived is not the file."""
+    """A download that is not the file."""
 
 
 def _download(url: str, target: Path, limit: int, md5: str | None) -> None:

@@ -36,7 +36,7 @@ Rows = npt.NDArray[np.float64]
 
 
 def load_heart_disease(root: Path, pick: Subsample) -> Source:
-    """The four hospitals from `root/heart_disease`: x float32 [N, 13], two classes, group = hospital.
+    """Load the four hospitals from `root/heart_disease`: x float32 [N, 13], two classes, group = hospital.
 
     Raises `UsageError` when a file is missing, is not in UCI's format or has no complete row.
     """
@@ -52,7 +52,7 @@ def load_heart_disease(root: Path, pick: Subsample) -> Source:
         groups.append(np.full(int(for_training.sum()), hospital, dtype=np.int64))
     x = np.concatenate(train_x)
     mean, std = x.mean(axis=0), x.std(axis=0)
-    std[std == 0] = 1.0  # a constant column says nothing, and must not become NaN
+    std[std == 0] = 1.0  # a constant column must not become NaN
     train_rows = pick.train(len(x))
     test_rows = pick.test(sum(map(len, test_y)))
     return Source(
@@ -65,7 +65,7 @@ def load_heart_disease(root: Path, pick: Subsample) -> Source:
 
 
 def read_hospital(path: Path) -> tuple[Rows, npt.NDArray[np.int64]]:
-    """The complete rows of one hospital's file: features float64 [N, 13] and labels 0 or 1.
+    """Read the complete rows of one hospital's file: features float64 [N, 13] and labels 0 or 1.
 
     The features are not standardised. Raises `UsageError` naming the file and the line that is not in
     UCI's format.
@@ -91,15 +91,15 @@ def read_hospital(path: Path) -> tuple[Rows, npt.NDArray[np.int64]]:
 
 
 def _parse(line: str, where: str) -> dict[int, float] | None:
-    """The kept columns of a line by number, or None where one of them is missing."""
+    """The columns of a line that are used, by number; None where one of them is missing."""
     cells = [cell.strip() for cell in line.split(",")]
     if len(cells) != _COLUMNS:
         raise UsageError(f"{where}: {len(cells)} columns are not the {_COLUMNS} of UCI's processed files")
-    kept = {column: cell for column, cell in enumerate(cells) if column not in _DROPPED}
-    if "?" in kept.values():
+    used = {column: cell for column, cell in enumerate(cells) if column not in _DROPPED}
+    if "?" in used.values():
         return None
     row = {}
-    for column, cell in kept.items():
+    for column, cell in used.items():
         try:
             row[column] = float(cell)
         except ValueError:
@@ -117,7 +117,7 @@ def _features(row: dict[int, float]) -> list[float]:
 
 
 def _train_mask(labels: npt.NDArray[np.int64], hospital: int) -> npt.NDArray[np.bool_]:
-    """Which rows of a hospital are for training: 66 % rounded down, at least 1, stratified if possible."""
+    """Mask of a hospital's train rows: 66 % rounded down, at least 1, stratified if possible."""
     n = len(labels)
     wanted = max(1, n * 66 // 100)
     counts = np.bincount(labels, minlength=2)

@@ -1,8 +1,8 @@
 """Reader of the idx format of MNIST and its relatives: unsigned bytes, plain or gzipped.
 
 A file is four bytes of magic (0, 0, type, number of dimensions), one big-endian 32-bit length per dimension,
-then the values. Nothing in the header is believed before it is checked: a file cannot make the reader
-allocate more than it really holds.
+then the values. The header is checked before it is used: a file cannot make the reader allocate more than it
+really holds.
 """
 
 import gzip
@@ -27,7 +27,7 @@ class _Readable(Protocol):
 
 
 def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
-    """The array of unsigned bytes with `dims` dimensions in the idx file `path` (gzipped if it ends in .gz).
+    """Read an idx file (gzipped if its name ends in .gz): unsigned bytes in `dims` dimensions.
 
     Raises `UsageError` naming the file when it cannot be read, is not such a file, is truncated or goes on
     after its end.

@@ -35,7 +35,7 @@ _PIXELS = {"mnist": _Pixels(0.1307, 0.3081), "fashion_mnist": _Pixels(0.2860, 0.
 
 
 def load_images(name: str, root: Path, pick: Subsample) -> Source:
-    """MNIST or Fashion-MNIST (`name` mnist or fashion_mnist) from `root/name/raw`.
+    """Load MNIST or Fashion-MNIST (`name` mnist or fashion_mnist) from `root/name/raw`.
 
     x is float32 [N, 1, 28, 28], scaled to [0, 1] and then normalised with the dataset's published mean and
     standard deviation; ten classes, no groups. Raises `UsageError` when a file is missing or not intact.

@@ -1,4 +1,4 @@
-"""Where raw dataset files lie, and what is said when they do not."""
+"""Paths of raw dataset files, and the error for missing ones."""
 
 import os
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ def data_root(root: Path | None = None) -> Path:
 
 
 def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) -> list[Path]:
-    """The path of each of `names` in `folder`, in order; with `gz`, `name.gz` does where `name` is not.
+    """Find each of `names` in `folder`, in order; with `gz`, `name.gz` is accepted where `name` is missing.
 
     Raises `UsageError` naming the files that are missing, the folder, and how to move it.
     """

@@ -1,11 +1,11 @@
-"""Datasets by name."""
+"""Registry of datasets by name."""
 
 from collections.abc import Callable
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Source
 from offbeat.data.digits import load_digits
 from offbeat.data.heart_disease import load_heart_disease
@@ -26,7 +26,7 @@ _LOADERS: dict[str, Callable[[Path, Subsample], Source]] = {
 }
 
 DATASETS: tuple[str, ...] = tuple(_LOADERS)
-"""The names `load` knows."""
+"""Names of the datasets that `load` knows."""
 
 
 def load(
@@ -37,19 +37,23 @@ def load(
     test_samples: int | None = None,
     seed: int = 0,
 ) -> Source:
-    """The dataset `name` (one of `DATASETS`) from the data directory; it never uses the network.
+    """Load a dataset from the data directory; never uses the network.
 
-    `root` is the data directory (None: OFFBEAT_DATA, else ~/.cache/offbeat). `samples` and `test_samples`
-    take a random subsample without replacement of train and of test (None: all), the same for the same
-    `seed`; groups stay with their samples. Raises `UsageError` for an unknown name, missing or broken
-    files, and more samples than there are.
+    Args:
+        name: One of `DATASETS`.
+        root: The data directory. None means the environment's OFFBEAT_DATA, else ~/.cache/offbeat.
+        samples: Size of a random subsample of the train set, without replacement. None means all samples.
+        test_samples: Size of a random subsample of the test set. None means all samples.
+        seed: Seed of the subsamples, from 0 to 2⁶⁴ − 1.
+
+    Returns:
+        Train and test set, and the natural groups of the train samples where there are groups.
+
+    Raises:
+        UsageError: The name is unknown, files are missing or broken, or more samples are asked for than the
+            dataset has.
     """
     if name not in _LOADERS:
-        raise UsageError(f"dataset {name!r} is unknown{_did_you_mean(name)}; known: {', '.join(DATASETS)}")
+        hint = did_you_mean(name.lower().replace("-", "_"), DATASETS)
+        raise UsageError(f"dataset {name!r} is unknown{hint}")
     return _LOADERS[name](data_root(root), Subsample(samples, test_samples, seed))
-
-
-def _did_you_mean(name: str) -> str:
-    """' - did you mean ...?' when a known dataset has a similar name, else nothing."""
-    close = get_close_matches(name.lower().replace("-", "_"), DATASETS, n=1, cutoff=0.5)
-    return f" - did you mean {close[0]!r}?" if close else ""

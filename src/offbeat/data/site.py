@@ -1,4 +1,4 @@
-"""A site's own data, from a word on its command line."""
+"""Training data of a deployed site, from its option --data."""
 
 import importlib
 import os
@@ -16,11 +16,16 @@ SHARES = 2  # the stream of shuffles that shares are cut from
 
 
 def site_data(text: str) -> Dataset:
-    """The training data that a word names.
+    """Load a site's training data.
 
-    DATASET is a built-in dataset's whole training set, DATASET:GROUP one of its natural groups (a
-    hospital), DATASET:K/N the Kth of N equal random shares, always the same. Anything else is
-    module:function: a function without arguments, in a module found from here, that returns a `Dataset`.
+    Args:
+        text: DATASET for a built-in dataset's whole train set, DATASET:GROUP for one of its natural groups (a
+            hospital), DATASET:K/N for the Kth of N equal random shares, always the same. Anything else is
+            module:function, a function without arguments that returns a `Dataset`; the module may be in the
+            current directory.
+
+    Raises:
+        UsageError: There is no such dataset, group, share or function.
     """
     name, _, rest = text.partition(":")
     if name in DATASETS:
@@ -48,7 +53,7 @@ def _part(source: Source, rest: str) -> Dataset:
 
 
 def _own(module: str, function: str, text: str) -> Dataset:
-    """What the site's own code gives."""
+    """Call the site's own function."""
     sys.path.insert(0, os.getcwd())  # noqa: PTH109
     try:
         made = getattr(importlib.import_module(module), function)

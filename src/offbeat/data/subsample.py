@@ -1,4 +1,4 @@
-"""Fixed shuffles: which samples a subsample or a split takes, the same on every machine."""
+"""Fixed shuffles for subsamples and splits, the same on every machine."""
 
 from dataclasses import dataclass
 
@@ -22,10 +22,16 @@ def fixed_permutation(n: int, key: int, stream: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Subsample:
-    """How many samples to take of train and of test (None: all), and the seed that says which.
+    """Random subsample of a dataset. For one seed a smaller subsample is contained in a larger one.
 
-    For one seed a smaller subsample is contained in a larger one. Raises `UsageError` for a number of samples
-    below 1, a seed outside [0, 2^64), and, once asked, for more samples than there are.
+    Args:
+        samples: Number of train samples, at least 1. None means all.
+        test_samples: Number of test samples, at least 1. None means all.
+        seed: Seed in [0, 2^64).
+
+    Raises:
+        UsageError: A number or the seed is out of range; `train` and `test` raise it for more samples than
+            there are.
     """
 
     samples: int | None = None

@@ -1,4 +1,4 @@
-"""The two convolutional networks of the papers for 28x28 images of one channel."""
+"""The two convolutional networks of the papers, for 28x28 images of one channel."""
 
 import torch
 from torch import nn

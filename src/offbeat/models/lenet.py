@@ -1,11 +1,11 @@
-"""LeNet-5 (LeCun et al., 1998), as it is built today."""
+"""LeNet-5 (LeCun et al., 1998), in its present form."""
 
 import torch
 from torch import nn
 
 
 class LeNet5(nn.Module):
-    """61,706 parameters for 1x28x28 and 62,006 for 3x32x32, both with ten classes.
+    """LeNet-5: 61,706 parameters for 1x28x28 and 62,006 for 3x32x32, both with ten classes.
 
     conv 6@5x5, ReLU, max-pool 2, conv 16@5x5, ReLU, max-pool 2, dense 400-120, ReLU, dense 120-84, ReLU,
     dense 84-classes; [N, channels, side, side] to logits [N, classes]. LeCun's images are 32 wide: ones of

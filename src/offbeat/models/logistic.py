@@ -5,7 +5,7 @@ from torch import nn
 
 
 class LogisticRegression(nn.Module):
-    """One linear layer on the flattened sample: [N, ...] with `inputs` numbers each to logits [N, classes].
+    """Logistic regression: one linear layer from [N, ...] with `inputs` numbers each to logits [N, classes].
 
     It has inputs x classes + classes parameters.
     """

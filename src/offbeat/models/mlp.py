@@ -8,9 +8,14 @@ from torch import nn
 
 
 class MLP(nn.Module):
-    """Linear layers with ReLU between them: [N, ...] with `inputs` numbers each to logits [N, classes].
+    """Multilayer perceptron with ReLU: [N, ...] with `inputs` numbers each to logits [N, classes].
 
-    `hidden` are the widths of the hidden layers; no dropout and no normalisation.
+    No dropout and no normalisation.
+
+    Args:
+        inputs: Numbers of a sample.
+        classes: Number of classes.
+        hidden: Widths of the hidden layers, first to last.
     """
 
     def __init__(self, inputs: int, classes: int, hidden: Sequence[int] = (64,)) -> None:

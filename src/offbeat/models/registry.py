@@ -1,4 +1,4 @@
-"""Models by name: a checked specification each, and `build` to make the module."""
+"""Registry of models by name: a checked specification of each, and `build` to make the module."""
 
 import math
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
+from offbeat.core.types import Count
 from offbeat.core.validation import STRICT
 from offbeat.models.cnn import CompassCNN, WirelessCNN
 from offbeat.models.lenet import LeNet5
@@ -32,7 +33,7 @@ class MLPSpec:
 
     name: Literal["mlp"] = "mlp"
     hidden: Annotated[
-        tuple[Annotated[int, Field(ge=1)], ...],
+        tuple[Count, ...],
         Field(min_length=1, max_length=1000, description="widths of the hidden layers, first to last"),
     ] = (64,)
 
@@ -61,7 +62,7 @@ class LeNet5Spec:
 ModelSpec = Annotated[
     LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec | LeNet5Spec, Field(discriminator="name")
 ]
-"""Any model's specification, told apart by `name`."""
+"""Specification of any model; `name` discriminates."""
 
 
 def build(
@@ -69,10 +70,17 @@ def build(
     sample_shape: Sequence[int],
     classes: int,
 ) -> nn.Module:
-    """A freshly initialised module for samples of `sample_shape` (without N), giving logits [N, classes].
+    """Build a freshly initialised module, which gives logits [N, classes].
 
-    The initial weights come from torch's global generator: seed it before. Raises `UsageError` when the
-    model does not take samples of that shape, or for fewer than one class.
+    The initial weights come from torch's global generator: seed it before.
+
+    Args:
+        spec: The model's specification.
+        sample_shape: Shape of one sample, without N.
+        classes: Number of classes, at least 1.
+
+    Raises:
+        UsageError: The model does not take samples of that shape, or there is no class.
     """
     shape = tuple(int(side) for side in sample_shape)
     if classes < 1:
@@ -104,5 +112,5 @@ def _check_shape(
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Number of trainable numbers in `model`; buffers do not count."""
+    """Number of elements of all parameters of `model`; buffers do not count."""
     return sum(parameter.numel() for parameter in model.parameters())

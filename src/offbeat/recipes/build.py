@@ -1,4 +1,4 @@
-"""From a recipe to the objects a simulation takes."""
+"""Build the objects of a simulation from a recipe, and run it."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,19 +27,19 @@ from offbeat.sim.simulate import resume, simulate
 
 
 def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
-    """The algorithm of a recipe's mapping, such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
+    """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
     return build_algorithm(ALGORITHMS, {k: v for k, v in spec.items() if k != "label"})
 
 
 def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
-    """Load the data, split it over the clients and make the model; subsample and split follow the seed."""
+    """Build a recipe's learner: data, partition and model; the seed determines subsample and partition."""
     check_seed(seed)
     data = recipe.data
     source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
     if data.evaluate_on == "train":
-        chance = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
+        rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
         count = min(len(source.test), len(source.train))
-        drawn = chance.choice(len(source.train), count, replace=False)
+        drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
@@ -61,10 +61,24 @@ def run_recipe(
     watch: Watcher | None = None,
     client_memory: int | None = None,
 ) -> Run:
-    """Simulate one algorithm of a recipe under one seed."""
+    """Simulate one algorithm of a recipe under one seed.
+
+    Args:
+        recipe: The experiment.
+        spec: The algorithm, as `Recipe.spec` gives it; a "label" is for reports.
+        seed: The run's seed.
+        out: The run's directory. None means that nothing is recorded.
+        workers: Number of worker processes; 0 trains in this one.
+        executor: The executor. None means this process or worker processes.
+        watch: Called with the run's progress.
+        client_memory: Most bytes of client states in memory. None means all.
+
+    Raises:
+        UsageError: The recipe, the data or the directory does not allow the run.
+    """
     algorithm = make_algorithm(spec)
     learner = make_learner(recipe, seed)
-    own = recipe.model_copy(update={"seed": seed, "algorithm": dict(spec)})  # what repeats this very run
+    own = recipe.model_copy(update={"seed": seed, "algorithm": dict(spec)})  # repeats exactly this run
     return simulate(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
@@ -81,7 +95,7 @@ def resume_run(
     watch: Watcher | None = None,
     client_memory: int | None = None,
 ) -> Run:
-    """Go on with a run that was started from a recipe."""
+    """Resume a run that was started from a recipe; options as of `run_recipe`."""
     record = read_run(directory)
     recipe = recorded_recipe(record)
     return resume(
@@ -93,18 +107,16 @@ def resume_run(
 
 
 def recorded_recipe(record: RunRecord) -> Recipe:
-    """The recipe a run was started from."""
+    """The recipe of a recorded run. Raises `UsageError` for a run that was started from Python."""
     if record.recipe is None:
         raise UsageError(f"{record.path} was started from Python: go on with offbeat.resume(directory, …)")
     return check(record.recipe, str(record.path))
 
 
 def recorded_algorithm(record: RunRecord) -> Algorithm:
-    """The algorithm of a recorded run, with its hyper-parameters."""
+    """The algorithm of a recorded run. Raises `RunError` where its name or options are not known."""
     if record.algorithm not in ALGORITHMS:
-        raise RunError(
-            f"{record.path}: its algorithm, {record.algorithm!r}, is not one that can be made by name"
-        )
+        raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
     try:
         return build_algorithm(ALGORITHMS, record.meta["algorithm"])
     except UsageError as error:

@@ -1,6 +1,6 @@
-"""Comparing algorithms: every label under every seed, several runs at a time, each in its own directory.
+"""Comparison of algorithms: every label under every seed, several runs at a time, each in its own directory.
 
-A comparison can be called again on the same directory: finished runs are kept, interrupted ones go on
+A comparison can be repeated on the same directory: finished runs stay as they are, interrupted ones resume
 from their last checkpoint.
 """
 
@@ -30,9 +30,15 @@ from offbeat.sim.signals import terminated_as_interrupted
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One run of a comparison; its clients keep at most `client_memory` bytes in memory (none: all).
+    """One run of a comparison.
 
-    Without an `executor` it trains in its own process.
+    Args:
+        recipe: The experiment.
+        spec: The algorithm, with its label.
+        seed: The run's seed.
+        directory: The run's directory.
+        client_memory: Most bytes of client states in memory. None means all.
+        executor: The executor. None means that the run trains in its own process.
     """
 
     recipe: Recipe
@@ -50,11 +56,18 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """News of one job: its progress, or that it is over (`error` says how it failed)."""
+    """A report of one run.
 
-    job: str
+    Args:
+        name: Label and seed of the run.
+        progress: Its progress. None means that the run has ended.
+        finished: Whether the run has ended.
+        error: Why the run failed. None means that it has not failed.
+    """
+
+    name: str
     progress: Progress | None = None
-    over: bool = False
+    finished: bool = False
     error: str | None = None
 
 
@@ -66,76 +79,95 @@ def plan(
     client_memory: int | None = None,
     executor: Batched | OnRay | None = None,
 ) -> list[PlannedRun]:
-    """The jobs of a comparison, checked: algorithms, data and directories are as they must be."""
-    jobs = []
+    """Plan the runs of a comparison, and check their algorithms, data and directories.
+
+    Args:
+        recipe: The experiment.
+        labels: Labels of the algorithms.
+        seeds: Number of seeds, from the recipe's on.
+        out: Directory of the comparison.
+        client_memory: Most bytes of client states in memory, per run. None means all.
+        executor: Executor of each run. None means that a run trains in its own process.
+
+    Raises:
+        UsageError: An algorithm or the data is not valid, or a directory holds another experiment's run.
+    """
+    runs = []
     for seed in range(recipe.seed, recipe.seed + seeds):
         for label in labels:
             spec = {"label": label, **recipe.spec(label)}
             make_algorithm(spec)
             place = out / label / f"seed-{seed}"
-            jobs.append(PlannedRun(recipe, spec, seed, place, client_memory, executor))
+            runs.append(PlannedRun(recipe, spec, seed, place, client_memory, executor))
     learner = make_learner(recipe, recipe.seed)
-    for job in jobs[: len(labels)]:
-        _check_concurrency(make_algorithm(job.spec).schedule.concurrency, learner.clients, job)
-    for job in jobs:
-        _check_same(job)
-    return jobs
+    for run in runs[: len(labels)]:
+        _check_concurrency(make_algorithm(run.spec).schedule.concurrency, learner.clients, run)
+    for run in runs:
+        _check_same(run)
+    return runs
 
 
 def compare(
-    jobs: Sequence[PlannedRun], processes: int, watch: Callable[[RunProgress], None]
+    runs: Sequence[PlannedRun], processes: int, watch: Callable[[RunProgress], None]
 ) -> list[RunRecord]:
-    """Run the jobs, so many at a time; `watch` hears of each. Raises `RunError` if one failed.
+    """Simulate planned runs, several at a time.
 
-    The other jobs are finished first, and what they computed is kept. SIGTERM ends it as Ctrl-C does: the
-    runs at work are left at a checkpoint.
+    SIGTERM ends it as Ctrl-C does: the runs in progress stay at a checkpoint.
+
+    Args:
+        runs: The runs of `plan`.
+        processes: Most runs at a time, each in a process.
+        watch: Called with the reports of all runs.
+
+    Raises:
+        RunError: A run failed; the other runs have been finished first.
     """
-    if any(isinstance(job.executor, OnRay) for job in jobs):
-        import_ray()  # if it is not there, once for all and at once
+    if any(isinstance(run.executor, OnRay) for run in runs):
+        import_ray()  # a missing package is reported once, before any run starts
     failed: list[str] = []
     with terminated_as_interrupted():
-        for report in _reports(jobs, min(processes, len(jobs))):
+        for report in _reports(runs, min(processes, len(runs))):
             watch(report)
             if report.error is not None:
-                failed.append(f"{report.job}: {report.error}")
+                failed.append(f"{report.name}: {report.error}")
     if failed:
         raise RunError("; ".join(failed))
-    return [read_run(job.directory) for job in jobs]
+    return [read_run(run.directory) for run in runs]
 
 
-def _reports(jobs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress]:
+def _reports(runs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress]:
     context = worker_context()
-    news: Any = context.Queue()
-    with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), news)) as pool:
-        running: list[Future[None]] = [pool.submit(_run, job) for job in jobs]
-        over = 0
+    reports: Any = context.Queue()
+    with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
+        running: list[Future[None]] = [pool.submit(_run, run) for run in runs]
+        finished = 0
         try:
-            while over < len(jobs):
+            while finished < len(runs):
                 try:
-                    report = news.get(timeout=0.5)
+                    report = reports.get(timeout=0.5)
                 except queue.Empty:
                     for future in running:
                         if future.done() and (error := future.exception()):  # the process itself died
                             raise RunError(f"a run's process ended: {error}") from None
                     continue
-                over += report.over
+                finished += report.finished
                 yield report
         except BaseException:
-            workers = list((pool._processes or {}).values())  # a pool that is shut down forgets them
+            workers = list((pool._processes or {}).values())  # a pool that is shut down drops them
             pool.shutdown(wait=False, cancel_futures=True)
             for process in workers:
                 process.terminate()  # its run is left at a checkpoint
             raise
 
 
-_news: Any = None
+_reports_queue: Any = None
 _interrupted = False
 
 
-def _prepare(environment: Mapping[str, str], news: Any) -> None:
-    global _news
+def _prepare(environment: Mapping[str, str], reports: Any) -> None:
+    global _reports_queue
     adopt_environment(environment)
-    _news = news
+    _reports_queue = reports
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent terminates them
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
@@ -148,54 +180,54 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _run(job: PlannedRun) -> None:
-    """In a process of the pool: run, resume or keep what is there."""
+def _run(run: PlannedRun) -> None:
+    """Simulate or resume a run, in a process of the pool."""
     global _interrupted
-    if _interrupted:  # it was handed out before the parent called everything off
+    if _interrupted:  # submitted before the parent cancelled
         return
 
     def watch(progress: Progress) -> None:
-        _news.put(RunProgress(job.name, progress))
+        _reports_queue.put(RunProgress(run.name, progress))
 
     try:
-        if (job.directory / DATABASE).exists():
-            resume_run(job.directory, executor=job.executor, watch=watch, client_memory=job.client_memory)
+        if (run.directory / DATABASE).exists():
+            resume_run(run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory)
         else:
             run_recipe(
-                job.recipe, job.spec, seed=job.seed, out=job.directory, executor=job.executor,
-                watch=watch, client_memory=job.client_memory,
+                run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
+                watch=watch, client_memory=run.client_memory,
             )  # fmt: skip
     except OffbeatError as error:
-        _news.put(RunProgress(job.name, over=True, error=str(error)))
+        _reports_queue.put(RunProgress(run.name, finished=True, error=str(error)))
     except KeyboardInterrupt:
         _interrupted = True
     except Exception as error:
-        _news.put(RunProgress(job.name, over=True, error=f"{type(error).__name__}: {error}"))
+        _reports_queue.put(RunProgress(run.name, finished=True, error=f"{type(error).__name__}: {error}"))
     else:
-        _news.put(RunProgress(job.name, over=True))
+        _reports_queue.put(RunProgress(run.name, finished=True))
 
 
-def _check_concurrency(concurrency: int | None, clients: int, job: PlannedRun) -> None:
+def _check_concurrency(concurrency: int | None, clients: int, run: PlannedRun) -> None:
     if concurrency is not None and concurrency > clients:
         raise UsageError(
-            f"{job.spec['label']}: {concurrency} clients cannot train at the same time, there are {clients}"
+            f"{run.spec['label']}: {concurrency} clients cannot train at the same time, there are {clients}"
         )
 
 
-def _check_same(job: PlannedRun) -> None:
-    """What is already in the job's directory must be the same experiment."""
-    if not (job.directory / DATABASE).exists():
+def _check_same(run: PlannedRun) -> None:
+    """Raises `UsageError` where the run's directory holds another experiment."""
+    if not (run.directory / DATABASE).exists():
         return
-    record = read_run(job.directory)
-    algorithm = make_algorithm(job.spec)
+    record = read_run(run.directory)
+    algorithm = make_algorithm(run.spec)
     wanted = {"name": algorithm.name, **algorithm.hyperparameters}
-    same = _essence(record.recipe) == _essence(document_of(job.recipe)) and record.meta["algorithm"] == wanted
+    same = _essence(record.recipe) == _essence(document_of(run.recipe)) and record.meta["algorithm"] == wanted
     if not same:
-        raise UsageError(f"{job.directory} holds another experiment's run: choose another --out")
+        raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
 
 
 def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The parts of a recipe that a single run depends on."""
+    """Parts of a recipe that a single run depends on."""
     beside = {
         "title", "about", "algorithm", "algorithms", "seed", "seeds", "target", "baseline", "claims",
         "scales",

@@ -1,4 +1,4 @@
-"""Simulating like a real run: its recipe, in a world fitted to its journal."""
+"""Simulation of a recorded run: its recipe, in a world fitted to its journal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ _WORLD: TypeAdapter[World] = TypeAdapter(World)
 
 @dataclass(frozen=True, slots=True)
 class Like:
-    """What simulates like a run: a recipe whose world is the fitted one, and the fit."""
+    """A recipe that simulates like a run: its world is the fitted one."""
 
     recipe: Recipe
     fit: Fit
@@ -29,10 +29,16 @@ class Like:
 def simulate_like(
     record: RunRecord, *, algorithm: str | None = None, sets: Sequence[str] = (), speeds: Speeds = "jitter"
 ) -> Like:
-    """The recipe of a run in its fitted world; with another algorithm (a label or a name) if one is given.
+    """Make a recipe that simulates like a recorded run.
 
-    `sets` are changes as of `load_recipe`, to the fitted world too. Raises `UsageError` for a run that was
-    not started from a recipe, or in which no update has arrived.
+    Args:
+        record: The run.
+        algorithm: Another algorithm, a label or a name. None means the run's own.
+        sets: Changes `section.key=value` as of `load_recipe`, to the fitted world too.
+        speeds: Model of the clients' speeds, as of `fit_world`.
+
+    Raises:
+        UsageError: The run was not started from a recipe, or no update has arrived in it.
     """
     recipe = recorded_recipe(record)
     fit = fit_run(record, speeds=speeds)
@@ -42,7 +48,7 @@ def simulate_like(
 
 
 def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
-    """The world of a recorded run, finished or not."""
+    """Fit a world to a recorded run, finished or not. Raises `UsageError` as `fit_world`."""
     try:
         clients = max([record.clients, *(client + 1 for client in record.client_samples())])
         return fit_world(record.rows(), clients, model_bits=_model_bits(record), speeds=speeds)
@@ -51,21 +57,21 @@ def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:
 
 
 def world_document(world: World) -> dict[str, Any]:
-    """A world as a recipe's section has it: plain values, those that are not the defaults."""
+    """Convert a world to the section of a recipe: plain values without the defaults."""
     document: dict[str, Any] = _WORLD.dump_python(world, mode="json", exclude_defaults=True)
-    document.pop("clients", None)  # the recipe says how many there are
+    document.pop("clients", None)  # given by the recipe
     return document
 
 
 def world_text(world: World) -> str:
-    """A world as YAML, to be pasted into a recipe."""
+    """Write a world as YAML, to be pasted into a recipe."""
     return yaml.safe_dump(
         {"world": world_document(world)}, sort_keys=False, default_flow_style=None, width=100
     )
 
 
 def _model_bits(record: RunRecord) -> int | None:
-    """Bits of a model: what had been sent at the last evaluation, over the models sent by then."""
+    """Bits of a model: the bytes sent to clients by the last evaluation, over the models sent by then."""
     evaluations = record.evaluations()
     if not evaluations:
         return None

@@ -1,4 +1,4 @@
-"""Which keys a recipe may have at a place, read from the checked classes: for "did you mean"."""
+"""Keys that a recipe may have at a place, read from the checked classes: for "did you mean"."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -9,7 +9,7 @@ from offbeat.recipes.recipe import Recipe
 
 
 def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
-    """The keys a recipe may have where an unknown one was found; `location` is a validation error's."""
+    """Keys allowed where an unknown one was found; `location` is a validation error's."""
     names = set(_field_names(Recipe))
     kind: Any = Recipe
     for part in location[:-1]:
@@ -22,7 +22,7 @@ def keys_allowed(location: tuple[int | str, ...]) -> list[str]:
             names = members or names
             kind = next((k for k in _members(kind) if _tag(k) == part), kind)
     if location[:-1] == ("world",):
-        names.add("trace")  # which is read before a recipe is checked
+        names.add("trace")  # read before a recipe is checked
     return sorted(names)
 
 
@@ -50,6 +50,6 @@ def _field_names(kind: Any) -> list[str]:
 
 
 def _tag(kind: Any) -> Any:
-    """What names a member of a union: the default of its `law`, `kind` or `name`."""
+    """Tag of a member of a union: the default of its `law`, `kind` or `name`."""
     fields = dict(_fields(kind))
     return next((fields[key].default for key in ("law", "kind", "name") if key in fields), None)

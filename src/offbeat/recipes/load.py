@@ -1,4 +1,4 @@
-"""Finding, reading, changing and checking recipes."""
+"""Load recipes: find, read, change and check them."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -17,7 +17,7 @@ from offbeat.recipes.trace import inline_trace, resolve_trace_path
 
 
 def built_in() -> dict[str, Path]:
-    """The recipes that come with the package, by name."""
+    """Paths of the built-in recipes by name."""
     root = Path(str(files("offbeat.recipes")))
     return {path.relative_to(root).with_suffix("").as_posix(): path for path in sorted(root.rglob("*.yaml"))}
 
@@ -25,12 +25,17 @@ def built_in() -> dict[str, Path]:
 def load_recipe(
     name: str, *, sets: Sequence[str] = (), scales: Sequence[str] = (), seed: int | None = None
 ) -> Recipe:
-    """The recipe at a path, or the built-in one of that name, with its changes applied.
+    """Load a recipe and apply changes to it.
 
-    `scales` name some of the recipe's own sets of changes, applied in their order; `sets` are
-    `section.key=value` with a YAML value, applied after them. `world.trace` is a path from the recipe's own
-    directory; in `sets`, from the current one. Whatever is wrong raises `UsageError` with one
-    line.
+    Args:
+        name: Path of a YAML file, or name of a built-in recipe.
+        sets: Changes `section.key=value` with a YAML value, applied after the scales. A path in `world.trace`
+            is relative to the current directory, one in the recipe to the recipe's own.
+        scales: Names of the recipe's own sets of changes, applied in this order.
+        seed: The seed. None means the recipe's own.
+
+    Raises:
+        UsageError: The recipe is not found, is not valid, or a change is not allowed; one line.
     """
     path = _place(name)
     document = _document(path, name)
@@ -47,12 +52,12 @@ def load_recipe(
 
 
 def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
-    """Apply changes, `section.key=value` each, to a document and check it; `source` is named in errors.
+    """Apply changes, `section.key=value` each, to a document and check it; errors begin with `source`.
 
     A trace is read, so that the recipe holds the world itself.
     """
     for text in sorted(sets, key=lambda text: not text.startswith(("algorithm=", "algorithm.name="))):
-        key, equals, value = text.partition("=")  # what chooses the algorithm comes before its options
+        key, equals, value = text.partition("=")  # the algorithm is chosen before its options
         if not (key and equals):
             raise UsageError(f"--set {text} is not allowed: write section.key=value")
         change(document, key, _yaml(value, f"--set {text}"))
@@ -62,7 +67,7 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
 
 
 def check(document: Any, source: str) -> Recipe:
-    """Validate a document; `source` is named in the error."""
+    """Validate a document; errors begin with `source`."""
     try:
         recipe = Recipe.model_validate(document)
     except ValidationError as error:
@@ -76,7 +81,7 @@ def check(document: Any, source: str) -> Recipe:
 
 
 def _place(name: str) -> Path:
-    """Where a recipe file or a built-in recipe is."""
+    """Path of a recipe file or a built-in recipe."""
     path, known = Path(name), built_in()
     if path.is_file():
         return path
@@ -86,7 +91,7 @@ def _place(name: str) -> Path:
 
 
 def _document(path: Path, name: str) -> dict[str, Any]:
-    """The raw mapping of a recipe."""
+    """Read the raw mapping of a recipe."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -98,7 +103,7 @@ def _document(path: Path, name: str) -> dict[str, Any]:
 
 
 def change(document: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key. `algorithm.name=LABEL` chooses that label, as `algorithm=LABEL` does."""
+    """Set a dotted key. `algorithm.name=LABEL` chooses the label, as `algorithm=LABEL` does."""
     if key == "algorithm.name":
         key = "algorithm"
     *path, last = key.split(".")
@@ -116,7 +121,7 @@ def change(document: dict[str, Any], key: str, value: Any) -> None:
 
 
 def _choose(document: dict[str, Any]) -> None:
-    """Replace an algorithm given by its label by what the label stands for."""
+    """Replace an algorithm's label by its name and options."""
     algorithms = _mapping(document, "algorithms")
     chosen = document.get("algorithm", next(iter(algorithms), "fedcompass"))
     if isinstance(chosen, str):
@@ -128,7 +133,7 @@ def _choose(document: dict[str, Any]) -> None:
 
 
 def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any]:
-    """What a section has under a key: a mapping, empty where there is nothing."""
+    """The mapping under a key of a section; empty where there is none."""
     value = section.get(key)
     if value is None:
         return {}
@@ -149,5 +154,5 @@ def _yaml(text: str, what: str) -> Any:
 
 
 def document_of(recipe: Recipe) -> dict[str, Any]:
-    """A recipe as plain JSON values, as a run's directory keeps it."""
+    """Convert a recipe to plain JSON values, as a run's directory records it."""
     return recipe.model_dump(mode="json")

@@ -1,10 +1,11 @@
-"""A recipe: everything an experiment needs, in one checked document."""
+"""The recipe: one checked document for a whole experiment."""
 
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from offbeat.core.limits import Every, Until
+from offbeat.core.types import Count, PositiveShare
 from offbeat.local.training import Training
 from offbeat.models.registry import MLPSpec, ModelSpec
 from offbeat.report.claims import Claim
@@ -19,15 +20,20 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """The dataset, a random subsample of it (none: all), and its partition over the clients.
+    """The data of an experiment.
 
-    The global model is evaluated on the test set or, with `evaluate_on: train`, on that many random samples
-    of the training set, for its training loss.
+    Args:
+        dataset: Name of the dataset.
+        samples: Size of a random subsample of the train set. None means all samples.
+        test_samples: Size of a random subsample of the test set. None means all samples.
+        partition: Partition of the train samples over the clients.
+        evaluate_on: "test" evaluates the global model on the test set, "train" on as many random samples of
+            the train set, for its training loss.
     """
 
     dataset: str
-    samples: Annotated[int | None, Field(ge=1)] = None
-    test_samples: Annotated[int | None, Field(ge=1)] = None
+    samples: Count | None = None
+    test_samples: Count | None = None
     partition: Partition = DualDirichlet()
     evaluate_on: Literal["test", "train"] = "test"
 
@@ -35,16 +41,30 @@ class Data(Section):
 class Recipe(Section):
     """An experiment.
 
-    `algorithms` gives the hyper-parameters of each algorithm by label; a label that is not an
-    algorithm's name says which it is with `name`. `algorithm` is what `offbeat run` runs: a label, or
-    a mapping of its own. `target` is the accuracy whose first time a comparison measures, `baseline`
-    the label whose time is 1.00x; `claims` are what a paper says of the labels. `scales` holds named sets
-    of changes, as dotted keys.
+    Args:
+        title: Title for reports.
+        about: Description for readers.
+        clients: Number of clients.
+        data: Dataset and partition.
+        model: Specification of the model.
+        training: Options of the local training.
+        world: Speeds, links and availability of the clients.
+        algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
+        algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
+            the name under `name`.
+        until: Limits of a run.
+        evaluate: How often the global model is evaluated.
+        seed: First seed.
+        seeds: Number of seeds of a comparison.
+        target: Accuracy in (0, 1] whose first time a comparison measures.
+        baseline: Label whose time is 1.00x.
+        claims: Claims of a paper about the labels.
+        scales: Named sets of changes, by dotted key.
     """
 
     title: str = ""
     about: str = ""
-    clients: Annotated[int, Field(ge=1)]
+    clients: Count
     data: Data
     model: ModelSpec = MLPSpec()
     training: Training = Training()
@@ -54,8 +74,8 @@ class Recipe(Section):
     until: Until
     evaluate: Every = Every(versions=1)
     seed: Annotated[int, Field(ge=0)] = 0
-    seeds: Annotated[int, Field(ge=1)] = 3
-    target: Annotated[float | None, Field(gt=0, le=1)] = None
+    seeds: Count = 3
+    target: PositiveShare | None = None
     baseline: str | None = None
     claims: list[Claim] = []
     scales: dict[str, dict[str, Any]] = {}

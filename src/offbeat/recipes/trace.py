@@ -1,7 +1,7 @@
-"""A recipe whose world comes from a trace: the file is found, read, and what it says takes its place.
+"""Traces in recipes: the file's values replace `world.trace`.
 
-So what is checked, simulated and kept in a run's directory is the world itself. A run that is resumed or
-replayed does not need the file.
+So the world itself is checked, simulated and recorded in a run's directory. A run that is resumed or replayed
+does not need the file.
 """
 
 from pathlib import Path
@@ -12,16 +12,16 @@ from offbeat.world.trace import trace_section
 
 
 def resolve_trace_path(document: dict[str, Any], directory: Path) -> None:
-    """Make the path of a document's trace one from a directory."""
+    """Resolve the path of a document's trace from a directory."""
     world = document.get("world")
     if isinstance(world, dict) and isinstance(world.get("trace"), str):
         world["trace"] = str(directory / world["trace"])
 
 
 def inline_trace(document: dict[str, Any]) -> None:
-    """Replace `world.trace` by what the trace says, its number of clients too where the document has none.
+    """Replace `world.trace` by the values of the trace, and fill in `clients` where the document has none.
 
-    Raises `UsageError` where the document itself says something that the trace says.
+    Raises `UsageError` where the document has a value that the trace has too.
     """
     world = document.get("world")
     path = world.pop("trace", None) if isinstance(world, dict) else None
@@ -42,15 +42,15 @@ def inline_trace(document: dict[str, Any]) -> None:
 
 
 def _add(into: dict[str, Any], section: dict[str, Any], name: str, path: str) -> None:
-    """Add what a section has to another one, which must not have it (null is nothing)."""
+    """Add the values of a section to another one, which must not have them; null counts as none."""
     for key, value in section.items():
         own = into.get(key)
         if isinstance(value, dict) and isinstance(own, dict):
             _add(own, value, f"{name}.{key}", path)
         elif own is not None:
             raise UsageError(
-                f"{name}.{key} = {own!r:.60} is not allowed beside world.trace, for {path} says it: leave it "
-                f"out, or take it away with --set {name}.{key}=null"
+                f"{name}.{key} = {own!r:.60} is not allowed beside world.trace: {path} gives it; leave it "
+                f"out, or remove it with --set {name}.{key}=null"
             )
         else:
             into[key] = value

@@ -1,8 +1,8 @@
-"""What clients keep from task to task (control variates, an earlier model): in memory up to a limit.
+"""Client states between tasks (control variates, an earlier model): in memory up to a limit.
 
-A client that has never finished a task costs nothing. Above the limit, the states not used for longest
-go to files, one a client, and are read from there when they are needed. A checkpoint writes those that
-have changed and names a file for each, so a run is brought back without reading any of them.
+A client that has never finished a task costs nothing. Above the limit, the least recently used states go to
+files, one a client, and are read from there when they are needed. A checkpoint writes those that have changed
+and names a file for each, so a run is resumed without reading any of them.
 """
 
 from collections import OrderedDict
@@ -19,7 +19,7 @@ from offbeat.runs.files import read_tensors, write_tensors
 
 
 def check_memory(limit: int | None) -> None:
-    """Raises `UsageError` for what is no number of bytes."""
+    """Raises `UsageError` unless `limit` is a number of bytes or None."""
     if limit is not None and not limit >= 0:
         raise UsageError(
             f"client_memory = {limit} is not allowed: give a number of bytes from 0, or None for no limit"
@@ -27,16 +27,17 @@ def check_memory(limit: int | None) -> None:
 
 
 class ClientStates:
-    """States by client.
+    """Store of the clients' states.
 
-    `limit` is how many bytes may be in memory (none: all). Files are in `directory`, or, without one, in
-    a temporary directory that goes with this object.
+    Args:
+        directory: Directory of the files. None means a temporary directory, deleted with this object.
+        limit: Most bytes in memory. None means no limit.
     """
 
     def __init__(self, directory: Path | None = None, limit: int | None = None) -> None:
         self._directory, self._limit = directory, limit
         self._memory: OrderedDict[ClientId, Tensors] = OrderedDict()  # least recently used first
-        self._files: dict[ClientId, str] = {}  # where a client's present state is written
+        self._files: dict[ClientId, str] = {}  # file of a client's present state
         self._sizes: dict[ClientId, int] = {}
         self._written = 0
         self.bytes_in_memory = 0
@@ -51,14 +52,14 @@ class ClientStates:
         return sum(self._sizes.values())
 
     def get(self, client: ClientId) -> Tensors:
-        """A client's state; empty before its first. Its tensors are not to be changed in place."""
+        """A client's state; empty before its first. Do not change its tensors in place."""
         if client in self._memory:
             self._memory.move_to_end(client)
             return dict(self._memory[client])
         return self._read(self._files[client]) if client in self._files else {}
 
     def put(self, client: ClientId, state: Tensors) -> None:
-        """A client has a new state."""
+        """Store a client's new state."""
         if not state and client not in self._sizes:
             return
         self._forget(client)
@@ -74,13 +75,13 @@ class ClientStates:
             self._forget(oldest)
 
     def save(self) -> dict[ClientId, str]:
-        """Write what is in memory only; returns the name of each client's file."""
+        """Write the states that no file has; returns the name of each client's file."""
         for client in self._memory:
             self._write(client)
         return dict(self._files)
 
     def restore(self, files: Mapping[ClientId, str], sizes: Mapping[ClientId, int]) -> None:
-        """Take up what was saved."""
+        """Restore the saved states from the names of `save` and their sizes in bytes."""
         self._files, self._sizes = dict(files), dict(sizes)
         self._written = 1 + max(
             (int(name.split("-")[1].split(".")[0]) for name in files.values()), default=-1

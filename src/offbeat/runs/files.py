@@ -1,4 +1,4 @@
-"""Tensor files that are either whole or not there: written aside, fsynced, renamed."""
+"""Atomic files of tensors: written aside, fsynced, renamed."""
 
 import os
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from torch import Tensor
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write a safetensors file that survives a power cut once this returns (with `sync_directory`).
+    """Write a durable safetensors file; its name is durable after `sync_directory`.
 
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
     part = path.with_suffix(".part")
     try:
         save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
-    except SafetensorError as error:  # the library's own name for a failed write
+    except SafetensorError as error:  # the library's own class for a failed write
         raise OSError(str(error)) from None
     part.chmod(0o666 & ~_umask())  # the library makes it private to its owner
     with part.open("rb") as file:
@@ -34,12 +34,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """What such a file would hold, for somewhere else to keep it."""
+    """Serialize tensors as the bytes of a safetensors file."""
     return save({name: tensor.contiguous() for name, tensor in tensors.items()})
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
-    """The tensors of `pack_tensors`, in memory of PyTorch's own."""
+    """Deserialize the bytes of `pack_tensors`, into memory of PyTorch's own."""
     return {name: tensor.clone() for name, tensor in load(data).items()}
 
 

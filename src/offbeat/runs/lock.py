@@ -1,4 +1,4 @@
-"""One writer a run: an advisory lock on a file, which the system frees when the process ends."""
+"""Writer lock of a run: an advisory file lock, which the system frees when the process ends."""
 
 from pathlib import Path
 

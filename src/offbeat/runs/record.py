@@ -1,4 +1,4 @@
-"""Reading a run's directory, while it is written or after."""
+"""Reader of a run's directory, while it is written or after."""
 
 import json
 import sqlite3
@@ -17,12 +17,18 @@ from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run can go on: after so many journal rows and evaluations, at this version.
+    """A point at which a run can be resumed.
 
-    `state` names the file of the model and the parts' memories; `bases` gives the base version of each
-    task in training, `fresh` the version it was sent, `updates` (base version, learning rate, metrics) of
-    each update held.
-    `clients` names the file of each client's state, `client_bytes` its size.
+    Args:
+        journal: Number of journal rows before it.
+        metrics: Number of evaluations before it.
+        version: Version of the global model.
+        state: File of the model and of the memories of the algorithm's parts.
+        bases: Base version of each task in training.
+        updates: (base version, learning rate, metrics) of each held update, by task.
+        fresh: Version sent to each task in mid-task.
+        clients: File of each client's state.
+        client_bytes: Bytes of each client's state.
     """
 
     journal: int
@@ -38,14 +44,19 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A recorded run; `duration` is in seconds of the run's clock."""
+    """A recorded run. Rows and evaluations are read from its database at each call.
+
+    Args:
+        path: The run's directory.
+        meta: Entries of the table `meta`.
+    """
 
     path: Path
     meta: dict[str, Any]
 
     @property
     def label(self) -> str:
-        """What the run is called in tables and pictures."""
+        """Name of the run in tables and figures."""
         return str(self.meta["label"])
 
     @property
@@ -102,9 +113,12 @@ class RunRecord:
     def rows(
         self, kind: str | None = None, *, after: int | None = None, limit: int | None = None
     ) -> Iterator[Row]:
-        """Journal rows one after another; `kind` is "event" or "command", None means both.
+        """Iterate over journal rows in order.
 
-        With `after` only those whose `seq` is above it, and of them at most `limit`.
+        Args:
+            kind: "event" or "command". None means both.
+            after: Only rows whose `seq` is above this. None means all.
+            limit: Most rows. None means all.
         """
         query, last = "SELECT * FROM journal WHERE seq > ?", -1 if after is None else after
         values: list[int | str] = [last]
@@ -122,15 +136,15 @@ class RunRecord:
 
     @property
     def journal(self) -> list[dict[str, Any]]:
-        """All journal rows as flat mappings, read at each call; `rows` gives one after another."""
+        """All journal rows as flat mappings, read at each call; `rows` iterates."""
         return [row.flat() for row in self.rows()]
 
     def entries(self, name: str) -> list[dict[str, Any]]:
-        """The journal's entries of one name, such as "arrived" or "aggregate"."""
+        """Journal rows of one name, such as "arrived" or "aggregate", as flat mappings."""
         return [row.flat() for row in self.rows() if row.name == name]
 
     def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
-        """The evaluations in order; with `after` those whose `seq` is above it, and of them `limit`."""
+        """Evaluations in order; `after` and `limit` as of `rows`."""
         found = self.select(
             "SELECT * FROM metrics WHERE seq > ? ORDER BY seq LIMIT ?",
             (-1 if after is None else after, -1 if limit is None else limit),
@@ -152,13 +166,13 @@ class RunRecord:
         return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
 
     def site_names(self) -> dict[int, str]:
-        """What the clients of a real run are called; those of a simulation have no names."""
+        """Names of the clients of a deployed run; those of a simulation have none."""
         if not list(self.select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sites'")):
             return {}
         return dict(self.select("SELECT client, name FROM sites ORDER BY client"))
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint."""
+        """The last checkpoint; None where there is none."""
         found = list(self.select("SELECT journal, metrics, version, data FROM checkpoints"))
         if not found:
             return None
@@ -169,7 +183,7 @@ class RunRecord:
         return Checkpoint(journal, metrics, version, data["state"], *by_number)
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows that a query gives."""
+        """Rows of a query; raises `UsageError` where the database cannot be read."""
         database = _open(self.path)
         try:
             yield from database.execute(query, values)
@@ -180,19 +194,26 @@ class RunRecord:
 
 
 def _row(*columns: Any) -> Row:
-    """A row as it is stored, with its `data` in JSON."""
+    """Make a row from its columns, of which `data` is JSON."""
     row = Row(*columns)
     return replace(row, data=json.loads(columns[-1])) if row.data else row
 
 
 def flat(metric: Metric) -> dict[str, Any]:
-    """An evaluation as one flat mapping."""
+    """Convert an evaluation to one flat mapping."""
     columns = metric._asdict()
     return {**{k: v for k, v in columns.items() if k not in ("seq", "data")}, **(metric.data or {})}
 
 
 def read_run(directory: str | Path) -> RunRecord:
-    """Open one run's directory."""
+    """Read one run's directory.
+
+    Args:
+        directory: Directory of a run, running or ended.
+
+    Raises:
+        UsageError: It is not a run, cannot be read, or has a format this version does not know.
+    """
     directory = Path(directory)
     if not (directory / DATABASE).is_file():
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
@@ -212,7 +233,7 @@ def read_run(directory: str | Path) -> RunRecord:
 
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
-    """Every run in a directory, however deep."""
+    """Read every run in a directory and below it. Raises `UsageError` where there is none."""
     directory = Path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:

@@ -1,4 +1,4 @@
-"""The database of a run, `run.db`: what its tables hold.
+"""Schema of a run's database, `run.db`.
 
 Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the run's own clock.
 """
@@ -6,12 +6,12 @@ Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the r
 from typing import Any, NamedTuple
 
 FORMAT = 3
-"""The format of what is written now; all from 1 on can be read.
+"""The format written now; all from 1 on can be read.
 
-Format 1 had a `joined` row for each client that is there from the start; 1 and 2 kept the updates of a state
-directory otherwise, so that a run that is served goes on only where it is 3.
+Format 1 had a `joined` row for each client present from the start; 1 and 2 stored the updates of a state
+directory differently, so that a served run can be resumed only where it is 3.
 """
-SERVED = 3  # the first format of which a run that is served can go on
+SERVED = 3  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 
@@ -38,8 +38,16 @@ CREATE TABLE sessions(started TEXT NOT NULL, wall_seconds REAL NOT NULL, events 
 class Metric(NamedTuple):
     """One evaluation of the global model.
 
-    `tasks` counts the updates that have arrived; `bytes_up` and `bytes_down` what clients have sent
-    and been sent; `accuracy` is in [0, 1]; `data` holds further metrics.
+    Args:
+        seq: Number of the evaluation, from 0.
+        t: Seconds of the run's clock.
+        version: Version of the model.
+        tasks: Updates that have arrived so far.
+        bytes_up: Bytes that clients have sent so far.
+        bytes_down: Bytes that clients have been sent so far.
+        loss: Mean loss. None means not measured.
+        accuracy: Accuracy in [0, 1]. None means not measured.
+        data: Further metrics by name.
     """
 
     seq: int

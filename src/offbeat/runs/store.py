@@ -1,8 +1,8 @@
-"""Writing a run's directory: journal and metrics in SQLite, tensors in safetensors files.
+"""Writer of a run's directory: journal and metrics in SQLite, tensors in safetensors files.
 
 Everything up to a checkpoint becomes durable at once: first the tensor files are written and
-fsynced, then one SQLite transaction adds the rows and names the files, then files that nothing
-names any more are deleted. Whenever the process dies, the directory holds the last checkpoint, whole.
+fsynced, then one SQLite transaction adds the rows and names the files, then files without a name in the
+database are deleted. Whenever the process dies, the directory holds the last checkpoint, whole.
 """
 
 import json
@@ -27,11 +27,11 @@ from offbeat.runs.lock import lock
 from offbeat.runs.schema import DATABASE, FORMAT, MODEL, SCHEMA, Metric
 
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
-"""A query, and the rows of values it is executed with."""
+"""A query, and the rows of values to execute it with."""
 
 
 class RunStore:
-    """The writing end of a run's directory."""
+    """Writer of a run's directory, which holds its lock until it is closed."""
 
     def __init__(
         self,
@@ -58,7 +58,16 @@ class RunStore:
     def create(
         cls, directory: Path, meta: Mapping[str, Any], clients: Iterable[tuple[int, int, str | None]]
     ) -> Self:
-        """Start a new run's directory; refuses one that holds a run already or cannot be written."""
+        """Create a new run's directory.
+
+        Args:
+            directory: The directory, which may exist.
+            meta: Entries of the table `meta`.
+            clients: (client, number of samples, labels as JSON or None) of each client.
+
+        Raises:
+            UsageError: The directory holds a run already or cannot be written.
+        """
         try:
             directory.mkdir(parents=True, exist_ok=True)
             held = lock(directory)
@@ -77,9 +86,9 @@ class RunStore:
 
     @classmethod
     def reopen(cls, directory: Path) -> Self:
-        """Go on writing a run that was interrupted."""
+        """Reopen the directory of an interrupted run; raises `UsageError` or `RunError` where it cannot."""
         try:
-            held = lock(directory)  # first: nobody else may be writing
+            held = lock(directory)  # first: no other process may be writing
         except OSError as error:
             raise UsageError(f"cannot write to {directory}: {error}") from None
         database: sqlite3.Connection | None = None
@@ -97,7 +106,7 @@ class RunStore:
 
     @property
     def _length(self) -> int:
-        """Number of journal rows, those included that are not durable yet."""
+        """Number of journal rows, including those that are not durable yet."""
         return self._rows[-1].seq + 1 if self._rows else self._journal_length
 
     def row(self, row: Row) -> None:
@@ -119,7 +128,7 @@ class RunStore:
     def flush(self, meta: Mapping[str, Any], others: Iterable[Statement] = ()) -> None:
         """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
 
-        Their tensors are not: whoever calls this keeps what brings those back from the last checkpoint.
+        Their tensors are not: the caller keeps the means to restore them from the last checkpoint.
         """
         self._commit(meta, None, {}, others)
 
@@ -130,7 +139,17 @@ class RunStore:
         duration: float,
         others: Iterable[Statement] = (),
     ) -> None:
-        """Make everything so far durable, with other statements, so that the run can go on from here."""
+        """Write a checkpoint: make everything so far durable, so that the run can be resumed from here.
+
+        Args:
+            tensors: Model, versions in flight, held updates and memories.
+            clients: States of the clients.
+            duration: Seconds of the run's clock.
+            others: Statements of the same transaction.
+
+        Raises:
+            RunError: The checkpoint cannot be written; the last one is still whole.
+        """
         states = clients.save()
         names = self._write_checkpoint(tensors)
         bases = {task: version for task, (version, _) in tensors.bases.items()}
@@ -156,7 +175,18 @@ class RunStore:
         summary: Mapping[str, Any],
         others: Iterable[Statement] = (),
     ) -> None:
-        """End the run: its last rows, its final model by tensor names; checkpoints are no longer needed."""
+        """End the run: write its last rows and its final model, and delete its checkpoint.
+
+        Args:
+            model: The final model, written by tensor names.
+            duration: Seconds of the run's clock.
+            stop_reason: Why the run ended.
+            summary: Entry `summary` of the table `meta`.
+            others: Statements of the same transaction.
+
+        Raises:
+            RunError: The model or the database cannot be written.
+        """
         try:
             write_tensors(self.directory / MODEL, model.state_dict())
             sync_directory(self.directory)
@@ -170,22 +200,22 @@ class RunStore:
         }
         self._commit(meta, "DELETE FROM checkpoints", {}, others)
         self._delete_except({MODEL})
-        with suppress(sqlite3.OperationalError):  # somebody is reading it at this moment
+        with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
-            self._database.execute("PRAGMA journal_mode = DELETE")  # readable from a read-only place
+            self._database.execute("PRAGMA journal_mode = DELETE")  # readable on a read-only file system
 
     def abandon(self, status: str) -> None:
-        """Leave the run as its last checkpoint has it, "interrupted" or "failed".
+        """Close the run at its last checkpoint with a status, "interrupted" or "failed".
 
-        Where not even that can be written (a full disk), the status stays "running": the run can be
-        resumed all the same, and the error that brought us here is the one to tell.
+        Where the status cannot be written (a full disk), it stays "running": the run can still be resumed,
+        and the first error is the one to report.
         """
         with suppress(RunError):
             self.set_meta({"status": status})
         self.close()
 
     def close(self) -> None:
-        """Let the directory go. What was not checkpointed is not kept."""
+        """Close the database and release the lock. Rows after the last checkpoint are lost."""
         self._database.close()
         self._lock.release()
 
@@ -227,7 +257,7 @@ class RunStore:
         self._database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
     def _write_checkpoint(self, tensors: GlobalModel) -> list[str]:
-        """Write the files that are not there yet; the first name is the state's."""
+        """Write the files that do not exist yet; the first name is the state's."""
         state = _model_tensors(tensors.model)
         state.update({f"aggregator.{k}": v for k, v in tensors.memory.items()})
         for i, memory in enumerate(tensors.step_memories):
@@ -271,7 +301,7 @@ def update_file(task: int) -> str:
 def _make_database(
     directory: Path, meta: Mapping[str, Any], clients: Iterable[tuple[int, int, str | None]]
 ) -> None:
-    """A new run's database, whole or not there: made aside, then renamed."""
+    """Create a new run's database atomically: made aside, then renamed."""
     part = directory / "run.part"
     for leftover in directory.glob("run.part*"):
         leftover.unlink()
@@ -284,7 +314,7 @@ def _make_database(
             rows = [(key, json.dumps(value)) for key, value in values.items()]
             database.executemany("INSERT INTO meta VALUES (?, ?)", rows)
     finally:
-        database.close()  # which moves what the write-ahead log holds into the file
+        database.close()  # which moves the write-ahead log into the file
     part.replace(directory / DATABASE)
     sync_directory(directory)
 

@@ -1,4 +1,4 @@
-"""Who is there when: late joiners, leavers, periodic absence, and tasks that come to nothing."""
+"""Availability of clients: late joiners, leavers, periodic absence, and tasks that are lost."""
 
 from itertools import pairwise
 from typing import Annotated, Self
@@ -6,31 +6,35 @@ from typing import Annotated, Self
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from offbeat.core.types import NonNegative, Positive
+from offbeat.core.types import NonNegative, Positive, PositiveShare
 from offbeat.core.validation import STRICT
 from offbeat.world.laws import Law
 
-Chance = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
 Interval = tuple[NonNegative, Positive | None]
 
 
 @dataclass(frozen=True, config=STRICT)
 class Availability:
-    """Who is there, and who brings a task to an end.
+    """When each client is present, and how often its tasks are lost.
 
-    `dropout` is the probability that a task comes to nothing, at a moment uniform over its duration: one
-    for all clients, or a list of one each.
-    `join` and `leave` are the times (seconds) at which a client comes and goes, per client (none: it
-    is there from the start, it never goes). With `period`, a client that is there is away again and
-    again: present for the first `present` share of each period, shifted by a random phase of its own.
-    `intervals` lists instead, for each client, the times from which to which it is there (null: to the end).
+    Args:
+        dropout: Probability in [0, 1) that a task is lost, at a moment uniform over its duration; one for
+            all clients, or a list of one each.
+        join: Time in seconds at which a client joins, per client. None means at the start.
+        leave: Time in seconds at which a client leaves, per client. None means never.
+        period: Length in seconds of a cycle of presence and absence, each client with a random phase of its
+            own. None means no cycle.
+        present: Share in (0, 1] of each period, from its beginning, in which a client is present.
+        intervals: For each client its intervals of presence (from, until) in seconds, apart and in order;
+            until None means the end of the run. Instead of `join`, `leave` and `period`.
     """
 
-    dropout: Chance | list[Chance] = 0.0
+    dropout: Probability | list[Probability] = 0.0
     join: NonNegative | list[NonNegative] | Law | None = None
     leave: Positive | list[Positive] | Law | None = None
     period: Positive | None = None
-    present: Annotated[float, Field(gt=0, le=1)] = 1.0
+    present: PositiveShare = 1.0
     intervals: list[list[Interval]] | None = None
 
     @model_validator(mode="after")
@@ -53,6 +57,6 @@ class Availability:
 
     @property
     def always(self) -> bool:
-        """Is every client there from the start to the end?"""
+        """Whether every client is present from the start to the end."""
         whole = self.join is None and self.leave is None and self.intervals is None
         return whole and (self.period is None or self.present == 1.0)

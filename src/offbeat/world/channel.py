@@ -1,12 +1,12 @@
-"""The radio uplink of a world: fading, received power, and what a channel carries.
+"""The radio uplink of a world: fading, received power, and the capacity of a channel.
 
 Hu, Chen, Larsson, Scheduling and Aggregation Design for Asynchronous Federated Learning over Wireless
 Networks, 2023, Sections II-C and V. The channel of client k in iteration t carries
 
     C_k(t) = log2(1 + SNR_k |h_k(t)|²),  SNR_k = P_k β_k / σ_w²  (Eq. 8)
 
-bits per symbol. It is constant within an iteration and drawn anew for the next (block fading). Whatever is
-drawn comes from a stream keyed by (client, iteration): on demand, in any order, always the same.
+bits per symbol. It is constant within an iteration and drawn anew for the next (block fading). Every draw
+comes from a stream keyed by (client, iteration): on demand, in any order, always the same.
 
 Units: seconds, watts, symbols, bits per symbol. Names that end in `_db` are in dB, 10 log10 of a ratio of
 powers. Gains |h|², β and SNRs are plain ratios of powers.
@@ -23,7 +23,7 @@ from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, StreamCursor, check_seed
-from offbeat.core.types import NonNegative, Positive
+from offbeat.core.types import Count, NonNegative, Positive
 from offbeat.core.validation import STRICT
 from offbeat.world.laws import Law, PerClient, check_length, of_client
 
@@ -35,60 +35,73 @@ OfIterations = Annotated[list[NonNegative], Field(min_length=1)]
 class Shadowing:
     """Log-normal shadowing: the gain is multiplied by 10^(X / 10), X ~ N(0, sigma_db²).
 
-    `sigma_db` is its standard deviation in dB. Drawn once `per` "client", for an obstacle that stays where
-    it is, or per "draw", for every client and iteration anew. Its median is 1 and its mean is above 1.
+    Its median is 1 and its mean is above 1.
+
+    Args:
+        sigma_db: Standard deviation in dB, from 0 to 100.
+        per: "client" for one draw per client (an obstacle that stays where it is), "draw" for one per client
+            and iteration.
     """
 
     sigma_db: Annotated[float, Field(ge=0, le=100)]
     per: Literal["client", "draw"] = "client"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One factor (a ratio of powers)."""
-        return float(10 ** (generator.normal(0.0, self.sigma_db) / 10))
+        return float(10 ** (rng.normal(0.0, self.sigma_db) / 10))
 
 
 @dataclass(frozen=True, config=STRICT)
 class Rayleigh:
-    """h ~ CN(0, 1), so |h|² ~ Exp(1): no path stands out (the paper's)."""
+    """Rayleigh fading (the paper's): h ~ CN(0, 1), so |h|² ~ Exp(1); no path dominates."""
 
     shadowing: Shadowing | None = None
     law: Literal["rayleigh"] = "rayleigh"
 
-    def gain(self, client: int, iteration: int, generator: np.random.Generator) -> float:
+    def gain(self, client: int, iteration: int, rng: np.random.Generator) -> float:
         """|h|² of one client in one iteration, a ratio of powers with mean 1."""
-        return float(generator.exponential())
+        return float(rng.exponential())
 
 
 @dataclass(frozen=True, config=STRICT)
 class Rician:
-    """h ~ √(K / (K + 1)) + CN(0, 1 / (K + 1)): a direct path with K times the power of all others, E|h|² = 1.
+    """Rician fading: h ~ √(K / (K + 1)) + CN(0, 1 / (K + 1)), E|h|² = 1.
 
-    `k` is a plain ratio, not in dB. K = 0 is Rayleigh fading; a large K is hardly any fading.
+    A direct path has K times the power of all others. K = 0 is Rayleigh fading; a large K is hardly any
+    fading.
+
+    Args:
+        k: K, a plain ratio of powers, not in dB.
+        shadowing: Shadowing of the gain. None means none.
     """
 
     k: NonNegative
     shadowing: Shadowing | None = None
     law: Literal["rician"] = "rician"
 
-    def gain(self, client: int, iteration: int, generator: np.random.Generator) -> float:
+    def gain(self, client: int, iteration: int, rng: np.random.Generator) -> float:
         """|h|² of one client in one iteration, a ratio of powers with mean 1."""
-        re, im = generator.normal(0.0, sqrt(0.5 / (self.k + 1)), size=2)
+        re, im = rng.normal(0.0, sqrt(0.5 / (self.k + 1)), size=2)
         return float((sqrt(self.k / (self.k + 1)) + re) ** 2 + im**2)
 
 
 @dataclass(frozen=True, config=STRICT)
 class Trace:
-    """Listed gains |h|², per client a list of one per iteration, from iteration 0 on.
+    """Recorded fading. After its last gain a client's list begins again.
 
-    After its last a client's list begins again: a channel that stayed as it was would no longer fade. Lists
-    may be of different lengths; one of a single gain is a channel that never changes.
+    A channel that stayed at its last gain would no longer fade.
+
+    Args:
+        gains: Per client a list of the gains |h|², one per iteration from iteration 0 on. Lists may have
+            different lengths; a list of one gain is a channel that never changes.
+        shadowing: Shadowing of the gain. None means none.
     """
 
     gains: Annotated[list[OfIterations], Field(min_length=1)]
     shadowing: Shadowing | None = None
     law: Literal["trace"] = "trace"
 
-    def gain(self, client: int, iteration: int, generator: np.random.Generator) -> float:
+    def gain(self, client: int, iteration: int, rng: np.random.Generator) -> float:
         """|h|² of one client in one iteration, a ratio of powers."""
         own = self.gains[client]
         return own[iteration % len(own)]
@@ -101,9 +114,13 @@ Fading = Annotated[Rayleigh | Rician | Trace, Field(discriminator="law")]
 class LargeScale:
     """Received power without power control: SNR_k = P_k β_k / σ_w² (Eq. 8).
 
-    `power` is P_k, the transmit power in watts, `beta` is β_k, the large-scale gain of the path (received
-    over transmitted power, a plain ratio), each one number for all, a list of one per client, or a law drawn
-    from once per client. `noise` is σ_w², the noise power in watts over the same band.
+    `beta` and `power` are one number for all clients, a list of one each, or a law drawn from once per
+    client.
+
+    Args:
+        beta: β_k, the large-scale gain of the path: received over transmitted power, a plain ratio.
+        noise: σ_w², the noise power in watts over the same band.
+        power: P_k, the transmit power in watts.
     """
 
     beta: Positive | list[Positive] | Law
@@ -115,25 +132,27 @@ class LargeScale:
 class Channel:
     """The uplink that all clients share. Its draws come from the run's seed: see `Radio`.
 
-    `symbols` is n, what there is to be shared in an iteration. With `period`, in seconds, n is counted in
-    an iteration of that length, and one of another length has in proportion (the paper: n in T_max/4).
-
-    `snr_db` is the mean received SNR in dB: one number for all, as under power control (the paper: 13), a
-    list of one per client, or a `LargeScale` from which each client's follows. It is the mean over the
-    fading; under shadowing it is the median over the shadowing too.
+    Args:
+        symbols: n, the symbols that clients share in an iteration.
+        period: Length in seconds of an iteration with n symbols; one of another length has in proportion (the
+            paper: n in T_max/4). None means n in every iteration.
+        snr_db: Mean received SNR in dB: one number for all, as under power control (the paper: 13), a list of
+            one per client, or a `LargeScale` from which each client's follows. It is the mean over the
+            fading; under shadowing it is the median over the shadowing too.
+        fading: Small-scale fading, drawn per client and iteration.
     """
 
-    symbols: Annotated[int, Field(ge=1)] = 300_000
+    symbols: Count = 300_000
     period: Positive | None = None
     snr_db: Decibels | list[Decibels] | LargeScale = 13.0
     fading: Fading = Rayleigh()
 
     def symbols_in(self, seconds: float) -> float:
-        """The symbols of an iteration of so many seconds: n · seconds / period; n without a period."""
+        """Symbols of an iteration of `seconds`: n · seconds / period; n without a period."""
         return float(self.symbols) if self.period is None else self.symbols * seconds / self.period
 
     def check(self, clients: int) -> None:
-        """Every list must have one entry per client. Raises `UsageError`."""
+        """Raises `UsageError` unless every list has one entry per client."""
         snr = self.snr_db
         listed = {"channel.fading.gains": self.fading.gains} if isinstance(self.fading, Trace) else {}
         own = (
@@ -146,32 +165,40 @@ class Channel:
 
 
 class Radio:
-    """The channels of one run: what a `Channel` draws under a seed.
+    """The channels of one run: the draws of a `Channel` under a seed.
 
-    Clients and iterations count from 0. Nothing is drawn before it is asked for, and asking twice gives the
-    same. What is drawn once per client is kept.
+    Clients and iterations count from 0. Nothing is drawn before it is needed, and the same arguments give the
+    same number. Draws made once per client are cached.
+
+    Args:
+        channel: The world's channel.
+        seed: The run's seed, from 0 to 2⁶³ − 1.
     """
 
     def __init__(self, channel: Channel, seed: int) -> None:
-        self._channel, self._draws = channel, StreamCursor(check_seed(seed))
+        self._channel, self._streams = channel, StreamCursor(check_seed(seed))
         self._snr: dict[int, float] = {}
 
     def snr(self, client: int) -> float:
         """A client's SNR without fading, a ratio of powers: P_k β_k / σ_w², with its own shadowing."""
         if client not in self._snr:
-            self._snr[client] = self._meet(client)
+            self._snr[client] = self._draw_snr(client)
         return self._snr[client]
 
     def gain(self, client: int, iteration: int) -> float:
-        """|h_k(t)|² of a client in an iteration, with the shadowing drawn for it: a ratio of powers."""
+        """|h_k(t)|² of a client in an iteration, with its shadowing: a ratio of powers.
+
+        Raises:
+            UsageError: The client or the iteration is negative, or a list has no entry for the client.
+        """
         if client < 0 or iteration < 0:
             raise UsageError(f"client {client} in iteration {iteration}: both count from 0")
         fading = self._channel.fading
-        self._known("fading.gains", fading.gains if isinstance(fading, Trace) else None, client)
-        generator = self._draws.at(Purpose.CHANNEL, client, iteration + 1)  # 0 is drawn once per client
-        h2 = fading.gain(client, iteration, generator)
+        self._check_listed("fading.gains", fading.gains if isinstance(fading, Trace) else None, client)
+        rng = self._streams.at(Purpose.CHANNEL, client, iteration + 1)  # 0 is drawn once per client
+        h2 = fading.gain(client, iteration, rng)
         if fading.shadowing is not None and fading.shadowing.per == "draw":
-            h2 *= fading.shadowing.draw(generator)
+            h2 *= fading.shadowing.draw(rng)
         return h2
 
     def capacity(self, client: int, iteration: int) -> float:
@@ -179,27 +206,27 @@ class Radio:
         return log1p(self.snr(client) * self.gain(client, iteration)) / log(2)  # Eq. 8
 
     def capacities(self, clients: Sequence[int], iteration: int) -> npt.NDArray[np.float64]:
-        """C_k(t) in bits per symbol of several clients, in their order: the same numbers as one by one."""
+        """C_k(t) in bits per symbol of several clients, float64 [len(clients)], as `capacity` gives each."""
         return np.array([self.capacity(client, iteration) for client in clients], dtype=np.float64)
 
-    def _meet(self, client: int) -> float:
-        """What is drawn once per client, from a stream of its own: β_k, then P_k, then shadowing."""
-        generator = self._draws.at(Purpose.CHANNEL, client)
+    def _draw_snr(self, client: int) -> float:
+        """Draw a client's SNR from a stream of its own: β_k, then P_k, then shadowing."""
+        rng = self._streams.at(Purpose.CHANNEL, client)
         snr, shadowing = self._channel.snr_db, self._channel.fading.shadowing
         if isinstance(snr, LargeScale):
-            beta = self._of("snr_db.beta", snr.beta, client, generator)
-            ratio = self._of("snr_db.power", snr.power, client, generator) * beta / snr.noise
+            beta = self._of("snr_db.beta", snr.beta, client, rng)
+            ratio = self._of("snr_db.power", snr.power, client, rng) * beta / snr.noise
         else:
-            ratio = 10 ** (self._of("snr_db", snr, client, generator) / 10)
+            ratio = 10 ** (self._of("snr_db", snr, client, rng) / 10)
         if shadowing is not None and shadowing.per == "client":
-            ratio *= shadowing.draw(generator)
+            ratio *= shadowing.draw(rng)
         return ratio
 
-    def _of(self, name: str, quantity: PerClient, client: int, generator: np.random.Generator) -> float:
-        self._known(name, quantity, client)
-        return of_client(quantity, client, generator)
+    def _of(self, name: str, quantity: PerClient, client: int, rng: np.random.Generator) -> float:
+        self._check_listed(name, quantity, client)
+        return of_client(quantity, client, rng)
 
-    def _known(self, name: str, quantity: object, client: int) -> None:
+    def _check_listed(self, name: str, quantity: object, client: int) -> None:
         if isinstance(quantity, Sequence) and not 0 <= client < len(quantity):
             raise UsageError(
                 f"channel.{name} lists {len(quantity)} values and client {client} has none: "

@@ -1,4 +1,4 @@
-"""A world fitted to a run's journal: how fast the clients were, what their links cost, when they were there.
+"""A world fitted to a run's journal: speeds, links and presence of its clients.
 
 Seen from the server a task takes, with p seconds a local step, a latency L each way and a time T to carry a
 model one way: Q p + 2 L + 2 T from dispatch to arrival; 2 L + T more than its steps until a request or a
@@ -31,10 +31,19 @@ _UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally
 
 @dataclass(frozen=True, slots=True)
 class ClientFit:
-    """What a journal says of one client: seconds per local step, relative deviation, links, presence.
+    """The fit of one client.
 
-    `latency` and `transfer` (of a model, one way) are in seconds, `dropout` is lost over ended tasks.
-    `tasks` are the seconds per step of its tasks in order, links taken off. `arrived` and `lost` are counts.
+    Args:
+        client: The client's number.
+        seconds_per_step: Seconds of a local step.
+        jitter: Relative deviation of a task's speed.
+        latency: Seconds of a message, one way.
+        transfer: Seconds of a model's transfer, one way.
+        dropout: Lost over ended tasks.
+        arrived: Number of updates that have arrived.
+        lost: Number of lost tasks.
+        tasks: Seconds per step of its tasks in order, without the links.
+        intervals: Intervals of presence (from, until) in seconds; until None means the end.
     """
 
     client: int
@@ -51,7 +60,7 @@ class ClientFit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """A fitted world, what it was made of, and what had to be assumed, a sentence each."""
+    """A fitted world, the fit of each client, and the assumptions that were needed, a sentence each."""
 
     world: World
     clients: tuple[ClientFit, ...]
@@ -79,7 +88,7 @@ class _History:
 
     @property
     def timed(self) -> bool:
-        """Does it say how fast the client is?"""
+        """Whether it determines the client's speed."""
         return self.arrived > 0 and len(self.equations) > 0
 
 
@@ -97,11 +106,17 @@ class _FittedTask:
 def fit_world(
     rows: Iterable[Row], clients: int, *, model_bits: int | None = None, speeds: Speeds = "jitter"
 ) -> Fit:
-    """Fit a world of so many clients to a journal, given the size of a model (none: links cost latency only).
+    """Fit a world to a run's journal.
 
-    With `speeds` = "jitter" a client has a mean speed and a normal deviation from it; with "tasks" it repeats
-    the speeds of its recorded tasks in their order, and then keeps their median.
-    Raises `UsageError` for a journal in which no task has come to an end whose client was there all the time.
+    Args:
+        rows: The journal's rows in order.
+        clients: Number of clients.
+        model_bits: Size of a model in bits. None means that links cost latency only.
+        speeds: "jitter" gives a client a mean speed and a normal deviation from it; "tasks" repeats the
+            speeds of its recorded tasks in their order, and then their median.
+
+    Raises:
+        UsageError: No update has arrived, or each one's client was away during the task.
     """
     seen = _read(rows, clients)
     if not any(own.arrived for own in seen):
@@ -111,7 +126,7 @@ def fit_world(
     }
     if not known:
         raise UsageError(
-            "all updates of this run are of clients that were away in between: nothing says how fast they are"
+            "all updates of this run are of clients that were away in between: their speeds are unknown"
         )
     middle = tuple(float(x) for x in np.median([unknowns for unknowns, *_ in known.values()], axis=0))
     fits = []
@@ -158,7 +173,7 @@ def _read(rows: Iterable[Row], clients: int) -> list[_History]:
 
 
 def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) -> None:
-    """Take in a row about a task of its client."""
+    """Add a row about a task to its client's history."""
     assert row.client is not None
     assert row.task is not None
     if row.name == "train":
@@ -169,7 +184,7 @@ def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) ->
     elif row.name == "lost":
         own.lost += 1
     task = tasks.get(row.task)
-    if task is None:  # its client was away in between: the time says nothing of its speed
+    if task is None:  # its client was away in between: the time does not determine its speed
         return
     steps = (row.steps or 0) - task.done
     carries = row.name == "arrived"
@@ -177,7 +192,7 @@ def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) ->
         latency, transfer = task.latency + 1, task.transfer + carries
         own.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
     match row.name:
-        case "wants_model":  # what comes back is a word, unless a model is sent
+        case "wants_model":  # the answer is a short message, unless a model is sent
             tasks[row.task] = _FittedTask(row.client, t, row.steps or 0, transfer=0)
         case "send":
             task.transfer = 1
@@ -268,17 +283,21 @@ def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> Wor
 def _notes(fits: list[ClientFit], seen: list[_History]) -> Iterator[str]:
     for fit, own in zip(fits, seen, strict=True):
         if not fit.intervals:
-            yield f"client {fit.client} was never there: it stays away"
+            yield f"client {fit.client} was never present: it stays away"
         elif not fit.arrived:
-            yield f"client {fit.client} brought no update: its speed and links are the others' median"
+            yield f"client {fit.client} sent no update: its speed and links are the other clients' median"
         elif not own.timed:
-            yield f"client {fit.client} was away in each task: its speed and links are the others' median"
+            yield (
+                f"client {fit.client} was away during each task: its speed and links are the other "
+                "clients' median"
+            )
         elif len({e.steps for e in own.equations}) == 1:
             yield (
-                f"client {fit.client} always did as many steps: what its link takes counts as time of a step"
+                f"client {fit.client} always did the same number of steps: the time of its link is counted "
+                "as time of a step"
             )
 
 
 def _short(value: float) -> float:
-    """Six digits: a fitted number has fewer that mean something."""
+    """Round to six digits: a fitted number has fewer significant ones."""
     return float(f"{value:.6g}")

@@ -1,7 +1,8 @@
-"""Laws: distributions a client's speed, bandwidth or delay is drawn from.
+"""Laws: distributions of a client's speed, bandwidth or delay.
 
-Each is a frozen dataclass with a `law` that names it in a recipe, and `draw(generator)`. Which laws
-the papers use is said with each; means are in the unit of the quantity (seconds, bits per second).
+Each is a frozen dataclass with a `law` that names it in a recipe, and `draw(rng)`, which returns one number
+above 0. Each names the papers that use it. Means and the like are in the unit of the quantity (seconds, bits
+per second).
 """
 
 from collections.abc import Sequence
@@ -13,19 +14,19 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import NonNegative, Positive
+from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
 class Constant:
-    """Always `mean` (FedCompass's homogeneous clients)."""
+    """The constant `mean` (FedCompass's homogeneous clients)."""
 
     mean: Positive
     law: Literal["constant"] = "constant"
 
-    def draw(self, generator: np.random.Generator) -> float:
-        """`mean`."""
+    def draw(self, rng: np.random.Generator) -> float:
+        """The constant."""
         return self.mean
 
 
@@ -37,9 +38,9 @@ class Normal:
     std: NonNegative = 0.3
     law: Literal["normal"] = "normal"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return max(0.05 * self.mean, float(generator.normal(self.mean, self.std * self.mean)))
+        return max(0.05 * self.mean, float(rng.normal(self.mean, self.std * self.mean)))
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -50,12 +51,12 @@ class Exponential:
     """
 
     mean: Positive
-    minimum: Annotated[float, Field(ge=0, le=1)] = 0.0
+    minimum: Share = 0.0
     law: Literal["exponential"] = "exponential"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return max(self.minimum * self.mean, self.mean * generator.standard_exponential(), 1e-12 * self.mean)
+        return max(self.minimum * self.mean, self.mean * rng.standard_exponential(), 1e-12 * self.mean)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -72,14 +73,14 @@ class Uniform:
             raise ValueError(f"low = {self.low} must not be above high = {self.high}")
         return self
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return float(generator.uniform(self.low, self.high))
+        return float(rng.uniform(self.low, self.high))
 
 
 @dataclass(frozen=True, config=STRICT)
 class Ratio:
-    """Uniform between `fastest` and `ratio` times it (FedASMU: 5, 110, 440)."""
+    """U(fastest, ratio · fastest) (FedASMU: ratios 5, 110 and 440)."""
 
     fastest: Positive
     ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -93,48 +94,48 @@ class Ratio:
             )
         return self
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return float(generator.uniform(self.fastest, self.fastest * self.ratio))
+        return float(rng.uniform(self.fastest, self.fastest * self.ratio))
 
 
 @dataclass(frozen=True, config=STRICT)
 class Pareto:
-    """Long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
+    """Pareto distribution, long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
 
     minimum: Positive
     shape: Positive = 1.5
     law: Literal["pareto"] = "pareto"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return self.minimum * float(1 + generator.pareto(self.shape))
+        return self.minimum * float(1 + rng.pareto(self.shape))
 
 
 @dataclass(frozen=True, config=STRICT)
 class LogNormal:
-    """Long-tailed: exp(N(ln median, sigma²))."""
+    """Log-normal distribution, long-tailed: exp(N(ln median, sigma²))."""
 
     median: Positive
     sigma: NonNegative = 1.0
     law: Literal["lognormal"] = "lognormal"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return self.median * float(np.exp(generator.normal(0.0, self.sigma)))
+        return self.median * float(np.exp(rng.normal(0.0, self.sigma)))
 
 
 @dataclass(frozen=True, config=STRICT)
 class Zipf:
-    """Long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
+    """Zipf distribution, long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 
     unit: Positive
     a: Annotated[float, Field(gt=1, allow_inf_nan=False)] = 2.0
     law: Literal["zipf"] = "zipf"
 
-    def draw(self, generator: np.random.Generator) -> float:
+    def draw(self, rng: np.random.Generator) -> float:
         """One draw."""
-        return self.unit * float(generator.zipf(self.a))
+        return self.unit * float(rng.zipf(self.a))
 
 
 Law = Annotated[
@@ -145,16 +146,16 @@ PerClient = float | list[float] | Law
 """One number for all clients, a list of one each, or a law drawn from once per client."""
 
 
-def of_client(quantity: PerClient, client: int, generator: np.random.Generator) -> float:
+def of_client(quantity: PerClient, client: int, rng: np.random.Generator) -> float:
     """The quantity of one client."""
     if isinstance(quantity, float | int):
         return float(quantity)
     if isinstance(quantity, Sequence):
         return float(quantity[client])
-    return quantity.draw(generator)
+    return quantity.draw(rng)
 
 
 def check_length(name: str, quantity: object, clients: int) -> None:
-    """A list must have one entry per client."""
+    """Raises `UsageError` unless a list has one entry per client."""
     if isinstance(quantity, Sequence) and len(quantity) != clients:
         raise UsageError(f"{name} lists {len(quantity)} values for {clients} clients: give one per client")

@@ -1,4 +1,4 @@
-"""Links: how long a model takes to a client and its update takes back."""
+"""Links: transfer times of models to clients and of updates back."""
 
 from pydantic.dataclasses import dataclass
 
@@ -9,10 +9,16 @@ from offbeat.world.laws import Law
 
 @dataclass(frozen=True, config=STRICT)
 class Network:
-    """Transfer time = latency + bits / bandwidth, each way, per client.
+    """Links of the clients: a transfer takes latency + bits / bandwidth, each way.
 
-    `latency` is in seconds, `up` and `down` in bits per second (none, also in a list: free); `delay` is a
-    law of extra seconds before each upload (FedFa's long-tailed delays).
+    Each quantity is one number for all clients, a list of one each, or a law drawn from once per client.
+
+    Args:
+        latency: Seconds of a message each way.
+        up: Bandwidth to the server in bits per second. None, also in a list, means that the transfer takes
+            no time.
+        down: Bandwidth from the server in bits per second; None as for `up`.
+        delay: Law of extra seconds before each upload (FedFa's long-tailed delays). None means no delay.
     """
 
     latency: NonNegative | list[NonNegative] | Law = 0.0
@@ -22,5 +28,5 @@ class Network:
 
     @property
     def free(self) -> bool:
-        """Do transfers take no time at all?"""
+        """Whether transfers take no time at all."""
         return self.latency == 0.0 and self.up is None and self.down is None and self.delay is None

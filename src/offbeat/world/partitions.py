@@ -1,13 +1,13 @@
-"""Partitions: which client owns which train samples.
+"""Partitions of the train samples over the clients.
 
 Every partition is a frozen, checked set of options with one method,
 
     split(labels, clients, rng, groups=None) -> list of `clients` sorted int64 arrays of sample indices
 
-where `labels` is int64 [N], `rng` is the only source of chance (the same generator state gives the same
-partition) and `groups` is int64 [N], the natural group of each sample. Every sample is used at most once.
-All raise `UsageError` for labels that are not one row of integers, for fewer than one client, and where no
-partition of that kind exists for that many clients and samples.
+where `labels` is int64 [N], `rng` is the only source of randomness (the same state gives the same partition)
+and `groups` is int64 [N], the natural group of each sample. Every sample is used at most once. All raise
+`UsageError` for labels that are not one row of integers, for fewer than one client, and where no partition of
+that kind exists for that number of clients and samples.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import Indices, Positive
+from offbeat.core.types import Count, Indices, NonNegative, Positive
 from offbeat.core.validation import STRICT
 
 if TYPE_CHECKING:
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 _DRAWS = 1000  # whole partitions drawn before giving up on a minimum size
 _COVER_DRAWS = 100_000  # class assignments drawn before giving up on covering every class
 
-MinSize = Annotated[int, Field(ge=1, description="fewest samples of a client; the draw repeats until met")]
+MinSize = Annotated[Count, Field(description="fewest samples of a client; the draw repeats until met")]
 
 
 @dataclass(frozen=True, config=STRICT)
 class Iid:
-    """Equal random shares: client sizes differ by at most one sample, and every sample is used."""
+    """IID partition: equal random shares of all samples; client sizes differ by at most one."""
 
     kind: Literal["iid"] = "iid"
 
@@ -47,13 +47,16 @@ class Iid:
 
 @dataclass(frozen=True, config=STRICT)
 class Shards:
-    """Samples sorted by label and cut in equal shards, `shards_per_client` random ones to each client.
+    """Shard partition: samples sorted by label and cut into equal shards. McMahan et al. (2017), section 3.
 
-    Every sample is used; shard sizes differ by at most one. McMahan et al. (2017), section 3.
+    Every sample is used; shard sizes differ by at most one.
+
+    Args:
+        shards_per_client: Number of random shards that each client gets.
     """
 
     kind: Literal["shards"] = "shards"
-    shards_per_client: Annotated[int, Field(ge=1, description="shards each client gets")] = 2
+    shards_per_client: Annotated[Count, Field(description="shards each client gets")] = 2
 
     def split(
         self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
@@ -74,22 +77,27 @@ class Shards:
 
 @dataclass(frozen=True, config=STRICT)
 class ClassPartition:
-    """Few classes to a client, in amounts drawn from a normal distribution. FedCompass, Algorithm 4.
+    """Class partition: few classes per client, in normally distributed amounts. FedCompass, Algorithm 4.
 
     Each client takes between `min_classes` and `max_classes` classes (both included), drawn again until every
     class has a client. Each class goes to its clients in proportion to draws of normal(`mean`, `std`),
     rounded down, so that up to one sample per class and client stays unused. Our readings: draws that are not
     positive are drawn again, and so is the whole partition until every client has `min_size` samples. The
     paper uses 5 to 6 classes for 5 clients, and 3 to 5 for 10 and 20.
+
+    Args:
+        min_classes: Fewest classes of a client.
+        max_classes: Most classes of a client, included.
+        mean: Mean of the amounts, which are relative to each other.
+        std: Standard deviation of the amounts.
+        min_size: Fewest samples of a client.
     """
 
     kind: Literal["class"] = "class"
-    min_classes: Annotated[int, Field(ge=1, description="fewest classes of a client")] = 3
-    max_classes: Annotated[int, Field(ge=1, description="most classes of a client, included")] = 5
+    min_classes: Annotated[Count, Field(description="fewest classes of a client")] = 3
+    max_classes: Annotated[Count, Field(description="most classes of a client, included")] = 5
     mean: Annotated[Positive, Field(description="mean of the amounts, relative to each other")] = 10.0
-    std: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="standard deviation of the amounts")
-    ] = 3.0
+    std: Annotated[NonNegative, Field(description="standard deviation of the amounts")] = 3.0
     min_size: MinSize = 1
 
     @model_validator(mode="after")
@@ -152,17 +160,23 @@ class ClassPartition:
 
 @dataclass(frozen=True, config=STRICT)
 class DualDirichlet:
-    """Client sizes from one Dirichlet distribution, class shares from another. FedCompass, Algorithm 5.
+    """Dual Dirichlet partition: one draw for client sizes, others for classes. FedCompass, Algorithm 5.
 
     With m clients, client sizes are w ~ Dir(`alpha1` / m, ...) and the class shares of each client
     v_i ~ Dir(`alpha2` x share of each class). Client i gets w_i v_ic / sum_j w_j v_jc of class c, rounded
     down: line 12 prints that denominator garbled, and the column sum is the reading that gives out each class
-    once. `alpha1` None means m. Our addition: drawn again until every client has `min_size` samples.
+    once. Our addition: drawn again until every client has `min_size` samples.
+
+    Args:
+        alpha1: Concentration of the client sizes. None means the number of clients m.
+        alpha2: Concentration of a client's class shares.
+        min_size: Fewest samples of a client.
     """
 
     kind: Literal["dual_dirichlet"] = "dual_dirichlet"
     alpha1: Annotated[
-        Positive | None, Field(description="concentration of the client sizes; none: number of clients")
+        Positive | None,
+        Field(description="concentration of the client sizes; None means the number of clients"),
     ] = None
     alpha2: Annotated[Positive, Field(description="concentration of the class shares of a client")] = 0.5
     min_size: MinSize = 1
@@ -179,7 +193,7 @@ class DualDirichlet:
         def draw() -> npt.NDArray[np.int64]:
             weights = rng.dirichlet(size_prior)[:, None] * rng.dirichlet(class_prior, size=clients)
             column = weights.sum(axis=0)
-            # A class that no client wants at all (possible in floating point) stays unused.
+            # A class in which no client has a share (possible in floating point) stays unused.
             shares = np.divide(weights, column, out=np.zeros_like(weights), where=column > 0)
             return _floor(shares * sizes)
 
@@ -189,10 +203,14 @@ class DualDirichlet:
 
 @dataclass(frozen=True, config=STRICT)
 class LabelDirichlet:
-    """Each class divided among all clients by its own draw of Dir(`alpha`, ..., `alpha`).
+    """Label Dirichlet partition: a draw of Dir(`alpha`, ..., `alpha`) divides each class among all clients.
 
     Every sample is used. Drawn again until every client has `min_size` samples. The per-class form of Hsu et
     al. (2019) that is in common use.
+
+    Args:
+        alpha: Concentration: the smaller, the more the clients differ; large values approach IID.
+        min_size: Fewest samples of a client.
     """
 
     kind: Literal["label_dirichlet"] = "label_dirichlet"
@@ -218,7 +236,7 @@ class LabelDirichlet:
 
 @dataclass(frozen=True, config=STRICT)
 class Natural:
-    """One client per natural group (hospital, user), in the order of the group numbers, without chance."""
+    """Natural partition: one client per group (hospital, user), in the order of the group numbers."""
 
     kind: Literal["natural"] = "natural"
 
@@ -249,13 +267,17 @@ class Natural:
 Partition = Annotated[
     Iid | Shards | ClassPartition | DualDirichlet | LabelDirichlet | Natural, Field(discriminator="kind")
 ]
-"""Any partition, told apart by `kind`."""
+"""Any partition; `kind` discriminates."""
 
 
 def describe(data: "FederatedData", limit: int = 50) -> str:
-    """A table in plain text of the first `limit` clients: number of samples and of samples of each class.
+    """Describe a partition as a plain-text table: per client its samples, in all and of each class.
 
-    Its first line tells how many samples are used and the smallest, median and largest client.
+    The first line has the number of samples used and the smallest, median and largest client.
+
+    Args:
+        data: The partitioned dataset.
+        limit: Most clients to list.
     """
     sizes = np.diff(data.offsets.numpy())
     shown = min(limit, data.clients)
@@ -302,7 +324,7 @@ def _floor(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
 def _draw_until(
     draw: Callable[[], npt.NDArray[np.int64]], min_size: int, kind: str, advice: str
 ) -> npt.NDArray[np.int64]:
-    """The first drawn counts [clients, classes] that give every client `min_size` samples.
+    """Draw counts [clients, classes] until every client has `min_size` samples.
 
     Only counts are drawn again, never indices: a thousand failures stay cheap.
     """
@@ -320,7 +342,7 @@ def _draw_until(
 
 
 def _deal(labels: Indices, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> list[Indices]:
-    """Random samples of each class to each client, as many as `counts` [clients, classes] says."""
+    """Give each client random samples of each class, in the numbers `counts` [clients, classes]."""
     owner = np.full(len(labels), -1, dtype=np.int64)
     for column, label in enumerate(np.unique(labels)):
         rows = rng.permutation(np.flatnonzero(labels == label))

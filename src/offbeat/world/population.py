@@ -1,7 +1,7 @@
-"""One run's clients: what a world draws for each of them, on demand and only once.
+"""The clients of one run: a world's draws for each of them, on demand and only once.
 
-Whatever is drawn for a client comes from streams keyed by that client, so it does not depend on what
-happens to others; a client that is never given work costs nothing.
+Every draw for a client comes from streams keyed by that client, so it does not depend on other clients; a
+client without a task costs nothing.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ _FOREVER = float("inf")
 
 
 class _Client(Struct, gc=False):
-    """What is known of a client that has been given work: links in bits per second, 0 if free."""
+    """A client that has had a task: its number of tasks, and its draws; bandwidths of 0 take no time."""
 
     tasks: int
     speed: float
@@ -28,10 +28,14 @@ class _Client(Struct, gc=False):
 
 
 class TaskOutcome(Struct, frozen=True, gc=False):
-    """How a task goes, in seconds: `down` for the model, `per_step`, `up` for the update.
+    """The durations of one task, and whether it is lost.
 
-    `latency` is that of a message without a model, each way. `lost` is the share of its time after which
-    the task is lost; 1, the default, is never.
+    Args:
+        per_step: Seconds of a local step.
+        down: Seconds in which the model reaches the client.
+        up: Seconds in which the update reaches the server.
+        latency: Seconds of a message without a model, each way.
+        lost: Share of the task's time after which it is lost; 1 means never.
     """
 
     per_step: float
@@ -41,7 +45,7 @@ class TaskOutcome(Struct, frozen=True, gc=False):
     lost: float = 1.0
 
     def seconds(self, steps: int) -> float:
-        """From dispatch to arrival, for so many local steps."""
+        """Seconds from dispatch to arrival, for `steps` local steps."""
         return self.down + steps * self.per_step + self.up
 
 
@@ -61,10 +65,15 @@ def _periods(
 
 
 class Population:
-    """The clients of a world under a seed."""
+    """The clients of a world under a seed.
+
+    Args:
+        world: The world, with lists of one entry per client where it has lists.
+        seed: The run's seed, from 0 to 2⁶³ − 1.
+    """
 
     def __init__(self, world: World, seed: int) -> None:
-        self._world, self._draws = world, StreamCursor(seed)
+        self._world, self._streams = world, StreamCursor(seed)
         self._known: dict[int, _Client] = {}
         self._radio = Radio(world.channel, seed) if world.channel else None
         self._varies = bool(world.jitter or world.change or world.per_task)
@@ -75,10 +84,10 @@ class Population:
         self._free = world.network.free
 
     def task(self, client: int, bits: int) -> TaskOutcome:
-        """Give a client its next task, with so many bits each way."""
+        """Draw a client's next task; `bits` is the size of a model, and of an update."""
         known = self._known.get(client)
         if known is None:
-            known = self._known[client] = self._meet(client)
+            known = self._known[client] = self._draw_client(client)
         number, known.tasks = known.tasks, known.tasks + 1
         per_step = self._seconds_per_step(client, number, known) if self._one_by_one else known.speed
         if self._varies:
@@ -91,15 +100,27 @@ class Population:
     def _lost(self, client: int, number: int) -> float:
         dropout = _own(self._world.availability.dropout, client)
         if dropout:
-            generator = self._draws.at(Purpose.AVAILABILITY, client, number + 1)
-            if generator.random() < dropout:
-                return float(1 - generator.random())
+            rng = self._streams.at(Purpose.AVAILABILITY, client, number + 1)
+            if rng.random() < dropout:
+                return float(1 - rng.random())
         return 1.0
 
     def measure(
         self, clients: Sequence[int], iteration: int, seconds: float | None
     ) -> tuple[tuple[tuple[int, float], ...], float]:
-        """Each client's capacity (bits per symbol) in an iteration, and the symbols of so many seconds."""
+        """Measure the channel in an iteration.
+
+        Args:
+            clients: The clients to measure.
+            iteration: The iteration, counted from 0.
+            seconds: Length of the iteration. None means the channel's own.
+
+        Returns:
+            (client, capacity in bits per symbol) of each client, and the symbols of the iteration.
+
+        Raises:
+            UsageError: The world has no channel.
+        """
         channel = self._world.channel
         if channel is None or self._radio is None:
             raise UsageError("this world has no channel to measure: give world.channel")
@@ -107,29 +128,29 @@ class Population:
         return capacities, channel.symbols if seconds is None else channel.symbols_in(seconds)
 
     def presence(self, client: int) -> Iterator[tuple[float, float]]:
-        """The intervals (seconds) in which a client is there, in order, possibly without end."""
+        """Intervals (from, until) in seconds in which a client is present, in order, possibly without end."""
         availability = self._world.availability
         if availability.intervals is not None:
             return ((a, _FOREVER if b is None else b) for a, b in availability.intervals[client])
-        generator = self._draws.at(Purpose.AVAILABILITY, client)
-        join = 0.0 if availability.join is None else of_client(availability.join, client, generator)
-        leave = _FOREVER if availability.leave is None else of_client(availability.leave, client, generator)
+        rng = self._streams.at(Purpose.AVAILABILITY, client)
+        join = 0.0 if availability.join is None else of_client(availability.join, client, rng)
+        leave = _FOREVER if availability.leave is None else of_client(availability.leave, client, rng)
         if availability.period is None or availability.present == 1.0:
             return iter([(join, leave)] if join < leave else [])
-        start = -float(generator.random()) * availability.period
+        start = -float(rng.random()) * availability.period
         return _periods(start, availability.period, availability.present, join, leave)
 
     @property
     def always_there(self) -> bool:
-        """Is every client there from the start to the end?"""
+        """Whether every client is present from the start to the end."""
         return self._world.availability.always
 
-    def _meet(self, client: int) -> _Client:
+    def _draw_client(self, client: int) -> _Client:
         speed = self._draw_speed(client)
         if self._free:
             return _Client(0, speed, 0.0, 0.0, 0.0)
         network = self._world.network
-        links = self._draws.at(Purpose.NETWORK, client)
+        links = self._streams.at(Purpose.NETWORK, client)
 
         def link(bandwidth: PerClient | list[float | None] | None) -> float:
             own = bandwidth[client] if isinstance(bandwidth, list) else bandwidth
@@ -141,7 +162,7 @@ class Population:
     def _draw_speed(self, client: int) -> float:
         """A client's own seconds per step; 0 where tasks are listed or computed one by one."""
         if self._law is not None:
-            return self._law.draw(self._draws.at(Purpose.SPEED, client))
+            return self._law.draw(self._streams.at(Purpose.SPEED, client))
         speed = self._world.seconds_per_step
         own = speed[client] if isinstance(speed, list) else speed
         return float(own) if isinstance(own, float | int) else 0.0
@@ -161,11 +182,11 @@ class Population:
     def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
         """Re-draw the client's speed where the world says so, and jitter this task's."""
         world, law = self._world, self._law
-        generator = self._draws.at(Purpose.JITTER, client, number)
-        if law is not None and (world.per_task or (world.change and generator.random() < world.change)):
-            seconds = known.speed = law.draw(generator)
+        rng = self._streams.at(Purpose.JITTER, client, number)
+        if law is not None and (world.per_task or (world.change and rng.random() < world.change)):
+            seconds = known.speed = law.draw(rng)
         if jitter := _own(world.jitter, client):
-            seconds = max(0.05 * seconds, seconds + jitter * seconds * generator.standard_normal())
+            seconds = max(0.05 * seconds, seconds + jitter * seconds * rng.standard_normal())
         return seconds
 
     def _over_the_network(
@@ -175,5 +196,5 @@ class Population:
         up = known.latency + (bits / known.up if known.up else 0.0)
         delay = self._world.network.delay
         if delay is not None:
-            up += delay.draw(self._draws.at(Purpose.NETWORK, client, number + 1))
+            up += delay.draw(self._streams.at(Purpose.NETWORK, client, number + 1))
         return TaskOutcome(per_step, down, up, known.latency, lost)

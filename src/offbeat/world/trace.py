@@ -1,14 +1,14 @@
-"""A world from a trace: what was recorded of clients' devices, in a CSV file; and a world written as one.
+"""Traces: recordings of clients' devices as CSV files, read into a world and written from one.
 
     client,seconds_per_step,up,down,from,until
     phone,0.5,1e6,8e6,0,3600
     phone,,,,7200,
     laptop,0.1,,,,
 
-A row is a client and an interval in which it is there. Columns are named as the fields of a `World`, in the
-same units, and all but `client` may be left out. A blank cell says what the client's other rows say. Where
-none says anything, a client is there from the start, or to the end; its link is free; its `latency`, `jitter`
-and `dropout` are 0. Blank lines and lines that begin with # are skipped.
+A row is a client and an interval of its presence. Columns are named as the fields of a `World`, in the same
+units, and all but `client` may be left out. A blank cell takes its value from the client's other rows. Where
+all are blank, a client is present from the start, or to the end; its transfers take no time; its `latency`,
+`jitter` and `dropout` are 0. Blank lines and lines that begin with # are skipped.
 """
 
 import csv
@@ -24,7 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import did_you_mean, format_error
-from offbeat.world.availability import Availability, Chance, Interval
+from offbeat.world.availability import Availability, Interval, Probability
 from offbeat.world.network import Network
 from offbeat.world.world import World
 
@@ -32,7 +32,7 @@ _FOREVER = float("inf")
 
 
 class _Column(NamedTuple):
-    """Numbers of clients: the section of a world they belong to, what is allowed, what a blank one means."""
+    """A column of numbers: its section of the world, the allowed range, and the meaning of a blank cell."""
 
     section: str | None
     allowed: Any
@@ -45,7 +45,7 @@ _NUMBERS = {
     "up": _Column("network", Positive),
     "down": _Column("network", Positive),
     "latency": _Column("network", NonNegative, 0.0),
-    "dropout": _Column("availability", Chance, 0.0),
+    "dropout": _Column("availability", Probability, 0.0),
 }
 _TIMES = {"from": NonNegative, "until": Positive}
 _COLUMNS = ("client", *_NUMBERS, *_TIMES)
@@ -60,17 +60,19 @@ _WORLD: TypeAdapter[World] = TypeAdapter(World)
 
 
 def read_trace(path: str | Path) -> World:
-    """The world of a trace.
+    """Read the world of a trace.
 
-    Clients called by whole numbers have these numbers, from 0 without a gap; clients with names are numbered
-    in the order in which they first come. Raises `UsageError` with file, line and column for what is not
-    allowed.
+    Clients that are whole numbers have these numbers, from 0 without a gap; clients with names are numbered
+    in the order of their first rows.
+
+    Raises:
+        UsageError: The file cannot be read, or a cell is not allowed; names file, line and column.
     """
     return _WORLD.validate_python(trace_section(path))
 
 
 def trace_section(path: str | Path) -> dict[str, Any]:
-    """A trace as a recipe's `world` has it: what the columns give that are there, and how many `clients`."""
+    """Read a trace as the section `world` of a recipe: the values of its columns, and `clients`."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
             columns, clients = _read(file)
@@ -90,7 +92,7 @@ def trace_section(path: str | Path) -> dict[str, Any]:
 
 
 def _read(lines: Iterable[str]) -> tuple[list[str], "_Clients"]:
-    """The columns, and what the rows say."""
+    """Read the names of the columns, and the rows by client."""
     reader = csv.reader(("\n" if line.lstrip().startswith("#") else line for line in lines), strict=True)
     rows = filter(any, ([cell.strip() for cell in row] for row in reader))
     try:
@@ -122,10 +124,13 @@ def _header(cells: list[str]) -> list[str]:
 
 @dataclass(slots=True)
 class _Clients:
-    """What a trace says of its clients, who are numbered as they come.
+    """The clients of a trace, numbered in the order of their first rows.
 
-    `values` has for each column a number of each client, `lines` where it first came, `presence` when it is
-    there, in order.
+    Args:
+        values: For each column the value of each client; None where all cells are blank.
+        known: Number of each client by its name.
+        lines: Line of each client's first row.
+        presence: Intervals of presence of each client, in order.
     """
 
     values: dict[str, list[float | None]]
@@ -134,13 +139,13 @@ class _Clients:
     presence: list[list[tuple[float, float]]] = field(default_factory=list)
 
     def add(self, cells: dict[str, str], line: int) -> None:
-        """Take in a row. Raises `UsageError` where it is wrong, or does not go with the rows before it."""
+        """Add a row. Raises `UsageError` where it is wrong, or contradicts the rows before it."""
         name = cells["client"]
         if name.isdecimal():
             name = name.lstrip("0") or "0"
         client = self.known.get(name)
         if client is None:
-            client = self._meet(name, line)
+            client = self._add_client(name, line)
         for column, values in self.values.items():
             if not (cell := cells[column]):
                 continue
@@ -153,10 +158,10 @@ class _Clients:
             values[client] = value
         begin, end = cells.get("from"), cells.get("until")
         begins = _number("from", begin) if begin else 0.0
-        self._there(client, name, begins, _number("until", end) if end else _FOREVER)
+        self._add_interval(client, name, begins, _number("until", end) if end else _FOREVER)
 
     def order(self) -> Sequence[int]:
-        """The clients' places: by their numbers, or as they come where they have names."""
+        """Order of the clients: by their numbers; where they have names, that of their first rows."""
         count = len(self.known)
         if not count:
             raise UsageError("there is no client: give a row for each")
@@ -171,7 +176,7 @@ class _Clients:
         return [self.known[str(number)] for number in range(count)]
 
     def numbers(self, column: str, order: Sequence[int]) -> list[float | None] | float | None:
-        """A column as a world has it; as if it were left out where all of it is blank."""
+        """A column as a world has it; the default where all of it is blank."""
         values = [self.values[column][client] for client in order]
         if column == "seconds_per_step" and None in values:
             raise UsageError(
@@ -184,13 +189,13 @@ class _Clients:
         return [blank if value is None else value for value in values]
 
     def intervals(self, order: Sequence[int]) -> list[list[Interval]] | None:
-        """When each client is there; none if always. Intervals that touch are one."""
+        """Intervals of presence of each client, joined where they touch. None means always present."""
         joined = [_joined(self.presence[client]) for client in order]
         return None if all(own == [(0.0, None)] for own in joined) else joined
 
-    def _meet(self, name: str, line: int) -> int:
+    def _add_client(self, name: str, line: int) -> int:
         if not name:
-            raise UsageError("client is blank: every row says whose it is")
+            raise UsageError("client is blank: give the client of every row")
         if not name.isdecimal() and _is_number(name):
             raise UsageError(f"client = {name!r} is not allowed: should be a whole number from 0, or a name")
         first = next(iter(self.known), name)
@@ -206,19 +211,19 @@ class _Clients:
         self.known[name] = len(self.known)
         return self.known[name]
 
-    def _there(self, client: int, name: str, begin: float, end: float) -> None:
+    def _add_interval(self, client: int, name: str, begin: float, end: float) -> None:
         if begin >= end:
             raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
         own = self.presence[client]
-        if not own or own[-1][1] <= begin:  # as recordings mostly are
+        if not own or own[-1][1] <= begin:  # the usual order of recordings
             own.append((begin, end))
             return
         place = bisect(own, (begin, end))
         for other in own[max(0, place - 1) : place + 1]:
             if begin < other[1] and other[0] < end:
                 raise UsageError(
-                    f"client {name!r} is there {_span(begin, end)}, and {_span(*other)} in another row: its "
-                    "intervals (from, until) must not overlap"
+                    f"client {name!r} is present {_span(begin, end)}, and {_span(*other)} in another row: "
+                    "its intervals (from, until) must not overlap"
                 )
         own.insert(place, (begin, end))
 
@@ -256,7 +261,7 @@ def _joined(spans: list[tuple[float, float]]) -> list[Interval]:
 
 
 def trace_text(world: World) -> str:
-    """A world as the text of a trace. Raises `UsageError` for what a trace cannot say."""
+    """Write a world as the text of a trace. Raises `UsageError` for a world that has no trace."""
     clients = world.population(None)
     columns = {}
     for section, name, value in _given(world):
@@ -273,13 +278,13 @@ def trace_text(world: World) -> str:
     for client in range(clients):
         numbers = [client, *(values[client] for values in columns.values())]
         if there is not None and not there[client]:
-            raise UsageError(f"client {client} is never there: a trace has a row for each time it is there")
+            raise UsageError(f"client {client} is never present: a trace has a row per interval of presence")
         writer.writerows([*numbers, *interval] for interval in ([()] if there is None else there[client]))
     return text.getvalue()
 
 
 def _given(world: World) -> Iterator[tuple[str, str, Any]]:
-    """What a world has that is not the default, but its intervals: section, name and value."""
+    """Section, name and value of all in a world that is not the default, without intervals."""
     apart = ("clients", "network", "availability", "intervals")
     for section, part, plain in (
         ("", world, World()), (".network", world.network, Network()),

@@ -1,4 +1,4 @@
-"""A world: how fast clients compute, how fast they communicate, and when they are there."""
+"""A world: speeds, links and availability of the clients of a simulation."""
 
 from collections.abc import Callable, Sequence
 from typing import Annotated, Self
@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
-from offbeat.core.types import Positive, Share
+from offbeat.core.types import Count, Positive, Share
 from offbeat.core.validation import STRICT
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
@@ -22,21 +22,24 @@ Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Pos
 class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 
-    `seconds_per_step` is the time of one local step, per client: a law drawn from once per client, a
-    number for all, a list of one number each, a list of lists (per client, per task; the last one
-    repeats), or a function of (client, task number), the client's first task being number 0.
-
-    `jitter` is the relative standard deviation of a task's speed around its client's (FedCompass: 0.05), for
-    all clients or a list of one each. With probability `change` a task re-draws its client's speed for good
-    (FedCompass, Appendix G.2: 0.1). With `per_task` a law is drawn from anew for every task.
-    `channel` is the radio that clients share, for algorithms that schedule it.
-    `clients` may be left out where the learner or a list says how many there are.
+    Args:
+        seconds_per_step: Seconds of one local step, per client: a law drawn from once per client, a number
+            for all, a list of one number each, a list of lists (per client, per task; the last one repeats),
+            or a function of (client, task number), where a client's first task has number 0.
+        clients: Number of clients. None means that the learner or a list determines it.
+        jitter: Relative standard deviation in [0, 1] of a task's speed around its client's (FedCompass:
+            0.05), for all clients or a list of one each.
+        change: Probability that a task re-draws its client's speed for good (FedCompass, Appendix G.2: 0.1).
+        per_task: Whether the law is drawn from anew for every task.
+        network: Links of the clients.
+        availability: Presence of the clients, and dropout.
+        channel: Radio uplink that the clients share, for algorithms that schedule it.
     """
 
     seconds_per_step: Speed = Constant(1.0)
-    clients: Annotated[int, Field(ge=1)] | None = None
+    clients: Count | None = None
     jitter: Share | list[Share] = 0.0
-    change: Annotated[float, Field(ge=0, le=1)] = 0.0
+    change: Share = 0.0
     per_task: bool = False
     network: Network = Network()
     availability: Availability = Availability()
@@ -50,7 +53,14 @@ class World:
         return self
 
     def population(self, learner_clients: int | None) -> int:
-        """How many clients there are, where the learner, a list and `clients` agree."""
+        """Number of clients, on which the learner, a list and `clients` must agree.
+
+        Args:
+            learner_clients: The learner's number of clients. None means that there is no learner.
+
+        Raises:
+            UsageError: No source gives the number, two differ, or a list has another length.
+        """
         listed = len(self.seconds_per_step) if isinstance(self.seconds_per_step, list) else None
         known = {
             "the learner": learner_clients, "world.clients": self.clients, "world.seconds_per_step": listed
