@@ -36,7 +36,7 @@ class FleetAgainstSets(RuleBasedStateMachine):
             del self.here[client]
             self.idle.discard(client)
         else:
-            with pytest.raises(AlgorithmError, match=f"client {client} left without being here"):
+            with pytest.raises(AlgorithmError, match=f"client {client} left without being present"):
                 self.fleet.remove(client)
 
     @precondition(lambda self: self.idle)

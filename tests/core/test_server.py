@@ -182,7 +182,7 @@ def test_a_task_ends_once(ends):
         ("client 1 is not training task 0", Lost(1, 0)),
         ("timer 'x' fired without being set", Timer("x")),
         ("client 0 joined twice", Joined(0, 1, 1)),
-        ("client 5 left without being here", Left(5)),
+        ("client 5 left without being present", Left(5)),
         ("client 5 cannot hold task 0", Joined(5, 1, 1, holds=0)),
     ],
 )
@@ -359,7 +359,7 @@ def test_an_update_held_is_uploaded():
     assert server.current_task is server.tasks[0]
     assert server.tasks[0].ready
     assert server.running == 1  # the client has nothing else to do, but is not idle
-    with pytest.raises(AlgorithmError, match="task 0 arrived before it was let upload"):
+    with pytest.raises(AlgorithmError, match="task 0 arrived before its Upload"):
         server.feed(1.0, Arrived(0, 0, 3))
     assert tick(server, script, 2.0, Upload(0, 100)) == [Upload(0, 100, task=0)]
     tell(server, script, 3.0, Arrived(0, 0, 3))
@@ -405,7 +405,7 @@ def test_who_leaves_with_an_update_has_lost_it():
 
 def test_the_channel_is_measured_when_asked_for():
     server, script = begun()
-    with pytest.raises(AlgorithmError, match="a channel was measured that nobody asked for"):
+    with pytest.raises(AlgorithmError, match="a channel was measured without a Measure"):
         server.feed(1.0, Measured(((0, 2.0),), 100.0))
     tick(server, script, 1.0, Measure((0, 1)))
     with pytest.raises(AlgorithmError, match="the channel is being measured already"):

@@ -84,7 +84,7 @@ def test_a_trace_can_be_taken_away(place: Path) -> None:
 @pytest.mark.parametrize(
     ("sets", "words"),
     [
-        (["world.network.up=5"], "world.network.up = 5 is not allowed beside world.trace, for "),
+        (["world.network.up=5"], "world.network.up = 5 is not allowed beside world.trace: "),
         (["world.seconds_per_step={law: constant, mean: 1}"], "world.seconds_per_step = {'law': 'constant'"),
         (["world.availability.intervals=[]"], "world.availability.intervals = [] is not allowed beside"),
         (["world.availability.leave=5"], "intervals say when each client is there"),

@@ -204,7 +204,7 @@ class Tiers(Schedule):
         idle = sorted(client for client in tier.members if view.fleet.is_idle(client))
         if self.clients_per_tier is None or len(idle) <= self.clients_per_tier:
             return idle
-        chosen = view.generator(Purpose.SCHEDULE).choice(idle, self.clients_per_tier, replace=False)
+        chosen = view.rng(Purpose.SCHEDULE).choice(idle, self.clients_per_tier, replace=False)
         return sorted(int(client) for client in chosen)
 
 

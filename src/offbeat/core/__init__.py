@@ -1,5 +1,5 @@
-"""The heart of Offbeat: events in, commands out, and the model they are about.
+"""The core of Offbeat: events in, commands out, and the global model.
 
-Nothing here reads a clock, opens a file or a socket, or starts a thread: whoever drives an
-algorithm (the simulator, a network server, a replay) brings time and does the work.
+Nothing here reads a clock, opens a file or a socket, or starts a thread: the driver of an algorithm (the
+simulator, a network server, a replay) provides the time and carries out the commands.
 """

@@ -1,15 +1,15 @@
-"""An algorithm is a composition of parts that do not know each other.
+"""Algorithms: compositions of independent parts.
 
-| part        | answers                                                                   |
-|-------------|---------------------------------------------------------------------------|
-| schedule    | who trains when, how much, and which arrivals are aggregated together     |
-| aggregator  | how do these updates change the global model (with its staleness weight)  |
-| server step | what is done to that change before it is applied                          |
-| objective   | what a client minimises                                                   |
-| programme   | what a client does with its time (a field of the schedules that use it)   |
+| part        | decides                                                                        |
+|-------------|--------------------------------------------------------------------------------|
+| schedule    | which client trains when, how long, and which arrivals are aggregated together |
+| aggregator  | how these updates change the global model (with its staleness weight)          |
+| server step | how that change is transformed before it is applied                            |
+| objective   | which function a client minimises                                              |
+| programme   | how long a client trains in one task (a field of the schedules that use it)    |
 
-A schedule sees numbers only, never tensors; an aggregator sees tensors only, never time. That is
-what lets a journal be replayed without a model, and a model be trained ahead of the clock.
+A schedule sees numbers only, never tensors; an aggregator sees tensors only, never time. So a journal can be
+replayed without a model, and a model be trained ahead of the clock.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -34,12 +34,26 @@ from offbeat.core.wrapper import Wrapper
 
 
 class Task(msgspec.Struct, gc=False):
-    """What the server knows of one assignment of local training to one client.
+    """One assignment of local training to one client; the server's record of it.
 
-    `share` (p_i), `staleness` (versions published since `base`), `arrival` (how many updates came
-    before it) and `population` (how many clients there are) are taken when the update arrives; `started`
-    is the time of dispatch, in seconds. After `ask_after` local steps (0: never) it asks for a fresh
-    model; `fresh` is the version it was sent, if one was. `ready`: it is done, and its client holds it.
+    `staleness`, `samples`, `share`, `arrival` and `population` are set when the update arrives.
+
+    Args:
+        id: Number of the task, from 0 in order of dispatch.
+        client: The client that trains.
+        base: Version it starts from.
+        steps: Local steps: those assigned, and from the arrival on those done.
+        started: Time of dispatch, in seconds of the run's clock.
+        staleness: Versions published since `base`.
+        samples: n_i, the client's number of training samples.
+        share: p_i = n_i / Σ n over the clients present.
+        arrival: Number of updates that arrived before it.
+        population: Number of clients present.
+        ask_after: Local steps after which the client requests a fresh model; 0 means never.
+        fresh: Version sent in mid-task. None means none.
+        recalled: Whether it has been recalled.
+        hold: Whether the client holds its update until the server asks for it.
+        ready: Whether it is done and held by its client.
     """
 
     id: TaskId
@@ -60,7 +74,7 @@ class Task(msgspec.Struct, gc=False):
 
 
 class View(Protocol):
-    """What a schedule may ask the server."""
+    """The server's state as a schedule sees it."""
 
     @property
     def now(self) -> float:
@@ -72,7 +86,7 @@ class View(Protocol):
 
     @property
     def fleet(self) -> Fleet:
-        """The clients that are here."""
+        """The clients present."""
 
     @property
     def running(self) -> int:
@@ -84,63 +98,79 @@ class View(Protocol):
 
     @property
     def begun(self) -> bool:
-        """Has `Begin` been fed?"""
+        """Whether `Begin` has been fed."""
 
     def task(self, task: TaskId) -> Task:
-        """A task that has not ended, or the one the event at hand is about."""
+        """A held task, or the one of the current event. Raises `AlgorithmError` for any other."""
 
     def sample_idle(self, count: int) -> list[ClientId]:
-        """Up to `count` idle clients, drawn uniformly without replacement."""
+        """Draw up to `count` idle clients, uniformly without replacement; in order of their numbers."""
 
-    def generator(self, purpose: Purpose) -> np.random.Generator:
+    def rng(self, purpose: Purpose) -> np.random.Generator:
         """The run's random stream for this purpose."""
 
 
 class Schedule(Protocol):
-    """Decides who trains when, and what is aggregated together.
+    """Decides which client trains when, and which updates are aggregated together.
 
-    The schedule itself is a frozen dataclass of hyper-parameters; what it remembers of a run is the
-    plain data that `initial` returns and `on` changes.
+    The schedule itself is a frozen dataclass of hyper-parameters; its state in a run is the plain data that
+    `initial` returns and `on` changes.
     """
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """What it needs of the other parts or the driver."""
+        """Features required of the other parts or the driver."""
         return NONE
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """What it gives that other parts may need."""
+        """Features provided to other parts."""
         return NONE
 
     @property
     def concurrency(self) -> int | None:
-        """How many clients train at the same time at most; None for all there are."""
+        """Most clients that train at the same time. None means all."""
 
     def initial(self) -> Any:
         """The state before the first event."""
 
     def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
-        """React to one event. Each command takes effect before the next one is asked for."""
+        """React to one event.
+
+        Args:
+            event: The event.
+            state: The schedule's state in this run, to be changed in place.
+            view: The server's state.
+
+        Yields:
+            The commands in order; each takes effect before the next line of the schedule runs.
+        """
 
 
 class ScheduleWrapper(Wrapper, Schedule):
-    """A schedule around another one; subclasses declare the field `inner`."""
+    """Base of schedules around another one; subclasses declare the field `inner`."""
 
     inner: Schedule
 
     @property
     def concurrency(self) -> int | None:
-        """That of the schedule inside."""
+        """Concurrency of the schedule inside."""
         return self.inner.concurrency
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
-    """One arrived update, as an aggregator sees it: the model trained from, and the change.
+    """One arrived update, as an aggregator sees it. Never write to its tensors.
 
-    `delta` is Δ_i = w_i − w_o over the flat values. Read it, never write to it. `lr` is the learning
-    rate it was trained with. `fresh` is the model merged in mid-task, if one was, and `note` what the
-    schedule says about this aggregation.
+    Args:
+        task: The task, with staleness and share.
+        base: Model w_o it was trained from.
+        delta: Δ_i = w_i − w_o over the flat values, float32 [values].
+        integers: The client's integer buffers, int64 [integers].
+        metrics: The client's metrics.
+        lr: Learning rate of the training.
+        shared: Change for the shared vector, float32 [shared]. None means no change.
+        fresh: Model merged in mid-task. None means none.
+        note: Note of the schedule on this aggregation.
     """
 
     task: Task
@@ -159,38 +189,63 @@ class Aggregator(Protocol):
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """What it needs of the other parts or the driver."""
+        """Features required of the other parts or the driver."""
         return NONE
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """What it gives that other parts may need."""
+        """Features provided to other parts."""
         return NONE
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
-        """The step over the flat values, in a fresh tensor the caller may change."""
+        """Compute the step.
+
+        Args:
+            updates: The updates to aggregate, in the schedule's order.
+            model: The current global model.
+            memory: The aggregator's state in this run, empty at first, to be changed in place.
+
+        Returns:
+            The step over the flat values, float32 [values], in a fresh tensor that the caller may change.
+        """
 
 
 class ServerStep(Protocol):
     """Transforms the aggregator's step before it is applied (momentum, FedOpt, clipping…)."""
 
     def transform(self, step: Tensor, memory: Tensors) -> Tensor:
-        """The step to apply; may be `step` itself, changed."""
+        """Transform a step.
+
+        Args:
+            step: The step over the flat values, float32 [values]; may be changed.
+            memory: This part's state in this run, empty at first, to be changed in place.
+
+        Returns:
+            The step to apply; may be `step` itself.
+        """
 
 
 @dataclass(frozen=True)
 class Algorithm:
-    """A complete algorithm: what every driver takes.
+    """A complete algorithm, as every driver takes it.
 
-    `server_steps` are applied in order. `buffers` says what happens to floating-point buffers such
-    as BatchNorm's running statistics: "follow" treats them like parameters, "mean" sets them to the
-    unweighted mean over the aggregated clients (as FedCompass's authors do). Integer buffers take
-    the newest update's. With "local" each client keeps its buffers of either kind (FedBN, as far as running
-    statistics go), with "recompute" nobody does; then the model that is judged has estimated ones, and
-    `objective` is wrapped in `OwnBuffers`, as clients train it. `codec` is what updates go through on their
-    way; None means as they are. `name` and `hyperparameters` are filled in by the registry.
+    Args:
+        schedule: Which client trains when, and which updates are aggregated together.
+        aggregator: The step of the global model.
+        objective: The local objective. Under the buffers "local" and "recompute" it is wrapped in
+            `OwnBuffers`.
+        server_steps: Transformations of the step, applied in order.
+        buffers: Policy of the floating-point buffers, such as BatchNorm's running statistics. "follow" treats
+            them like parameters; "mean" sets them to the unweighted mean over the aggregated clients (as
+            FedCompass's authors do); integer buffers take the newest update's. "local" leaves each client its
+            buffers of either kind (FedBN, as far as running statistics go), "recompute" uses no client's;
+            then the model that is evaluated has estimated statistics.
+        codec: Compression of the updates. None means no compression.
+        name: Name, set by the registry.
+        hyperparameters: Options by name, set by the registry.
 
-    Raises `UsageError` where a part needs what no other part gives, and for `buffers` that do not fit.
+    Raises:
+        UsageError: A part requires a feature that no other part provides, or the buffers do not fit.
     """
 
     schedule: Schedule
@@ -203,16 +258,16 @@ class Algorithm:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse parts that do not go together; make of the objective what clients train."""
+        """Check that the parts fit, and wrap the objective as the buffers' policy needs."""
         object.__setattr__(self, "objective", wrap_buffers(self.objective, self.buffers))
         parts = (self.schedule, self.aggregator, self.objective)
-        given = frozenset[Feature]().union(*(part.provides for part in parts))
+        provided = frozenset[Feature]().union(*(part.provides for part in parts))
         for part in parts:
-            for feature in sorted(part.requires - given - DRIVERS):
+            for feature in sorted(part.requires - provided - DRIVERS):
                 raise UsageError(f"{type(part).__name__} needs {feature.description}")
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """What it asks of whoever drives it."""
+        """Features required of the driver."""
         parts = (self.schedule, self.aggregator, self.objective)
         return frozenset[Feature]().union(*(part.requires for part in parts)) & DRIVERS

@@ -1,14 +1,14 @@
-"""What becomes of buffers such as BatchNorm's running statistics: the policies of `Algorithm.buffers`.
+"""Policies of buffers such as BatchNorm's running statistics: the values of `Algorithm.buffers`.
 
 |             | a task starts from             | the server                                          |
 |-------------|--------------------------------|-----------------------------------------------------|
 | "follow"    | the global model's             | treats them like parameters                         |
 | "mean"      | the global model's             | takes the unweighted mean of the aggregated clients |
-| "local"     | those its client ended with    | gets none, and leaves them as they were made        |
-| "recompute" | the global model's             | gets none, and leaves them as they were made        |
+| "local"     | those its client ended with    | gets none, and leaves them at their initial values  |
+| "recompute" | the global model's             | gets none, and leaves them at their initial values  |
 
-Under the last two a global model has parameters that were learned beside buffers that were not. Whoever
-measures it, or writes it down at the end, first has its statistics estimated from samples of their own.
+Under the last two a global model has learned parameters beside initial buffers. Before it is evaluated, or
+written at the end of a run, its statistics are estimated from samples of the driver's own.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,25 +26,25 @@ from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWra
 Buffers = Literal["follow", "mean", "local", "recompute"]
 
 POLICIES: Mapping[str, str] = {
-    "follow": "Floating buffers go the way of the parameters.",
+    "follow": "Floating buffers are treated like the parameters.",
     "mean": "Floating buffers are set to the unweighted mean over the aggregated clients.",
     "local": "Clients keep their buffers; those of a model that is evaluated are estimated.",
     "recompute": "No client's buffers are used; those of a model that is evaluated are estimated.",
 }
-"""What each policy does, in a sentence."""
+"""Description of each policy, in a sentence."""
 
 UNSENT = ("local", "recompute")
-"""The policies under which a client's update says nothing of its buffers."""
+"""Policies under which a client's update has no change of its buffers."""
 
 _FLOATING, _INTEGER = "buffers.floating", "buffers.integer"  # in a client's state
 
 
 @dataclass(frozen=True)
 class OwnBuffers(ObjectiveWrapper):
-    """A task's buffers are its own affair, round any other objective: its update says nothing of them.
+    """An objective whose update has no change of the buffers, around any other objective.
 
-    With `kept` a task starts from the buffers that its client's last one ended with; its first, and without
-    `kept` each, from those that came with the model.
+    With `kept` a task starts from the buffers with which its client's last task ended; a client's first task,
+    and without `kept` each, from those of the model.
     """
 
     inner: Objective
@@ -56,7 +56,7 @@ class OwnBuffers(ObjectiveWrapper):
         return self.inner.requires | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
 
     def begin(self, run: LocalRun) -> None:
-        """Take up the client's own buffers, so that the objective inside knows of no others."""
+        """Restore the client's own buffers, before the objective inside begins."""
         run.scratch["buffers.came"] = [buffer.clone() for buffer in (*run.buffers, *run.integers)]
         for name, buffers in ((_FLOATING, run.buffers), (_INTEGER, run.integers)):
             if name in run.state:
@@ -67,12 +67,12 @@ class OwnBuffers(ObjectiveWrapper):
         self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
-        """A model that comes in mid-task is seen with the client's buffers, which are no mixture then."""
+        """Merge a fresh model with the client's buffers in place of its own, so that they are not mixed."""
         parameters = fresh.values[: len(run.parameters)]
         self.inner.merge(run, replace(fresh, values=[*parameters, *run.buffers]), loss)
 
     def end(self, run: LocalRun) -> Metrics:
-        """Keep the buffers; put those back that came with the model, so that the update has no change."""
+        """Store the buffers in the client's state, and restore the model's: the update has no change."""
         metrics = self.inner.end(run)
         if self.kept:
             own = {_FLOATING: run.buffers, _INTEGER: run.integers}
@@ -83,14 +83,14 @@ class OwnBuffers(ObjectiveWrapper):
 
 
 def unwrap_buffers(objective: Objective) -> Objective:
-    """An objective without what a policy has put round it."""
+    """Remove the wrapper of a policy from an objective."""
     return objective.inner if isinstance(objective, OwnBuffers) else objective
 
 
 def wrap_buffers(objective: Objective, policy: str) -> Objective:
-    """An objective as clients train it under a policy.
+    """Wrap an objective as clients train it under a policy.
 
-    Raises `UsageError` for a policy that there is not, and for an objective that cannot be trained under it.
+    Raises `UsageError` for an unknown policy, and for an objective that cannot be trained under it.
     """
     objective = unwrap_buffers(objective)
     if policy not in POLICIES:
@@ -104,10 +104,10 @@ def wrap_buffers(objective: Objective, policy: str) -> Objective:
     return OwnBuffers(objective, kept=policy == "local") if policy in UNSENT else objective
 
 
-# ---- the model that is judged ----
+# ---- the model that is evaluated ----
 
 Finalizer = Callable[[Model], Model]
-"""Makes of a global model the one that is measured, and written at the end."""
+"""Turns a global model into the one that is evaluated, and written at the end."""
 
 
 @runtime_checkable
@@ -115,7 +115,7 @@ class Estimator(Protocol):
     """A learner that can estimate running statistics."""
 
     def estimated(self, model: Model, seed: int) -> Model:
-        """`model` with running statistics of its own, from samples that follow from the seed alone."""
+        """Return `model` with estimated running statistics; the seed alone determines the samples."""
 
 
 def unchanged(model: Model) -> Model:
@@ -124,9 +124,16 @@ def unchanged(model: Model) -> Model:
 
 
 def finalizer(policy: str, learner: object, initial: Model, seed: int) -> Finalizer:
-    """How a run's global models are completed under a policy; `learner` None: by somebody without samples.
+    """Make the finalizer of a run's global models.
 
-    Raises `UsageError` where they are to be and cannot.
+    Args:
+        policy: The policy of the buffers.
+        learner: The driver's learner. None means that the driver has no samples.
+        initial: The initial global model.
+        seed: The run's seed.
+
+    Raises:
+        UsageError: The policy needs estimated statistics, and the learner cannot estimate them.
     """
     layout = initial.layout
     if policy not in UNSENT or layout.parameters == layout.values:
@@ -143,5 +150,5 @@ def finalizer(policy: str, learner: object, initial: Model, seed: int) -> Finali
             f"buffers = {policy!r} needs a learner that estimates running statistics: give "
             f"{type(learner).__name__} a method estimated(model, seed), or choose follow or mean"
         )
-    learner.estimated(initial, seed)  # what cannot be done is refused now, not after hours
+    learner.estimated(initial, seed)  # so that it fails now, not after hours
     return lambda model: learner.estimated(model, seed)

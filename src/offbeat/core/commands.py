@@ -1,9 +1,9 @@
-"""What the server's state machine asks its driver to do.
+"""Commands of the server's state machine to its driver.
 
-A schedule yields commands; the server checks each, stamps it (task number, base version, new
-version) and hands it to the driver. `note` holds what a reader of the journal wants to know about
-the decision, such as FedCompass's group. That of an `Aggregate` also reaches the aggregator, which
-may need it (FedAT's tier); no other note changes what is done.
+A schedule yields commands; the server checks each, stamps it (task number, base version, new version) and
+returns it to the driver. `note` documents the decision for readers of the journal, such as FedCompass's
+group. That of an `Aggregate` also reaches the aggregator, which may need it (FedAT's tier); no other note has
+an effect.
 """
 
 from collections.abc import Mapping
@@ -20,9 +20,15 @@ UNSTAMPED = -1
 class Train(Struct, frozen=True, gc=False):
     """Train this idle client for `steps` local steps from the current global model.
 
-    With `hold` it keeps its update when it is done, and says that it is `Ready`. With `ask_after` the
-    client asks for a fresh model after so many of them (0: never). `lr_factor` multiplies its learning rate.
-    `task` and `base` are stamped by the server: a schedule leaves them out.
+    Args:
+        client: The client.
+        steps: Local steps, at least 1.
+        note: Note for the journal.
+        task: Number of the task, stamped by the server.
+        base: Version to train from, stamped by the server.
+        ask_after: Local steps after which the client requests a fresh model, below `steps`; 0 means never.
+        lr_factor: Factor of the learning rate.
+        hold: Whether the client holds its update when it is done, and reports `Ready`.
     """
 
     client: ClientId
@@ -36,10 +42,14 @@ class Train(Struct, frozen=True, gc=False):
 
 
 class Send(Struct, frozen=True, gc=False):
-    """Send the client that has just asked (`WantsModel`) the current global model, to merge into its own.
+    """Send the client of the current `WantsModel` the current global model, to merge into its own.
 
-    `clock` is what the merge takes for the model's age in the run (FedASMU's g); 0, the default, stands
-    for the number of the version counted from 1. `task` and `version` are stamped by the server.
+    Args:
+        client: The client.
+        clock: Age of the model in the run for the merge (FedASMU's g); 0 means the number of the version
+            counted from 1.
+        task: Number of the task, stamped by the server.
+        version: Version of the model, stamped by the server.
     """
 
     client: ClientId
@@ -49,9 +59,10 @@ class Send(Struct, frozen=True, gc=False):
 
 
 class Recall(Struct, frozen=True, gc=False):
-    """Ask a client in training to report what it has at its next epoch's end; `task` is stamped.
+    """Recall a client in training: it reports at the end of its next epoch.
 
-    Its update then arrives with the steps it has done, which may be all of them.
+    Its update then arrives with the steps done so far, which may be all of them. `task` is stamped by the
+    server.
     """
 
     client: ClientId
@@ -61,7 +72,9 @@ class Recall(Struct, frozen=True, gc=False):
 class Measure(Struct, frozen=True, gc=False):
     """Measure the channel of these clients now; the answer is `Measured`.
 
-    `seconds` is the radio time to be shared among them (none: the channel's own iteration).
+    Args:
+        clients: The clients.
+        seconds: Radio time that they share. None means the channel's own iteration.
     """
 
     clients: tuple[ClientId, ...]
@@ -69,9 +82,12 @@ class Measure(Struct, frozen=True, gc=False):
 
 
 class Upload(Struct, frozen=True, gc=False):
-    """Let a client that is ready send its update, within so many bits (none: all it takes).
+    """Let a client that is ready send its update.
 
-    `task` is stamped by the server.
+    Args:
+        client: The client.
+        bits: Budget of the update in bits. None means no budget.
+        task: Number of the task, stamped by the server.
     """
 
     client: ClientId
@@ -80,7 +96,7 @@ class Upload(Struct, frozen=True, gc=False):
 
 
 class Discard(Struct, frozen=True, gc=False):
-    """A client that is ready need not send its update: it is free again. `task` is stamped."""
+    """Discard the update of a client that is ready, which is idle again. `task` is stamped by the server."""
 
     client: ClientId
     reason: str
@@ -88,10 +104,14 @@ class Discard(Struct, frozen=True, gc=False):
 
 
 class Aggregate(Struct, frozen=True, gc=False):
-    """Make the next version of the global model out of these arrived updates, in this order.
+    """Make the next version of the global model from arrived updates.
 
-    With `server_step=False` the aggregator's step is applied as it is, past momentum and the like.
-    `version`, the one made, and `clients`, in the order of `tasks`, are stamped by the server.
+    Args:
+        tasks: Tasks of the updates, at least one, in order.
+        note: Note for the journal and the aggregator.
+        server_step: Whether the server steps (momentum and the like) are applied to the aggregator's step.
+        version: The new version, stamped by the server.
+        clients: Clients in the order of `tasks`, stamped by the server.
     """
 
     tasks: tuple[TaskId, ...]
@@ -102,7 +122,7 @@ class Aggregate(Struct, frozen=True, gc=False):
 
 
 class Drop(Struct, frozen=True, gc=False):
-    """Never use this arrived update; `reason` is for the journal and for the client."""
+    """Drop an arrived update; `reason` is for the journal and for the client."""
 
     task: TaskId
     reason: str
@@ -110,20 +130,20 @@ class Drop(Struct, frozen=True, gc=False):
 
 
 class SetTimer(Struct, frozen=True, gc=False):
-    """Feed `Timer(timer)` at time `at` (seconds); a timer of that name is replaced."""
+    """Set a timer: feed `Timer(timer)` at time `at` (seconds); replaces a timer of that name."""
 
     timer: str
     at: float
 
 
 class CancelTimer(Struct, frozen=True, gc=False):
-    """Forget this timer."""
+    """Cancel a timer."""
 
     timer: str
 
 
 class Stop(Struct, frozen=True, gc=False):
-    """The run is over."""
+    """End the run."""
 
     reason: str
 

@@ -1,4 +1,4 @@
-"""The errors Offbeat raises on purpose, and what each means to whoever called."""
+"""Errors that Offbeat raises on purpose, and their meaning for the caller."""
 
 
 class OffbeatError(Exception):
@@ -6,15 +6,15 @@ class OffbeatError(Exception):
 
 
 class UsageError(OffbeatError, ValueError):
-    """What was asked cannot be done as asked: names the option, its value and what is allowed.
+    """A request that cannot be carried out; names the option, its value and what is allowed.
 
     The command line prints it without a traceback and exits with code 2.
     """
 
 
 class RunError(OffbeatError, RuntimeError):
-    """A run that was asked correctly failed; the command line exits with code 1."""
+    """Failure of a valid run; the command line exits with code 1."""
 
 
 class AlgorithmError(OffbeatError, RuntimeError):
-    """An algorithm broke the rules of the state machine, such as training a busy client."""
+    """Violation of the state machine's rules by an algorithm, such as training a busy client."""

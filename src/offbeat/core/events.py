@@ -1,4 +1,4 @@
-"""What a driver tells the server's state machine.
+"""Events that a driver feeds to the server's state machine.
 
 Every event is fed together with a time in seconds of the driver's clock (virtual or real).
 The ordered list of (time, event) is the journal.
@@ -15,12 +15,15 @@ Metrics = Mapping[str, float]
 
 
 class Joined(Struct, frozen=True, gc=False):
-    """A client is there and idle. Before `Begin` this only fills the fleet.
+    """A client has joined and is idle. Before `Begin` this only fills the fleet.
 
-    `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉.
-    `holds` names a task it was given before it left and still has in hand: the client is then
-    busy with that task, whose update may yet arrive. `labels` are its numbers of samples of each class,
-    told to algorithms that choose by them.
+    Args:
+        client: The client.
+        samples: n_i, its number of training samples.
+        steps_per_epoch: ⌈n_i / batch size⌉.
+        holds: A task from before it left, which it still holds: the client is then busy with that task, whose
+            update may yet arrive. None means none.
+        labels: Number of its samples of each class, for algorithms that select by them. None means unknown.
     """
 
     client: ClientId
@@ -31,13 +34,13 @@ class Joined(Struct, frozen=True, gc=False):
 
 
 class Begin(Struct, frozen=True, gc=False):
-    """Enough clients are there: the schedule starts."""
+    """Enough clients have joined: the schedule starts."""
 
 
 class Ready(Struct, frozen=True, gc=False):
-    """A client has finished a task it was told to hold: it waits to be told to upload or to discard it.
+    """A client has finished a task with `hold`, and waits for `Upload` or `Discard`.
 
-    The metrics have what can be chosen by, such as "norm", the length of its update.
+    The metrics are for the selection of clients, such as "norm", the L2 norm of its update.
     """
 
     client: ClientId
@@ -47,16 +50,16 @@ class Ready(Struct, frozen=True, gc=False):
 
 
 class Measured(Struct, frozen=True, gc=False):
-    """The answer to `Measure`: each client's capacity in bits per symbol, and the symbols there are."""
+    """The answer to `Measure`: each client's capacity in bits per symbol, and the number of symbols."""
 
     capacities: tuple[tuple[ClientId, float], ...]
     symbols: float
 
 
 class Arrived(Struct, frozen=True, gc=False):
-    """A client's update is here: `steps` local steps done, with the client's own metrics.
+    """A client's update has arrived, after `steps` local steps, with the client's own metrics.
 
-    Only what a schedule may decide on travels in the event; the tensors stay with the driver.
+    The event has only the numbers that a schedule may decide on; the tensors stay with the driver.
     """
 
     client: ClientId
@@ -66,9 +69,9 @@ class Arrived(Struct, frozen=True, gc=False):
 
 
 class WantsModel(Struct, frozen=True, gc=False):
-    """In mid-task, after `steps` local steps, a client asks for the current global model.
+    """In mid-task, after `steps` local steps, a client requests the current global model.
 
-    It is told the outcome at once: the schedule's `Send`, or that there is nothing for it.
+    The answer follows at once: the schedule's `Send`, or that there is no model for it.
     """
 
     client: ClientId
@@ -77,7 +80,7 @@ class WantsModel(Struct, frozen=True, gc=False):
 
 
 class Lost(Struct, frozen=True, gc=False):
-    """A task came to nothing (crash, dropout), while its client stays and is idle again."""
+    """A task is lost (crash, dropout), while its client stays and is idle again."""
 
     client: ClientId
     task: TaskId
@@ -85,7 +88,7 @@ class Lost(Struct, frozen=True, gc=False):
 
 
 class Left(Struct, frozen=True, gc=False):
-    """A client is gone; the task it was training, if any, is lost with it.
+    """A client has left; the task it was training, if any, is lost with it.
 
     The driver need not name the task: the server fills it in before the schedule sees the event.
     """
@@ -96,7 +99,7 @@ class Left(Struct, frozen=True, gc=False):
 
 
 class Timer(Struct, frozen=True, gc=False):
-    """A timer set by the schedule fired."""
+    """A timer set by the schedule has fired."""
 
     timer: str
 

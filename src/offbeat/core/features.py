@@ -1,4 +1,4 @@
-"""What a part of an algorithm requires: of the other parts, or of the driver.
+"""Features that a part of an algorithm requires of the other parts or of the driver.
 
 Parts compose freely but for this: what a part requires must be provided by another part or by the driver. So
 an algorithm that cannot work is refused when it is composed, and a driver that cannot serve an algorithm
@@ -44,6 +44,6 @@ class Feature(StrEnum):
 
 
 DRIVERS = frozenset(Feature) - {Feature.TIERS, Feature.ASKING, Feature.MERGE, Feature.CORRECTION}
-"""What an algorithm leaves to its driver."""
+"""Features that the driver provides."""
 
 NONE: frozenset[Feature] = frozenset()

@@ -1,4 +1,4 @@
-"""The clients a server knows: who is there, who is idle, and how much data each has."""
+"""The fleet: the clients present, the idle ones, and the size of each one's data."""
 
 from array import array
 from collections.abc import Iterator, Sequence
@@ -10,23 +10,22 @@ from offbeat.core.events import ClientId
 from offbeat.core.streams import below
 
 Labels = Sequence[tuple[int, ...] | None]
-"""By client: its numbers of samples of each class, if it told them."""
+"""Number of samples of each class, by client; None means unknown."""
 
 
 class Fleet:
     """Clients that have joined and not left.
 
-    Idle clients stand in one list with each one's position beside it, so that drawing one, making
-    it busy and making it idle again cost O(1) at any population. A client costs 32 bytes until it
-    is given work.
+    Idle clients are in one list with each one's position beside it, so that drawing one, making it busy and
+    making it idle again cost O(1) at any population. A client costs 32 bytes until its first task.
     """
 
     def __init__(self) -> None:
-        self._samples: array[int] = array("q")  # by client; -1 for a client not here
+        self._samples: array[int] = array("q")  # by client; -1 for a client not present
         self._epoch: array[int] = array("q")
         self._place: array[int] = array("q")  # position in _idle; -1 while busy or away
         self._idle: array[int] = array("q")
-        self._labels: dict[ClientId, tuple[int, ...]] = {}  # of those that told
+        self._labels: dict[ClientId, tuple[int, ...]] = {}  # where known
         self.size = 0
         self.total_samples = 0
 
@@ -41,11 +40,11 @@ class Fleet:
 
     @property
     def idle_count(self) -> int:
-        """How many clients are here without a task."""
+        """Number of clients present without a task."""
         return len(self._idle)
 
     def is_idle(self, client: ClientId) -> bool:
-        """Is this client here and without a task?"""
+        """Whether this client is present and without a task."""
         return 0 <= client < len(self._place) and self._place[client] >= 0
 
     def idle(self) -> list[ClientId]:
@@ -61,26 +60,26 @@ class Fleet:
         return self._epoch[client]
 
     def labels(self, client: ClientId) -> tuple[int, ...] | None:
-        """The client's numbers of samples of each class, if it told them."""
+        """Number of the client's samples of each class; None means unknown."""
         return self._labels.get(client)
 
     def share(self, client: ClientId) -> float:
-        """p_i = n_i / Σ n over the clients here."""
+        """p_i = n_i / Σ n over the clients present."""
         return self._samples[client] / self.total_samples
 
-    def sample_idle(self, count: int, generator: np.random.Generator) -> list[ClientId]:
-        """Up to `count` idle clients, uniformly without replacement, by number."""
+    def sample_idle(self, count: int, rng: np.random.Generator) -> list[ClientId]:
+        """Draw up to `count` idle clients, uniformly without replacement; in order of their numbers."""
         idle, total = self._idle, len(self._idle)
         if count >= total:
             return sorted(idle)
         if count == 1:
-            return [idle[below(total, generator)]]
-        return sorted(idle[i] for i in generator.choice(total, count, replace=False))
+            return [idle[below(total, rng)]]
+        return sorted(idle[i] for i in rng.choice(total, count, replace=False))
 
     def fill(
         self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None
     ) -> None:
-        """Clients 0 … n − 1 joined one after another, when nobody had yet."""
+        """Add clients 0 … n − 1 to an empty fleet. Raises `AlgorithmError` if it is not empty."""
         if len(self._samples):
             raise AlgorithmError("clients have joined already: the others can only join one by one")
         self._samples, self._epoch = array("q", samples), array("q", steps_per_epoch)
@@ -91,7 +90,7 @@ class Fleet:
     def add(
         self, client: ClientId, samples: int, steps_per_epoch: int, labels: tuple[int, ...] | None = None
     ) -> None:
-        """A client joined, idle."""
+        """Add an idle client."""
         if client in self:
             raise AlgorithmError(f"client {client} joined twice")
         missing = client + 1 - len(self._samples)
@@ -107,9 +106,9 @@ class Fleet:
         self.set_idle(client)
 
     def remove(self, client: ClientId) -> None:
-        """A client left."""
+        """Remove a client."""
         if client not in self:
-            raise AlgorithmError(f"client {client} left without being here")
+            raise AlgorithmError(f"client {client} left without being present")
         if self._place[client] >= 0:
             self.set_busy(client)
         self.size -= 1
@@ -117,12 +116,12 @@ class Fleet:
         self._samples[client] = -1
 
     def set_idle(self, client: ClientId) -> None:
-        """The client has no task any more."""
+        """Make a client idle."""
         self._place[client] = len(self._idle)
         self._idle.append(client)
 
     def set_busy(self, client: ClientId) -> None:
-        """The client has a task now: the last idle client takes its place in the list."""
+        """Make a client busy: the last idle client takes its place in the list."""
         place = self._place[client]
         last = self._idle.pop()
         if last != client:

@@ -1,8 +1,8 @@
 """The global model and the tensors around it: base versions in flight, held updates, memories.
 
-The server says what happens to which task; this class does it to the tensors. Versions are
-immutable and shared by all tasks that start from them, and a version is let go with the last task
-that needs it: memory grows with the versions in flight, not with the clients.
+The server decides the fate of each task; this class applies it to the tensors. Versions are immutable and
+shared by all tasks that start from them, and a version is freed with the last task that needs it: memory
+grows with the versions in flight, not with the clients.
 """
 
 from collections.abc import Iterable
@@ -21,7 +21,13 @@ from offbeat.core.model import Model, Tensors
 
 
 class GlobalModel:
-    """The tensors of one run; `model` is the current version."""
+    """The tensors of one run; `model` is the current version.
+
+    Args:
+        algorithm: The algorithm, whose aggregator and server steps make the versions.
+        model: The initial model.
+        version: Its version.
+    """
 
     def __init__(self, algorithm: Algorithm, model: Model, version: Version = 0) -> None:
         self._algorithm = algorithm
@@ -34,12 +40,12 @@ class GlobalModel:
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
 
     def dispatch(self, task: TaskId) -> Model:
-        """A task starts from the current version, which is kept until the task ends."""
+        """Start a task from the current version, which is held until the task ends."""
         self.bases[task] = (self.version, self.model)
         return self.model
 
     def send(self, task: TaskId) -> Model:
-        """A task is sent the current version to merge, which is kept until its update is used."""
+        """Send a task the current version to merge, which is held until its update is used."""
         self.fresh[task] = (self.version, self.model)
         return self.model
 
@@ -52,7 +58,7 @@ class GlobalModel:
         )
 
     def versions(self) -> dict[Version, Model]:
-        """The versions that tasks in training or held updates started from or were sent."""
+        """Versions that tasks in training or held updates started from or were sent."""
         held = {u.task.base: u.base for u in self.updates.values()}
         merged = {
             u.task.fresh: u.fresh for u in self.updates.values() if u.task.fresh is not None and u.fresh
@@ -61,21 +67,21 @@ class GlobalModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what the aggregator and the server steps remember, and of the shared vector."""
+        """Bytes of the memories of the aggregator and the server steps, and of the shared vector."""
         memories = (self.memory, *self.step_memories, {"shared": self.model.shared})
         return sum(tensor.nbytes for memory in memories for tensor in memory.values())
 
     def lose(self, task: TaskId) -> None:
-        """A task came to nothing, and its client cannot bring it back any more."""
+        """Free the tensors of a task that is lost for good."""
         self.bases.pop(task, None)
         self.fresh.pop(task, None)
 
     def drop(self, task: TaskId) -> None:
-        """A held update is not used."""
+        """Drop a held update."""
         del self.updates[task]
 
     def aggregate(self, command: Aggregate) -> None:
-        """Make the next version: w := w + step."""
+        """Make the next version: w := w + step. Raises `AlgorithmError` for a step that is none."""
         updates = [self.updates.pop(task) for task in command.tasks]
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]
@@ -86,7 +92,7 @@ class GlobalModel:
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
         _check_step(step, values, self._algorithm)
         if policy != "follow" and layout.parameters < layout.values:
-            # after momentum and the like: a mean, not a step towards it; or nothing, whatever has rounded it
+            # after the server steps: exactly the mean, or exactly no change
             step[layout.parameters :] = _mean_buffers(updates, self.model) if policy == "mean" else 0.0
         integers, shared = self.model.integers, self.model.shared
         if layout.integers and policy not in UNSENT:
@@ -98,7 +104,7 @@ class GlobalModel:
 
 
 def _check_step(step: object, values: Tensor, algorithm: Algorithm) -> None:
-    """Whether it is a step that an aggregator and server steps of one's own have given."""
+    """Raises `AlgorithmError` unless a step is a tensor like the model's values, and not these values."""
     if step is values:
         found = "the model itself, whose values must stay: give a fresh tensor"
     elif not isinstance(step, Tensor) or step.dtype is not values.dtype or not step.is_same_size(values):
@@ -115,7 +121,7 @@ def _described(step: object) -> str:
 
 
 def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> torch.Tensor:
-    """The shared vector is the mean over all N clients of what each has reported: + Σ Δ / N."""
+    """Shared vector as the mean over all N clients of their reports: + Σ Δ / N."""
     mean = shared.clone()
     for update in updates:
         if update.shared is not None:
@@ -124,7 +130,7 @@ def _mean_over_all_clients(updates: Iterable[Update], shared: torch.Tensor) -> t
 
 
 def _mean_buffers(updates: Iterable[Update], model: Model) -> torch.Tensor:
-    """The step that takes the floating buffers to their unweighted mean over the clients."""
+    """Step that takes the floating buffers to their unweighted mean over the clients."""
     start = model.layout.parameters
     ends = [u.base.values[start:] + u.delta[start:] for u in updates]
     return torch.stack(ends).mean(0) - model.values[start:]

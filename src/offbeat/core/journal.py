@@ -1,6 +1,6 @@
 """The journal: every event and command of a run, in order, as flat rows.
 
-A row has the same ten columns whatever it is about; what belongs to one kind only is in `data`.
+Every row has the same ten columns; values of one kind only are in `data`.
 Rows are what a database stores, what `offbeat journal` prints, and what a replay reads.
 """
 
@@ -39,8 +39,18 @@ COMMAND_NAMES = (
 class Row(Struct, frozen=True, gc=False):
     """One event or command.
 
-    `t` is in seconds; `base` is the version a task started from, `version` the current one (for an
-    aggregation, the one it makes), `staleness` versions, `steps` local steps.
+    Args:
+        seq: Number of the row, from 0.
+        t: Seconds of the run's clock.
+        kind: "event" or "command".
+        name: One of `EVENT_NAMES` or `COMMAND_NAMES`.
+        client: The client concerned, if any.
+        task: The task concerned, if any.
+        base: Version that the task started from.
+        version: The current version; for an aggregation, the one it makes.
+        staleness: Staleness in versions.
+        steps: Local steps.
+        data: Further values of this kind of row.
     """
 
     seq: int
@@ -63,9 +73,9 @@ class Row(Struct, frozen=True, gc=False):
 
 
 def present_row(samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None = None) -> Row:
-    """One row for clients 0 … n − 1 that are there from the start, in place of a `joined` row each.
+    """One row for clients 0 … n − 1 that are present from the start, in place of a `joined` row each.
 
-    It has the number of the last of those; `expand` gives them. A number in `data` goes for all clients.
+    It has the number of the last of those; `expand` yields them. A number in `data` holds for all clients.
     """
     data: dict[str, Any] = {
         "clients": len(samples), "samples": _same(samples), "steps_per_epoch": _same(steps_per_epoch)
@@ -76,12 +86,12 @@ def present_row(samples: Sequence[int], steps_per_epoch: Sequence[int], labels: 
 
 
 def _same(values: Sequence[int]) -> int | list[int]:
-    """The number that all values are, or their list."""
+    """The common value of all, or their list."""
     return values[0] if values.count(values[0]) == len(values) else list(values)
 
 
 def expand(row: Row, after: int = -1) -> Iterator[Row]:
-    """The rows that a row stands for and whose `seq` is above `after`: itself, but for `present_row`'s."""
+    """Expand a row of `present_row`, any other into itself; yields rows with `seq` above `after` only."""
     if row.name != "joined" or row.client is not None:
         if row.seq > after:
             yield row
@@ -190,8 +200,8 @@ def event_of(row: Row) -> Event:
     data = row.data or {}
     match row.name:
         case "ready":
-            told = {k: v for k, v in data.items() if k != "seconds"}
-            return Ready(_known(row.client), _known(row.task), _known(row.steps), told)
+            metrics = {k: v for k, v in data.items() if k != "seconds"}
+            return Ready(_known(row.client), _known(row.task), _known(row.steps), metrics)
         case "measured":
             return Measured(
                 tuple((client, capacity) for client, capacity in data["capacities"]), data["symbols"]

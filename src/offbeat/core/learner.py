@@ -1,4 +1,4 @@
-"""What a driver needs from whoever trains: the contract between core and the PyTorch learner."""
+"""The contract between a driver and a learner: tasks, inputs, results."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -13,9 +13,16 @@ from offbeat.core.objective import Objective
 
 
 class LocalTask(Struct, frozen=True, gc=False):
-    """What determines a local training, besides models and state: small enough to send anywhere.
+    """A task as a learner trains it, without models and state: small enough to send anywhere.
 
-    `lr_factor` multiplies the learning rate. `fresh` says which model is merged in mid-task, and when.
+    Args:
+        task: Number of the task.
+        client: The client that trains.
+        base: Version of the model to train from.
+        steps: Local steps, at least 1.
+        seed: The run's seed.
+        lr_factor: Factor of the learning rate.
+        fresh: The merge in mid-task. None means none.
     """
 
     task: TaskId
@@ -28,7 +35,13 @@ class LocalTask(Struct, frozen=True, gc=False):
 
 
 class MergePoint(Struct, frozen=True, gc=False):
-    """After so many local steps, merge this version; `clock` is a number for its weight."""
+    """A merge of a fresh model in mid-task.
+
+    Args:
+        after: Local steps before the merge.
+        version: Version of the model.
+        clock: Age of the model in the run, for its weight (FedASMU's g).
+    """
 
     after: int
     version: Version
@@ -36,18 +49,24 @@ class MergePoint(Struct, frozen=True, gc=False):
 
 
 class TaskInputs(Struct, frozen=True, gc=False):
-    """What a task needs besides its base: the client's own state, and the fresh model if there is one."""
+    """Inputs of a task besides its base: the client's own state, and the fresh model if there is one."""
 
     state: Tensors = field(default_factory=dict)
     fresh: Model | None = None
 
 
 class LocalResult(Struct, frozen=True, gc=False):
-    """What a training gives: Δ = w_i − w_o over the flat values, integer buffers, and metrics.
+    """Result of a local training.
 
-    `lr` is the learning rate it was done with, `shared` the change for the vector that travels with the
-    model. `state` is the client's new state, which stays with the client. Updates wait in buffers and stay in
-    windows as they are, so a learner must not write to these tensors afterwards.
+    Aggregators hold these tensors in buffers and windows, so a learner must not write to them afterwards.
+
+    Args:
+        delta: Δ = w_i − w_o over the flat values, float32 [values], on the CPU.
+        integers: Integer buffers, int64 [integers], on the CPU.
+        metrics: The client's metrics, such as "loss".
+        lr: Learning rate of the training.
+        shared: Change for the vector that travels with the model, float32 [shared]. None means no change.
+        state: The client's new state, which stays with the client.
     """
 
     delta: Tensor
@@ -62,16 +81,16 @@ NO_INPUTS = TaskInputs()
 
 
 class TaskControl(Protocol):
-    """What a training is told while it goes on, where that is not known before. Called by the one who trains.
+    """Control of a task in training, for what is not known before it starts. The learner calls its methods.
 
     Either may raise to end the training without a result.
     """
 
     def stops(self, steps: int) -> bool:
-        """With `steps` local steps done, and more to come: is the task to end here? False at 0."""
+        """Whether the task ends after `steps` local steps, of more; False at 0."""
 
     def fresh(self, steps: int) -> tuple[MergePoint, Model] | None:
-        """The model to merge after `steps` local steps, if there is one now; may wait for it."""
+        """The model to merge after `steps` local steps; None means none. May wait for it."""
 
 
 class Learner(Protocol):
@@ -88,25 +107,38 @@ class Learner(Protocol):
         """⌈n_i / batch size⌉."""
 
     def label_counts(self, client: ClientId) -> list[int] | None:
-        """Number of the client's samples of each class, where there are classes."""
+        """Number of the client's samples of each class; None means that there are no classes."""
 
     def initial(self, seed: int) -> Model:
-        """The first global model."""
+        """The initial global model; drawn from `seed`, unless the learner has a fixed one."""
 
     def train(
         self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
     ) -> LocalResult:
-        """Train from `base`: a function of its arguments alone, whatever process runs it."""
+        """Train one task; the result depends on the arguments alone, in any process.
+
+        Args:
+            base: Model w_o to train from.
+            task: The task.
+            objective: The local objective.
+            inputs: The client's state, and the fresh model of `task.fresh`.
+        """
 
     def evaluate(self, model: Model) -> Metrics:
-        """Measure a global model on the test set: "accuracy" in [0, 1], "loss"."""
+        """Evaluate a global model on the test set: "accuracy" in [0, 1], "loss"."""
 
 
 @dataclass(frozen=True)
 class NoTraining:
-    """A learner that trains nothing: to study schedules, or to measure what the machinery costs.
+    """A learner without training, to study schedules or to measure the overhead of a driver.
 
-    Every update is the zero vector of `parameters` elements.
+    Every update is the zero vector.
+
+    Args:
+        clients: Number of clients.
+        parameters: Number of parameters of the model.
+        samples_per_client: Number of training samples n_i of each client.
+        batches: Local steps of one epoch.
     """
 
     clients: int
@@ -115,19 +147,19 @@ class NoTraining:
     batches: int = 1
 
     def samples(self, client: ClientId) -> int:
-        """The same number for every client."""
+        """Number of training samples n_i, the same for every client."""
         return self.samples_per_client
 
     def steps_per_epoch(self, client: ClientId) -> int:
-        """The same number for every client."""
+        """Local steps of one epoch, the same for every client."""
         return self.batches
 
     def label_counts(self, client: ClientId) -> list[int] | None:
-        """There are no classes."""
+        """None: there are no classes."""
         return None
 
     def initial(self, seed: int) -> Model:
-        """Zeros."""
+        """A model of zeros."""
         return Model.empty(Layout.flat(self.parameters))
 
     def train(
@@ -138,7 +170,7 @@ class NoTraining:
         inputs: TaskInputs = NO_INPUTS,
         watch: TaskControl | None = None,
     ) -> LocalResult:
-        """A zero update."""
+        """Return a zero update."""
         for step in range(task.steps) if watch is not None else ():
             if watch is None or watch.stops(step):
                 break
@@ -147,5 +179,5 @@ class NoTraining:
         return LocalResult(delta, base.integers)
 
     def evaluate(self, model: Model) -> Metrics:
-        """Nothing to measure."""
+        """Return no metrics."""
         return {}

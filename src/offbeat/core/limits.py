@@ -1,10 +1,8 @@
 """When a run ends, and when its global model is evaluated."""
 
-from typing import Annotated
-
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.types import Count, Positive, PositiveShare
 from offbeat.core.validation import STRICT
 
 
@@ -20,10 +18,10 @@ class Until:
         accuracy: Accuracy on the test data, in (0, 1]; needs evaluations.
     """
 
-    seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    versions: Annotated[int | None, Field(ge=1)] = None
-    tasks: Annotated[int | None, Field(ge=1)] = None
-    accuracy: Annotated[float | None, Field(gt=0, le=1)] = None
+    seconds: Positive | None = None
+    versions: Count | None = None
+    tasks: Count | None = None
+    accuracy: PositiveShare | None = None
 
     @property
     def never(self) -> bool:
@@ -62,8 +60,8 @@ class Every:
         versions: Versions between two evaluations, at least 1.
     """
 
-    seconds: Annotated[float | None, Field(gt=0, allow_inf_nan=False)] = None
-    versions: Annotated[int | None, Field(ge=1)] = None
+    seconds: Positive | None = None
+    versions: Count | None = None
 
     @property
     def never(self) -> bool:

@@ -19,19 +19,26 @@ from torch.nn.parameter import is_lazy
 from offbeat.core.errors import UsageError
 
 Tensors = dict[str, Tensor]
-"""Named tensors that somebody keeps: a part's memory, a client's state. Saved and restored with a run."""
+"""Named tensors: the memory of a part, the state of a client. Saved and restored with a run."""
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One tensor of a model: its name, shape, dtype and section."""
+    """One tensor of a model.
+
+    Args:
+        name: Name in the module's state dict.
+        shape: Shape.
+        dtype: Name of the PyTorch dtype, such as "float32".
+        section: "parameter", "buffer" (floating) or "integer".
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
-    section: str  # "parameter", "buffer" (floating) or "integer"
+    section: str
 
     @property
     def size(self) -> int:
@@ -43,7 +50,9 @@ class Entry:
 class Layout:
     """Names, shapes and dtypes of a model's tensors, in the order of their flat vectors.
 
-    `shared` is the length of the vector that travels with the model, if the algorithm has one.
+    Args:
+        entries: The tensors: parameters, then floating buffers, then integer buffers.
+        shared: Length of the vector that travels with the model; 0 means none.
     """
 
     entries: tuple[Entry, ...]
@@ -51,7 +60,11 @@ class Layout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "Layout":
-        """Read the layout of a module's parameters and persistent buffers."""
+        """Read the layout of a module's parameters and persistent buffers.
+
+        Raises:
+            UsageError: A tensor has no shape yet, is complex, or has a dtype that float32 does not cover.
+        """
         parameters = dict(module.named_parameters())
         persistent = module.state_dict(keep_vars=True)
         buffers = [(n, b) for n, b in module.named_buffers() if n in persistent]
@@ -86,11 +99,11 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Bytes a model of this layout takes in memory and, uncompressed, on the wire."""
+        """Bytes of a model of this layout in memory and, uncompressed, on the wire."""
         return 4 * (self.values + self.shared) + 8 * self.integers
 
     def views(self, values: Tensor, integers: Tensor) -> Iterator[tuple[Entry, Tensor]]:
-        """Each entry with its part of the flat vectors, shaped, without a copy."""
+        """Iterate over the entries with their parts of the flat vectors, shaped, without a copy."""
         at = {"values": 0, "integers": 0}
         for entry in self.entries:
             kind, flat = ("integers", integers) if entry.section == "integer" else ("values", values)
@@ -118,7 +131,14 @@ def _entry(name: str, tensor: Tensor, section: str) -> Entry:
 
 
 class Model(msgspec.Struct, frozen=True):
-    """One immutable version of a model: never write to its vectors."""
+    """One immutable version of a model. Never write to its vectors.
+
+    Args:
+        layout: Names, shapes and dtypes of its tensors.
+        values: Parameters and floating buffers, float32 [values], on the CPU.
+        integers: Integer buffers, int64 [integers].
+        shared: Vector that travels with the model, float32 [shared].
+    """
 
     layout: Layout
     values: Tensor
@@ -127,7 +147,7 @@ class Model(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, module: nn.Module) -> "Model":
-        """Copy a module's parameters and persistent buffers."""
+        """Copy a module's parameters and persistent buffers; raises as `Layout.of`."""
         layout = Layout.of(module)
         state = module.state_dict(keep_vars=True)
         named = dict(module.named_parameters())
@@ -145,7 +165,7 @@ class Model(msgspec.Struct, frozen=True):
         return cls(layout, torch.zeros(layout.values), torch.zeros(layout.integers, dtype=torch.int64))
 
     def sharing(self, vectors: int) -> "Model":
-        """This model with so many vectors of the parameters' size beside it, zeros to begin with."""
+        """This model with a shared vector of `vectors` · d elements, all zero."""
         size = vectors * self.layout.parameters
         if size == self.layout.shared:
             return self
@@ -163,7 +183,7 @@ class Model(msgspec.Struct, frozen=True):
         return sha256(self.values.numpy().tobytes() + self.integers.numpy().tobytes()).hexdigest()
 
     def load_into(self, module: nn.Module) -> nn.Module:
-        """Write this model into a module of the same layout; returns the module."""
+        """Write this model into a module and return it. Raises `UsageError` for another layout."""
         if Layout.of(module).entries != self.layout.entries:
             raise UsageError("the module's tensors (names, shapes, dtypes) are not those of this model")
         module.load_state_dict(self.state_dict(), strict=False)

@@ -1,4 +1,4 @@
-"""What a client minimises: the contract of local objectives."""
+"""The contract of local objectives."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,9 +15,12 @@ from offbeat.core.wrapper import Wrapper
 
 @dataclass
 class FreshModel:
-    """A global model that came in mid-task: its values, shaped as the module's float tensors.
+    """A global model received in mid-task.
 
-    `clock` and `staleness` (versions published between the task's base and it) are numbers for its weight.
+    Args:
+        values: Its values, shaped as the module's float tensors.
+        clock: Age of the model in the run (FedASMU's g).
+        staleness: Versions published between the task's base and it.
     """
 
     values: Sequence[Tensor]
@@ -31,15 +34,25 @@ def _no_representation(_: Sequence[Tensor] | None) -> Tensor:
 
 @dataclass
 class LocalRun:
-    """One task's training, as an objective sees it while it goes on.
+    """One task in training, as an objective sees it.
 
-    All lists of tensors are in the order of the module's parameters and have their shapes. `anchor`
-    are the parameters w_o the task started from; `shared` is the vector that came with the model.
-    `state` is the client's own: flat tensors of any length by name, as `end` left them after its last
-    task, none before the first. What an objective remembers during a task only goes to `scratch`.
-    `buffers` are the module's floating buffers, `integers` its others. `represent` gives the representation
-    of the batch at hand, the input of the module's last linear layer: of the model in training where called
-    without values (with gradients), else of a model of these parameters and buffers (without).
+    All lists of tensors are in the order of the module's parameters and have their shapes.
+
+    Args:
+        parameters: The module's parameters w.
+        anchor: Parameters w_o the task started from.
+        buffers: The module's floating buffers.
+        shared: The vector that travels with the model, cut into tensors.
+        state: The client's own state: flat tensors of any length by name, as `end` left them after its last
+            task; empty before the first.
+        scratch: An objective's state during this task only.
+        lr: Learning rate.
+        steps: Local steps of the task.
+        represent: Gives the representation of the current batch, the input of the module's last linear layer:
+            of the model in training for None (with gradients), else of a model with these parameters and
+            buffers (without gradients).
+        shared_delta: Change for the shared vector, float32 [shared]. None means no change.
+        integers: The module's integer buffers.
     """
 
     parameters: Sequence[Tensor]
@@ -56,7 +69,7 @@ class LocalRun:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The parameters' gradients; zeros where a parameter had no part in the loss."""
+        """The parameters' gradients; zeros for a parameter that is not in the loss."""
         for p in self.parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
@@ -64,11 +77,11 @@ class LocalRun:
 
     @property
     def values(self) -> list[Tensor]:
-        """The parameters as they are now, without their history."""
+        """The current parameters, detached."""
         return [p.detach() for p in self.parameters]
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
-        """A flat vector cut into the shapes of the parameters (and buffers, if it is that long)."""
+        """Cut a flat vector into the shapes of the parameters (and buffers, if it is that long)."""
         like = [*self.parameters, *self.buffers]
         views, at = [], 0
         for tensor in like:
@@ -80,59 +93,65 @@ class LocalRun:
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors as one flat vector, in a fresh tensor."""
+    """Concatenate tensors into one flat vector, a fresh tensor."""
     return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.zeros(0)
 
 
 class Objective:
-    """What happens at each step of a task besides the loss's own gradient; by default nothing.
+    """A local objective: changes of the loss and its gradient at each step of a task; by default none.
 
-    An objective is a frozen dataclass of hyper-parameters, so that it can be sent to any process; what
-    changes is in the `LocalRun`. Of vectors that travel with the model the server keeps the mean over
-    all clients of what each has reported.
+    An objective is a frozen dataclass of hyper-parameters, so that it can be sent to any process; its state
+    is in the `LocalRun`. Of vectors that travel with the model the server has the mean over all clients of
+    their reports.
     """
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """What it needs of the other parts or the driver."""
+        """Features required of the other parts or the driver."""
         return NONE
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """What it gives that other parts may need."""
+        """Features provided to other parts."""
         return NONE
 
     @property
     def shared_vectors(self) -> int:
-        """How many vectors of the parameters' size travel with the model."""
+        """Number of vectors of the parameters' size that travel with the model."""
         return 0
 
     def begin(self, run: LocalRun) -> None:
-        """Before the first step."""
+        """Prepare the task, before its first step."""
 
     def loss(self, run: LocalRun, loss: Tensor) -> Tensor:
-        """The loss to differentiate, given the batch's own."""
+        """Return the loss to differentiate, a scalar; `loss` is that of the batch."""
         return loss
 
     def adjust(self, run: LocalRun) -> None:
         """Change the gradients in place, before a step."""
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
-        """A model asked for in mid-task is here; `loss` gives the next batch's, as the module is."""
+        """Merge a model received in mid-task.
+
+        Args:
+            run: The task.
+            fresh: The model.
+            loss: Computes the loss of the next batch with the module's present values.
+        """
 
     def end(self, run: LocalRun) -> Metrics:
-        """After the last step: leave new state in `run.state`; returns metrics of its own."""
+        """End the task after its last step: put the new state in `run.state`, return metrics of its own."""
         return {}
 
 
 class ObjectiveWrapper(Wrapper, Objective):
-    """An objective around another one; subclasses declare the field `inner`."""
+    """Base of objectives around another one; subclasses declare the field `inner`."""
 
     inner: Objective
 
     @property
     def shared_vectors(self) -> int:
-        """As many as the objective inside has."""
+        """Number of shared vectors of the objective inside."""
         return self.inner.shared_vectors
 
     def begin(self, run: LocalRun) -> None:

@@ -1,6 +1,6 @@
-"""The local programme: how much a client trains in one task, in local steps or in epochs.
+"""The local programme: length of a task, in local steps or in epochs.
 
-When it asks for a fresh model in mid-task, and that it reports early, are commands of the schedule.
+Requests for a fresh model in mid-task and early reports are commands of the schedule.
 """
 
 from typing import Self
@@ -14,7 +14,12 @@ from offbeat.core.validation import STRICT
 
 @dataclass(frozen=True, config=STRICT)
 class Programme:
-    """Q local steps, or E passes over the client's data: exactly one of the two."""
+    """The length of a task: exactly one of the two.
+
+    Args:
+        steps: Q, local steps, at least 1.
+        epochs: E, passes over the client's data, at least 1.
+    """
 
     steps: Count | None = None
     epochs: Count | None = None
@@ -26,7 +31,7 @@ class Programme:
         return self
 
     def steps_for(self, steps_per_epoch: int) -> int:
-        """The number of local steps of a client with so many steps an epoch."""
+        """Local steps of a client with `steps_per_epoch` local steps an epoch."""
         if self.steps is not None:
             return self.steps
         assert self.epochs is not None

@@ -56,7 +56,25 @@ from offbeat.core.streams import Purpose, stream
 
 
 class Server:
-    """Drives one schedule through one run: events in, commands out."""
+    """The state machine of one run: events in, commands out.
+
+    Args:
+        schedule: The algorithm's schedule.
+        seed: The run's seed.
+
+    Attributes:
+        state: The schedule's state.
+        now: Time of the last event, in seconds of the run's clock.
+        version: Number of the current global model.
+        fleet: The clients present.
+        stopped: Reason of the end. None means that the run goes on.
+        timers: Times of the timers set, by name.
+        tasks: Tasks in training, by client, oldest first.
+        held: Tasks whose updates have arrived and are neither aggregated nor dropped.
+        dispatched: Number of tasks so far.
+        counts: Number of updates "arrived", "aggregated", "dropped", and of tasks "lost".
+        sent: Number of models sent in mid-task.
+    """
 
     def __init__(self, schedule: Schedule, seed: int = 0) -> None:
         self.schedule = schedule
@@ -69,17 +87,17 @@ class Server:
         self.timers: dict[str, float] = {}
         self.tasks: dict[ClientId, Task] = {}  # in training, by client
         self.held: dict[TaskId, Task] = {}  # arrived, neither aggregated nor dropped yet
-        self.lost: dict[ClientId, Task] = {}  # a client's last task, lost as it left: it may bring it back
+        self.lost: dict[ClientId, Task] = {}  # a client's last task, lost as it left; it may still hold it
         self.dispatched = 0
         self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
         self.sent = 0  # models sent in mid-task
-        self.current_task: Task | None = None  # the task the event at hand is about
+        self.current_task: Task | None = None  # the task of the current event
         self._seed = seed
-        self._generators: dict[Purpose, np.random.Generator] = {}
-        self._asking: TaskId | None = None  # the task the event at hand asks a fresh model for
-        self._measuring = False  # is an answer to `Measure` on its way?
+        self._streams: dict[Purpose, np.random.Generator] = {}
+        self._asking: TaskId | None = None  # task of the current request for a model
+        self._measuring = False  # whether an answer to `Measure` is pending
 
-    # ---- what a schedule may ask (core.algorithm.View) ----
+    # ---- the state as a schedule sees it (core.algorithm.View) ----
 
     @property
     def running(self) -> int:
@@ -87,7 +105,7 @@ class Server:
         return len(self.tasks)
 
     def task(self, task: TaskId) -> Task:
-        """A held task, or the one the event at hand is about."""
+        """A held task, or the one of the current event."""
         if self.current_task is not None and self.current_task.id == task:
             return self.current_task
         if task in self.held:
@@ -95,20 +113,31 @@ class Server:
         raise AlgorithmError(f"task {task} is not held")
 
     def sample_idle(self, count: int) -> list[ClientId]:
-        """Up to `count` idle clients, drawn uniformly without replacement."""
-        return self.fleet.sample_idle(count, self.generator(Purpose.SCHEDULE))
+        """Draw up to `count` idle clients, uniformly without replacement; in order of their numbers."""
+        return self.fleet.sample_idle(count, self.rng(Purpose.SCHEDULE))
 
-    def generator(self, purpose: Purpose) -> np.random.Generator:
+    def rng(self, purpose: Purpose) -> np.random.Generator:
         """The run's random stream for this purpose."""
-        generator = self._generators.get(purpose)
-        if generator is None:
-            generator = self._generators[purpose] = stream(self._seed, purpose)
-        return generator
+        rng = self._streams.get(purpose)
+        if rng is None:
+            rng = self._streams[purpose] = stream(self._seed, purpose)
+        return rng
 
-    # ---- what a driver calls ----
+    # ---- the driver's side ----
 
     def feed(self, now: float, event: Event) -> list[Command]:
-        """Tell the server what happened at time `now` (seconds); returns the commands, in order."""
+        """Feed one event.
+
+        Args:
+            now: Time of the event, in seconds of the run's clock; never before the last event's.
+            event: The event.
+
+        Returns:
+            The commands to carry out, in order.
+
+        Raises:
+            AlgorithmError: The event or a command of the schedule breaks the rules.
+        """
         if now < self.now:
             raise AlgorithmError(f"time ran backwards: {event} at {now} after {self.now}")
         if self.stopped is not None:
@@ -135,7 +164,7 @@ class Server:
     # ---- events ----
 
     def _admit(self, event: Event) -> Event:
-        """Take note of an event, before the schedule sees it."""
+        """Apply an event to the state, before the schedule sees it."""
         self.current_task = self._asking = None
         match event:
             case Arrived():
@@ -143,7 +172,7 @@ class Server:
                     raise AlgorithmError(f"task {event.task} arrived with {event.steps} local steps done")
                 task = self._in_training(event.client, event.task)
                 if task.ready:
-                    raise AlgorithmError(f"task {event.task} arrived before it was let upload")
+                    raise AlgorithmError(f"task {event.task} arrived before its Upload")
                 self._finish(task)
                 task.steps = event.steps
                 task.staleness = self.version - task.base
@@ -160,7 +189,7 @@ class Server:
                 self._ready(event)
             case Measured():
                 if not self._measuring:
-                    raise AlgorithmError("a channel was measured that nobody asked for")
+                    raise AlgorithmError("a channel was measured without a Measure")
                 self._measuring = False
             case Lost():
                 self._finish(self._in_training(event.client, event.task))
@@ -339,4 +368,4 @@ _ENACT: dict[type, Callable[..., Command]] = {
     CancelTimer: Server._cancel_timer,
     Stop: Server._stop,
 }
-"""By its kind, how a command is checked, takes effect, and is stamped."""
+"""Check, effect and stamp of each kind of command."""

@@ -1,6 +1,6 @@
-"""Staleness weights s(τ): how much does an old update count?
+"""Staleness weights s(τ) of updates.
 
-τ is the number of versions published since the update's base version, taken when it arrives;
+The staleness τ is the number of versions published since the update's base version, taken when it arrives;
 0 means fresh. A paper that counts from 1 adds the 1 in its own formula.
 
 >>> PolynomialWeight(alpha=0.9, a=0.5)(3)
@@ -17,16 +17,19 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
+from offbeat.core.types import NonNegative, Positive, PositiveShare
 from offbeat.core.validation import STRICT
-
-_Weight = Annotated[float, Field(gt=0, le=1)]
 
 
 @dataclass(frozen=True, config=STRICT)
 class ConstantWeight:
-    """s(τ) = value (FedAsync, Xie et al. 2019)."""
+    """Constant weight, s(τ) = value (FedAsync, Xie et al. 2019).
 
-    value: _Weight = 1.0
+    Args:
+        value: The weight, in (0, 1].
+    """
+
+    value: PositiveShare = 1.0
     kind: Literal["constant"] = "constant"
 
     def __call__(self, staleness: int) -> float:
@@ -36,10 +39,15 @@ class ConstantWeight:
 
 @dataclass(frozen=True, config=STRICT)
 class PolynomialWeight:
-    """s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass uses α = 0.9, a = 0.5)."""
+    """Polynomial weight, s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass: α = 0.9, a = 0.5).
 
-    alpha: _Weight = 1.0
-    a: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5
+    Args:
+        alpha: α, the weight of a fresh update, in (0, 1].
+        a: The exponent, at least 0.
+    """
+
+    alpha: PositiveShare = 1.0
+    a: NonNegative = 0.5
     kind: Literal["polynomial"] = "polynomial"
 
     def __call__(self, staleness: int) -> float:
@@ -49,10 +57,15 @@ class PolynomialWeight:
 
 @dataclass(frozen=True, config=STRICT)
 class HingeWeight:
-    """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019)."""
+    """Hinge weight, s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019).
 
-    a: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 10.0
-    b: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 4.0
+    Args:
+        a: The slope, above 0.
+        b: The largest staleness with weight 1, at least 0.
+    """
+
+    a: Positive = 10.0
+    b: NonNegative = 4.0
     kind: Literal["hinge"] = "hinge"
 
     def __call__(self, staleness: int) -> float:
@@ -62,18 +75,21 @@ class HingeWeight:
 
 @dataclass(frozen=True, config=STRICT)
 class AgeWeight:
-    """s(τ) = γ^τ (Hu, Chen, Larsson 2023, Eq. 13).
+    """Age weight, s(τ) = γ^τ (Hu, Chen, Larsson 2023, Eq. 13).
 
     γ < 1 favours fresh updates, γ > 1 old ones: a weight above 1 makes sense where weights are divided
     by their sum, as theirs are. Their exponent, the age a = t − s, counts iterations, which are versions
     where each iteration makes one.
+
+    Args:
+        gamma: γ, above 0.
     """
 
-    gamma: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    gamma: Positive = 1.0
     kind: Literal["age"] = "age"
 
     def __call__(self, staleness: int) -> float:
-        """The weight of an update `staleness` versions old. Raises `UsageError` where it is no number."""
+        """The weight of an update `staleness` versions old. Raises `UsageError` where it overflows."""
         try:
             return float(self.gamma) ** staleness
         except OverflowError:
@@ -90,22 +106,22 @@ StalenessWeight = Annotated[
 
 
 def constant(value: float = 1.0) -> ConstantWeight:
-    """s(τ) = value."""
+    """Constant weight, s(τ) = value."""
     return ConstantWeight(value)
 
 
 def polynomial(alpha: float = 1.0, a: float = 0.5) -> PolynomialWeight:
-    """s(τ) = α (τ + 1)^(−a)."""
+    """Polynomial weight, s(τ) = α (τ + 1)^(−a)."""
     return PolynomialWeight(alpha, a)
 
 
 def hinge(a: float = 10.0, b: float = 4.0) -> HingeWeight:
-    """s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1)."""
+    """Hinge weight, s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1)."""
     return HingeWeight(a, b)
 
 
 def age(gamma: float = 1.0) -> AgeWeight:
-    """s(τ) = γ^τ."""
+    """Age weight, s(τ) = γ^τ."""
     return AgeWeight(gamma)
 
 

@@ -16,7 +16,7 @@ from offbeat.core.errors import UsageError
 
 
 class Purpose(IntEnum):
-    """What a stream is for. Numbers are part of the format of a run: never reuse or renumber."""
+    """Purpose of a stream. Numbers are part of the format of a run: never reuse or renumber."""
 
     SCHEDULE = 1  # a schedule's choice of clients
     MODEL = 2  # the initial global model
@@ -28,28 +28,35 @@ class Purpose(IntEnum):
     AVAILABILITY = 8  # dropout, joining, leaving
     PARTITION = 9  # the split of the data over clients
     SUBSET = 10  # a subsample of a dataset
-    SELECTOR = 11  # when a client asks for a fresh model
+    SELECTOR = 11  # time of a client's request for a fresh model
     CHANNEL = 12  # fading and shadowing of a client's channel
-    CODEC = 13  # what a codec keeps of an update, and how it rounds
+    CODEC = 13  # selection and rounding of a codec
     STATISTICS = 14  # the samples that running statistics are estimated from, and draws inside the module
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
-    """Open the random stream of (seed, purpose, client, task); all are non-negative integers."""
+    """Open a random stream.
+
+    Args:
+        seed: The run's seed, from 0 to 2⁶³ − 1.
+        purpose: Purpose of the stream.
+        client: Number of the client, from 0; 0 also for streams of the whole run.
+        task: Number of the task, from 0.
+    """
     key = np.array([seed, purpose], dtype=np.uint64)
     counter = np.array([0, 0, client, task], dtype=np.uint64)
     return np.random.Generator(np.random.Philox(counter=counter, key=key))
 
 
 class StreamCursor:
-    """Streams of a seed for a few draws each: one generator, put at the start of one stream after another.
+    """Streams of a seed for a few draws each: one rng, set to the start of one stream after another.
 
     Opening a stream costs as much as many draws from it; this costs as much as one.
     """
 
     def __init__(self, seed: int) -> None:
         self._philox = np.random.Philox(key=np.array([seed, 0], dtype=np.uint64))
-        self._generator = np.random.Generator(self._philox)
+        self._rng = np.random.Generator(self._philox)
         state = self._philox.state
         # As lists: numpy reads them number by number, for which an array takes twice as long.
         self._key, self._counter = state["state"]["key"].tolist(), state["state"]["counter"].tolist()
@@ -57,19 +64,19 @@ class StreamCursor:
         self._start: Any = {**state, "state": start, "buffer": state["buffer"].tolist()}
 
     def at(self, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:
-        """What `stream` of the same key gives, until `at` is called again."""
+        """The same stream as `stream` of the same key, valid until `at` is called again."""
         self._key[1], self._counter[2], self._counter[3] = purpose, client, task
         self._philox.state = self._start
-        return self._generator
+        return self._rng
 
 
-def below(bound: int, generator: np.random.Generator) -> int:
-    """What `generator.integers(bound)` gives, for 2 ≤ `bound` < 2³²; numpy takes five times as long to begin.
+def below(bound: int, rng: np.random.Generator) -> int:
+    """Draw `rng.integers(bound)` for 2 ≤ `bound` < 2³², in a fifth of numpy's time for one number.
 
     Lemire, Fast Random Integer Generation in an Interval, 2019: of a product of 32 random bits and the bound
-    the upper half is the number, and the lower half says whether it would come up too often.
+    the upper half is the number; the lower half decides whether it is rejected, as too frequent.
     """
-    random = generator.bit_generator.ctypes
+    random = rng.bit_generator.ctypes
     least = 2**32 % bound
     product = random.next_uint32(random.state) * bound
     while product % 2**32 < least:
@@ -78,7 +85,7 @@ def below(bound: int, generator: np.random.Generator) -> int:
 
 
 def check_seed(seed: int) -> int:
-    """Return `seed` as an int, if it is usable: 0 ≤ seed < 2⁶³, of Python's kind or NumPy's."""
+    """Return `seed`, an integer of Python or NumPy, as an int. Raises `UsageError` unless 0 ≤ seed < 2⁶³."""
     if not (hasattr(seed, "__index__") and 0 <= (seed := index(seed)) < 2**63):
         raise UsageError(f"seed = {seed} is not allowed: give an integer from 0 to 2^63 - 1")
     return seed

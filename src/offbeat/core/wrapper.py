@@ -1,4 +1,4 @@
-"""Wrappers: parts around another part of their kind, which they leave as it is and add something to."""
+"""Wrappers: parts that add features to another part of their kind."""
 
 from typing import Any, ClassVar
 
@@ -6,7 +6,7 @@ from offbeat.core.features import NONE, Feature
 
 
 class Wrapper:
-    """What a schedule around a schedule and an objective around an objective have in common.
+    """Common base of schedules around a schedule and of objectives around an objective.
 
     A wrapper is a dataclass with the part inside in its field `inner`; `replace(wrapper, inner=…)` puts it
     around another one. `own_requires` and `own_provides` are what it adds to those of the part inside.
@@ -18,17 +18,17 @@ class Wrapper:
 
     @property
     def requires(self) -> frozenset[Feature]:
-        """Its own, and what the part inside requires."""
+        """Own required features, and those of the part inside."""
         return self.own_requires | frozenset(self.inner.requires)
 
     @property
     def provides(self) -> frozenset[Feature]:
-        """Its own, and what the part inside provides."""
+        """Own provided features, and those of the part inside."""
         return self.own_provides | frozenset(self.inner.provides)
 
 
 def adds(part: Any, *features: Feature) -> bool:
-    """Is the part a wrapper because of which one of these features is required or provided?"""
+    """Whether a part is a wrapper that itself requires or provides one of these features."""
     return isinstance(part, Wrapper) and not (part.own_requires | part.own_provides).isdisjoint(features)
 
 

@@ -1,4 +1,4 @@
-"""A module that models are loaded into, trained in and read back from, over and over."""
+"""A module whose tensors are read from and written to flat vectors, task after task."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from offbeat.vectors.pool import POOL
 
 @dataclass(frozen=True)
 class _Cut:
-    """How a flat vector is cut into tensors."""
+    """Sizes and shapes of the tensors of a flat vector."""
 
     sizes: list[int]
     shapes: list[tuple[int, ...]]
@@ -22,7 +22,7 @@ class _Cut:
         return cls([entry.size for entry in entries], [entry.shape for entry in entries])
 
     def views(self, flat: Tensor) -> list[Tensor]:
-        """The tensors, without a copy."""
+        """Cut a flat vector into its tensors, without a copy."""
         return [
             part.view(shape)
             for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)
@@ -30,7 +30,14 @@ class _Cut:
 
 
 class FlatModule:
-    """Keeps one module on its device, with its tensors in the order of the flat vectors."""
+    """One module on its device, with its tensors in the order of the flat vectors.
+
+    Args:
+        module: The module, which is moved to the device.
+        device: Name of a PyTorch device.
+        channels_last: Whether convolutions use this memory layout. None means where the module has any and
+            the device is a CPU or a CUDA GPU.
+    """
 
     def __init__(self, module: nn.Module, device: str, channels_last: bool | None) -> None:
         convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
@@ -53,19 +60,19 @@ class FlatModule:
         self._float_cut = _Cut.of(self.layout.section("parameter", "buffer"))
         self._integer_cut = _Cut.of(self.layout.section("integer"))
         self._no_integers = torch.zeros(0, dtype=torch.int64)
-        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # room for `delta`
+        self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # reused by `delta`
         self._flat_views = self._float_cut.views(self._flat)
         self.module.train()
         persistent = self.module.state_dict(keep_vars=True)
         self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
 
     def load(self, model: Model) -> list[Tensor]:
-        """Write a model into the module; returns its parameters, shaped, as they were loaded (w_o)."""
+        """Write a model into the module; returns its parameters w_o, shaped."""
         values = model.values.to(self._device)
         views = self.floats(values)
         with torch.no_grad():
             torch._foreach_copy_(self._floats, views)
-            for buffer, made in self._scratch:  # what travels with no model must not pass between tasks
+            for buffer, made in self._scratch:  # no buffer outside the model may pass between tasks
                 buffer.copy_(made)
             if self.integers:
                 found = self._integer_cut.views(model.integers.to(self._device))
@@ -74,7 +81,7 @@ class FlatModule:
         return views[: len(self.parameters)]
 
     def tensors(self) -> list[Tensor]:
-        """Everything that training writes to, as it is now: parameters, and buffers of any kind."""
+        """All tensors that training writes to: parameters, and buffers of any kind."""
         return [*self._floats, *self.integers, *(buffer for buffer, _ in self._scratch)]
 
     def delta(self, base: Model) -> tuple[Tensor, Tensor]:
@@ -87,16 +94,16 @@ class FlatModule:
             return torch.sub(self._flat.cpu(), base.values, out=POOL.like(base.values)), integers
 
     def floats(self, values: Tensor) -> list[Tensor]:
-        """A model's flat values, shaped as the parameters and floating buffers, without a copy."""
+        """Shape a model's flat values as the parameters and floating buffers, without a copy."""
         return self._float_cut.views(values)
 
     def train(self) -> None:
-        """Set the module to training, in which it is most of the time: to tell each part takes a while."""
+        """Set the module to training mode, unless it is: a call on every submodule takes a while."""
         if not self.module.training:
             self.module.train()
 
     def laid_out(self, x: Tensor) -> Tensor:
-        """A batch in the memory layout the module works fastest with."""
+        """Convert a batch to the memory layout in which the module is fastest."""
         if self.channels_last and x.ndim == 4:
             return x.contiguous(memory_format=torch.channels_last)
         return x

@@ -1,4 +1,4 @@
-"""The PyTorch learner: any module, any loss, data that stays with its clients."""
+"""The PyTorch learner: any module, any loss, a dataset divided among clients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -33,9 +33,17 @@ _EVALUATION_BATCH = 1000
 class TorchLearner:
     """Clients that train a PyTorch module on their part of a dataset.
 
-    `module` is an `nn.Module`, whose weights are the initial model, or a function that makes one,
-    whose weights are then drawn from the run's seed. `loss(output, target)` is a mean over the batch.
     To train in worker processes, module and loss must be picklable: defined at the top of a file.
+
+    Args:
+        module: A module, whose weights are the initial model, or a function that makes one, whose weights are
+            then drawn from the run's seed.
+        data: The dataset and its partition over the clients.
+        training: Optimizer, learning rate, batch size, device.
+        loss: loss(output, target), a mean over the batch.
+
+    Raises:
+        UsageError: The device is not available.
     """
 
     def __init__(
@@ -46,14 +54,14 @@ class TorchLearner:
         loss: Loss = functional.cross_entropy,
     ) -> None:
         self.data, self.training = data, training
-        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # stays as it is now
+        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
         self.loss = loss
         self._ready: DeviceState | None = None
         self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
         check_device(training.device)
 
     def __getstate__(self) -> dict[str, Any]:
-        """A copy in another process makes its own things ready."""
+        """Pickle without the module and the data on the device: each process prepares its own."""
         return {**self.__dict__, "_ready": None}
 
     @property
@@ -62,7 +70,7 @@ class TorchLearner:
         return len(self._samples)
 
     def samples(self, client: ClientId) -> int:
-        """n_i."""
+        """Number of training samples n_i of a client."""
         return int(self._samples[client])
 
     def steps_per_epoch(self, client: ClientId) -> int:
@@ -74,7 +82,7 @@ class TorchLearner:
         return self.data.label_counts(client)
 
     def initial(self, seed: int) -> Model:
-        """The module's weights, or those the seed gives its maker."""
+        """The module's weights, or those that its function draws from the seed."""
         if isinstance(self._module, nn.Module):
             return _model_of(self._module)
         with torch.random.fork_rng(devices=[]):
@@ -89,10 +97,15 @@ class TorchLearner:
         inputs: TaskInputs = NO_INPUTS,
         watch: TaskControl | None = None,
     ) -> LocalResult:
-        """`task.steps` steps of the optimizer from `base` on the client's own data.
+        """Train one task on the client's own data; the result depends on the arguments alone, in any process.
 
-        A `watch` is asked between them whether to stop, and for a model to merge; it takes the place of
-        `task.fresh`.
+        Args:
+            base: Model w_o to train from.
+            task: The task: client, local steps, seed.
+            objective: The local objective.
+            inputs: The client's state, and the fresh model of `task.fresh`.
+            watch: Decides between steps whether to stop, and which model to merge; replaces `task.fresh`.
+                None means neither.
         """
         with self._start(base, task, objective, inputs) as session:
             run = session.run
@@ -100,7 +113,7 @@ class TorchLearner:
                 if watch is not None and watch.stops(step):
                     run.steps = step
                     break
-                merging = watch.fresh(step) if watch is not None else _told(task, inputs, step)
+                merging = watch.fresh(step) if watch is not None else _merge_of(task, inputs, step)
                 if merging is not None:
                     self._merge(session, *merging, x, y)
                 self._step(session, x, y)
@@ -135,7 +148,7 @@ class TorchLearner:
             for step, (x, y) in enumerate(islice(self._batches(task), steps, None), steps):
                 if step == steps:
                     restore(session, saved)
-                    if (merging := _told(task, inputs, step)) is not None:
+                    if (merging := _merge_of(task, inputs, step)) is not None:
                         self._merge(session, *merging, x, y)
                 self._step(session, x, y)
             return self._finish(session)
@@ -144,7 +157,7 @@ class TorchLearner:
     def _start(
         self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs
     ) -> Iterator[Session]:
-        """A task's training before its first step."""
+        """Begin a session: load the model, prepare objective and optimizer."""
         bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
         bench.train()
@@ -158,7 +171,7 @@ class TorchLearner:
 
     def _step(self, session: Session, x: Tensor, y: Tensor) -> None:
         session.optimizer.zero_grad()
-        for parameter in session.bench.frozen:  # what the objective gave it
+        for parameter in session.bench.frozen:  # gradients of the objective
             parameter.grad = None
         loss = self.loss(session.bench.module(x), y)
         session.objective.loss(session.run, loss).backward()  # type: ignore[no-untyped-call]
@@ -167,7 +180,7 @@ class TorchLearner:
         session.total += loss.detach()
 
     def _merge(self, session: Session, fresh: MergePoint, model: Model, x: Tensor, y: Tensor) -> None:
-        """The objective merges the model a task was sent; its next batch is (x, y)."""
+        """Let the objective merge a fresh model; the next batch is (x, y)."""
         bench = session.bench
         values = bench.floats(model.values.to(self.training.device))
         received = FreshModel(values, fresh.clock, fresh.version - session.version)
@@ -178,7 +191,7 @@ class TorchLearner:
         own = session.objective.end(run)
         delta, integers = session.bench.delta(session.base)
         metrics = {"loss": float(session.total) / run.steps, **own}
-        state = _kept(run.state, session.bench)
+        state = _to_cpu(run.state, session.bench)
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
@@ -191,7 +204,7 @@ class TorchLearner:
         lr: float,
         steps: int,
     ) -> LocalRun:
-        """A task's training at its start, as its objective sees it."""
+        """Make the objective's view of a task before its first step."""
         bench, device = self.prepare().bench, self.training.device
         run = LocalRun(
             bench.parameters,
@@ -207,13 +220,13 @@ class TorchLearner:
         return run
 
     def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
-        """Starts the streams that the task and its layers draw from; its batches, on the device."""
+        """Start the streams of the task and its layers; iterate over its batches, on the device."""
         ready = self.prepare()
-        own, draws = self.data.client_indices(task.client), ready.draws(task.seed)
-        layers = draws.at(Purpose.LAYERS, task.client, task.task)
+        own, streams = self.data.client_indices(task.client), ready.streams(task.seed)
+        layers = streams.at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
-        generator = draws.at(Purpose.TRAIN, task.client, task.task)  # until the next task
-        rows = batches(generator, len(own), self.training.batch_size, task.steps)
+        rng = streams.at(Purpose.TRAIN, task.client, task.task)  # valid until the next task
+        rows = batches(rng, len(own), self.training.batch_size, task.steps)
         return (ready.batch(own.index_select(0, batch)) for batch in rows)
 
     def evaluate(self, model: Model) -> Metrics:
@@ -237,28 +250,38 @@ class TorchLearner:
         return {**mean, "accuracy": correct / len(test.y)} if classifies else mean
 
     def estimated(self, model: Model, seed: int) -> Model:
-        """`model`, with BatchNorm's running statistics estimated from samples drawn for this seed.
+        """Estimate BatchNorm's running statistics from random samples.
 
-        They are at most 2,048 of all that the clients have or, where there is no client, of the test set.
-        Raises `UsageError` where there are fewer than two.
+        The samples are at most 2,048 of all that the clients have or, where there is no client, of the test
+        set.
+
+        Args:
+            model: A global model.
+            seed: The run's seed, which determines the samples.
+
+        Returns:
+            The model with these statistics.
+
+        Raises:
+            UsageError: There are fewer than two samples.
         """
         ready, clients = self.prepare(), len(self.data.indices) > 0
-        there = self.data.indices if clients else torch.arange(len(self.data.test.y))
-        if len(there) < 2:
+        available = self.data.indices if clients else torch.arange(len(self.data.test.y))
+        if len(available) < 2:
             raise UsageError(
-                f"running statistics cannot be estimated from {len(there)} samples: give at least two, or "
-                "choose buffers follow or mean"
+                f"running statistics cannot be estimated from {len(available)} samples: give at least two, "
+                "or choose buffers follow or mean"
             )
-        chance = stream(seed, Purpose.STATISTICS)
-        drawn = chance.choice(len(there), min(SAMPLES, len(there)), replace=False)
-        rows, x = there[torch.from_numpy(drawn)], ready.x if clients else self.data.test.x
+        rng = stream(seed, Purpose.STATISTICS)
+        drawn = rng.choice(len(available), min(SAMPLES, len(available)), replace=False)
+        rows, x = available[torch.from_numpy(drawn)], ready.x if clients else self.data.test.x
         device = self.training.device
         with torch.random.fork_rng(devices=[]):
-            seed_layers(int(chance.integers(2**63)), device)
+            seed_layers(int(rng.integers(2**63)), device)
             return estimate(ready.bench, model, (x[part.to(x.device)].to(device) for part in pieces(rows)))
 
     def prepare(self) -> "DeviceState":
-        """The workbench and the data on their device, made at first use in each process."""
+        """Prepare module and train set on their device, at first use in each process."""
         if self._ready is None:
             if isinstance(self._module, nn.Module):
                 module = deepcopy(self._module)
@@ -273,28 +296,28 @@ class TorchLearner:
 
 @dataclass
 class DeviceState:
-    """A learner's module and train set, on its device, and the draws of the run it has trained for last."""
+    """A learner's module and train set on its device, and the streams of its last run."""
 
     bench: FlatModule
     x: Tensor
     y: Tensor
     device: str
-    _draws: tuple[int, StreamCursor] | None = None
+    _streams: tuple[int, StreamCursor] | None = None
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """These samples of the train set, as the module works fastest with them."""
-        there = indices.to(self.device, non_blocking=True)
-        return self.bench.laid_out(self.x.index_select(0, there)), self.y.index_select(0, there)
+        """Select samples of the train set, in the memory layout in which the module is fastest."""
+        rows = indices.to(self.device, non_blocking=True)
+        return self.bench.laid_out(self.x.index_select(0, rows)), self.y.index_select(0, rows)
 
-    def draws(self, seed: int) -> StreamCursor:
-        """Those of a run of this seed."""
-        if self._draws is None or self._draws[0] != seed:
-            self._draws = seed, StreamCursor(seed)
-        return self._draws[1]
+    def streams(self, seed: int) -> StreamCursor:
+        """Streams of a run of this seed."""
+        if self._streams is None or self._streams[0] != seed:
+            self._streams = seed, StreamCursor(seed)
+        return self._streams[1]
 
 
-def _kept(state: Tensors, bench: FlatModule) -> Tensors:
-    """A client's new state, on the CPU; copied, where it is in the module, which the next task writes to."""
+def _to_cpu(state: Tensors, bench: FlatModule) -> Tensors:
+    """Move a client's new state to the CPU; copies tensors of the module, which the next task writes to."""
     if not state:
         return {}
     module = {tensor.untyped_storage().data_ptr() for tensor in bench.tensors()}
@@ -305,7 +328,7 @@ def _kept(state: Tensors, bench: FlatModule) -> Tensors:
 
 
 def _model_of(module: nn.Module) -> Model:
-    """Its weights. Raises `UsageError` for a module that has none to train."""
+    """Copy a module's weights. Raises `UsageError` for a module without a trainable parameter."""
     model = Model.of(module)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise UsageError(
@@ -315,8 +338,8 @@ def _model_of(module: nn.Module) -> Model:
     return model
 
 
-def _told(task: LocalTask, inputs: TaskInputs, step: int) -> tuple[MergePoint, Model] | None:
-    """The model to merge after `step` steps, as the task says."""
+def _merge_of(task: LocalTask, inputs: TaskInputs, step: int) -> tuple[MergePoint, Model] | None:
+    """The merge of a task after `step` steps; None means none."""
     if task.fresh is None or step != task.fresh.after:
         return None
     assert inputs.fresh is not None
@@ -324,7 +347,7 @@ def _told(task: LocalTask, inputs: TaskInputs, step: int) -> tuple[MergePoint, M
 
 
 def seed_layers(seed: int, device: str) -> None:
-    """Start the global stream that layers such as dropout draw from on a device.
+    """Seed the global stream from which layers such as dropout draw on a device.
 
     As `torch.manual_seed`, which takes 0.1 ms to look for devices that are not in use.
     """
@@ -335,7 +358,7 @@ def seed_layers(seed: int, device: str) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raises `UsageError` for what is no device of PyTorch's, or is not on this machine."""
+    """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine."""
     kind = device.split(":")[0]
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if kind not in available:

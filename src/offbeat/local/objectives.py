@@ -1,4 +1,4 @@
-"""Local objectives: what a client minimises, as changes of the loss's gradient.
+"""Local objectives, as changes of the loss's gradient.
 
 >>> w, w_o = torch.tensor([3.0]), torch.tensor([1.0])
 >>> w.grad = torch.tensor([0.5])
@@ -7,26 +7,28 @@
 tensor([0.7000])
 """
 
-from typing import Annotated
-
 import torch
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.core.objective import LocalRun, Objective
+from offbeat.core.types import NonNegative
 from offbeat.core.validation import STRICT
 
 
 @dataclass(frozen=True, config=STRICT)
 class Plain(Objective):
-    """The loss itself."""
+    """Plain objective: the loss itself."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Proximal(Objective):
-    """loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o)."""
+    """Proximal objective, loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o).
 
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    Args:
+        mu: μ, at least 0.
+    """
+
+    mu: NonNegative
 
     def adjust(self, run: LocalRun) -> None:
         """Add μ(w − w_o) to each gradient."""

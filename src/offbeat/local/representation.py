@@ -1,4 +1,4 @@
-"""A sample's representation inside a module: the input of its last linear layer."""
+"""Representations of samples: the input of a module's last linear layer."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +15,17 @@ Represent = Callable[[Sequence[Tensor] | None], Tensor]
 
 @contextmanager
 def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
-    """While open, gives the representation of the batch the module has last been called with.
+    """Context with a function for the representation of the module's last batch.
 
-    Called with None it is the module's own, with its history of gradients. Called with float tensors
-    in the order of `bench` it is that of a frozen model of these, in evaluation mode.
+    Called with None, the function returns the module's own, with gradients. Called with float tensors in the
+    order of `bench`, it returns that of a frozen model with these tensors, in evaluation mode.
+
+    Args:
+        bench: The module.
+        wanted: Whether the objective requires representations.
+
+    Raises:
+        UsageError: The module has no linear layer.
     """
     if not wanted:
         yield _unavailable
@@ -67,4 +74,4 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
 
 
 def _unavailable(_: Sequence[Tensor] | None) -> Tensor:
-    raise RuntimeError("an objective that uses representations must say so in its needs")
+    raise RuntimeError("an objective that uses representations must have Feature.REPRESENTATIONS in requires")

@@ -52,7 +52,7 @@ def restore(session: Session, saved: Tensors) -> None:
             index, _, what = rest.partition(".")
             states.setdefault(int(index), {})[what] = tensor.clone()
         elif name in parts and parts[name].shape == tensor.shape:
-            # parts of models, which nobody may write to, are equal
+            # parts of models, which are immutable, are equal
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)

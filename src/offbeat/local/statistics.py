@@ -1,4 +1,4 @@
-"""Running statistics estimated anew: what BatchNorm layers must know of their inputs when they do not train.
+"""Estimation of running statistics: the means and variances that BatchNorm layers use in evaluation mode.
 
 Batches go through the module in training mode, and a layer's statistics are the plain averages of theirs, as
 with `momentum=None`. A layer that the module itself keeps out of training mode is frozen: it keeps its own.
@@ -18,14 +18,24 @@ from offbeat.core.objective import flat
 from offbeat.local.flat_module import FlatModule
 
 SAMPLES = 2048
-BATCH = 256  # the larger, the nearer a later layer's inputs are to those it will have
+BATCH = 256  # the larger, the nearer a later layer's inputs are to those in evaluation mode
 
 
 def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Model:
-    """`model`, with the running statistics that its parameters give over `batches`, all of about one size.
+    """Estimate a model's running statistics over batches.
 
-    The layers' counters are then the number of batches; other buffers are the model's. Raises `UsageError`
-    for a module with statistics of another kind.
+    The layers' counters are then the number of batches; other buffers are the model's.
+
+    Args:
+        bench: The module.
+        model: The model.
+        batches: Batches of samples, all of about one size.
+
+    Returns:
+        The model with these statistics.
+
+    Raises:
+        UsageError: The module has running statistics of another kind.
     """
     bench.load(model)
     bench.module.train()
@@ -40,13 +50,13 @@ def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Mode
 
 
 def pieces(rows: Tensor) -> Sequence[Tensor]:
-    """As few batches of at most `BATCH` rows as there can be; no two differ by more than one row."""
+    """Split rows into the fewest batches of at most `BATCH`; no two differ by more than one row."""
     return rows.tensor_split(-(-len(rows) // BATCH))
 
 
 @contextmanager
 def _averaging(module: nn.Module) -> Iterator[None]:
-    """While open, each BatchNorm layer in training mode keeps the plain average over its batches."""
+    """Context in which each BatchNorm layer in training mode computes the plain average over its batches."""
     momenta: dict[_BatchNorm, float | None] = {}
     for name, layer in module.named_modules():
         if isinstance(layer, _InstanceNorm) and layer.track_running_stats:

@@ -1,4 +1,4 @@
-"""How a client trains: optimizer, learning rate, batch size. Fresh for every task."""
+"""Options of the local training: optimizer, learning rate, batch size. Each task has a fresh optimizer."""
 
 from collections.abc import Iterable
 from math import cos, pi
@@ -9,46 +9,60 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.core.types import Positive
+from offbeat.core.types import Count, NonNegative, Positive, PositiveShare, Share
 from offbeat.core.validation import STRICT
 from offbeat.local.fast.sgd import SGD
 
 
 @dataclass(frozen=True, config=STRICT)
 class ExponentialDecay:
-    """rate · gamma^⌊version / every⌋."""
+    """Exponential decay, rate · gamma^⌊version / every⌋.
 
-    gamma: Annotated[float, Field(gt=0, le=1)]
-    every: Annotated[int, Field(ge=1)] = 1
+    Args:
+        gamma: Factor in (0, 1].
+        every: Versions between two factors, at least 1.
+    """
+
+    gamma: PositiveShare
+    every: Count = 1
     kind: Literal["exponential"] = "exponential"
 
     def factor(self, version: int) -> float:
-        """What the rate is multiplied by for a task that starts from `version`."""
+        """Factor of the rate for a task that starts from `version`."""
         return float(self.gamma ** (version // self.every))
 
 
 @dataclass(frozen=True, config=STRICT)
 class InverseDecay:
-    """rate · kappa / (kappa + version): diminishing as the wireless paper's β / (t + κ)."""
+    """Inverse decay, rate · kappa / (kappa + version), as the wireless paper's β / (t + κ).
+
+    Args:
+        kappa: Versions after which the rate is half, above 0.
+    """
 
     kappa: Positive
     kind: Literal["inverse"] = "inverse"
 
     def factor(self, version: int) -> float:
-        """What the rate is multiplied by for a task that starts from `version`."""
+        """Factor of the rate for a task that starts from `version`."""
         return self.kappa / (self.kappa + version)
 
 
 @dataclass(frozen=True, config=STRICT)
 class CosineDecay:
-    """rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2)."""
+    """Cosine decay, rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2).
 
-    versions: Annotated[int, Field(ge=1)]
-    floor: Annotated[float, Field(ge=0, le=1)] = 0.0
+    Args:
+        versions: Versions until the floor, at least 1.
+        floor: Factor from then on, in [0, 1].
+    """
+
+    versions: Count
+    floor: Share = 0.0
     kind: Literal["cosine"] = "cosine"
 
     def factor(self, version: int) -> float:
-        """What the rate is multiplied by for a task that starts from `version`."""
+        """Factor of the rate for a task that starts from `version`."""
         wave = (1 + cos(pi * min(1.0, version / self.versions))) / 2
         return self.floor + (1 - self.floor) * wave
 
@@ -57,35 +71,43 @@ Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discrimin
 
 
 class Optimizer(Protocol):
-    """What a training asks of an optimizer: a part of what PyTorch's have."""
+    """The contract of optimizers, part of that of PyTorch's."""
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Reset the gradients."""
 
     def step(self) -> None:
-        """Move the parameters."""
+        """Update the parameters by their gradients."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What the steps so far have left: tensors by name in ["state"][place of the parameter]."""
+        """The optimizer's state: tensors by name in ["state"][place of the parameter]."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Restore a state of `state_dict`."""
 
 
 @dataclass(frozen=True, config=STRICT)
 class Training:
-    """Local SGD, Adam or AdamW on batches drawn by reshuffled passes over the client's data.
+    """Options of the local training, on batches of reshuffled passes over the client's data.
 
-    `decay` lowers the learning rate with the version of the global model a task starts from.
-    `channels_last` is the memory layout of convolutions (none: where the module has any and the
-    device is a CPU or a CUDA GPU, which is faster there). `device` is a PyTorch device name.
+    Args:
+        optimizer: "sgd", "adam" or "adamw".
+        lr: Learning rate, above 0.
+        batch_size: Samples of a batch, at least 1.
+        momentum: Momentum of SGD, in [0, 1).
+        weight_decay: Weight decay, at least 0.
+        decay: Decay of the learning rate with the version of the global model that a task starts from. None
+            means no decay.
+        channels_last: Whether convolutions use this memory layout. None means where the module has any and
+            the device is a CPU or a CUDA GPU, on which it is faster.
+        device: Name of a PyTorch device, such as "cpu" or "cuda:0".
     """
 
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     lr: Positive = 0.1
-    batch_size: Annotated[int, Field(ge=1)] = 32
+    batch_size: Count = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    weight_decay: NonNegative = 0.0
     decay: Decay | None = None
     channels_last: bool | None = None
     device: str = "cpu"
@@ -99,11 +121,11 @@ class Training:
         return self
 
     def rate(self, version: int, factor: float = 1.0) -> float:
-        """The learning rate of a task that starts from `version`, times `factor`."""
+        """Learning rate of a task that starts from `version`, times `factor`."""
         return self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
 
     def build(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
-        """A fresh optimizer for one task."""
+        """Build a fresh optimizer for one task."""
         parameters = list(parameters)
         if self.optimizer == "sgd":
             return SGD(parameters, lr, self.momentum, self.weight_decay)

@@ -256,7 +256,7 @@ class RequestFreshModel(ScheduleWrapper):
         if epochs < 2:
             return 0
         return epoch * self.selector.choose(
-            command.client, epochs, state.selector, view.generator(Purpose.SELECTOR)
+            command.client, epochs, state.selector, view.rng(Purpose.SELECTOR)
         )
 
     def _learn(self, event: Arrived, state: RequestState) -> None:

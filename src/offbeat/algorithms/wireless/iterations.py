@@ -176,7 +176,7 @@ class RadioIterations(Schedule):
             for k, norm in sorted(state.ready.items())
             if capacity.get(k, 0.0) > 0  # through a channel of none nothing can be sent
         ]
-        rng = view.generator(Purpose.SCHEDULE)
+        rng = view.rng(Purpose.SCHEDULE)
         chosen, bits = [], 0.0
         if candidates:
             chosen = self.policy.choose(candidates, self.scheduled, rng, len(view.fleet))
