@@ -79,10 +79,13 @@ class Window(Aggregator):
         """The window's step, or zeros while the first K arrive."""
         window, step = RunningWindow(memory, self.size, model.values, columns="qa"), None
         for update in updates:
-            task, a = update.task, self.normalize.a(update.task.steps) if self.normalize else 1.0
-            q = task.share if self.weights == "share" else 1.0
+            weight, numbers = self.staleness(update.task.staleness), tuple[float, ...]()
+            if self.weights == "share" or self.normalize:
+                q = update.task.share if self.weights == "share" else 1.0
+                a = self.normalize.a(update.task.steps) if self.normalize else 1.0
+                weight, numbers = weight * q / a, (q, a)
             start = update.base.values if self.kind == "param" else None
-            window.push(update.delta, start, self.staleness(task.staleness) * q / a, q, a)
+            window.push(update.delta, start, weight, *numbers)
             if not window.full:
                 continue
             if self.kind == "param":

@@ -34,7 +34,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
-from offbeat.vectors.arithmetic import chunks, weighted_sum
+from offbeat.vectors.arithmetic import chunks, head, weighted_sum
 
 Size = Annotated[Count, Field(description="fewest updates K of an aggregation")]
 TauMax = Annotated[Count, Field(description="bound τ_max on an update's staleness")]
@@ -137,7 +137,7 @@ def _cosine(update: Update, model: Model) -> float:
     vectors = (update.delta, model.values, update.base.values)
     along = delta2 = moved2 = 0.0
     d = model.layout.parameters
-    for delta, now, base in chunks(*(v[:d] for v in vectors)):
+    for delta, now, base in chunks(*(head(v, d) for v in vectors)):
         delta, moved = delta.double(), now.double() - base  # `double` gives a float64 vector itself
         along += float(delta.dot(moved))
         delta2 += float(delta.dot(delta))

@@ -3,7 +3,7 @@
 The bits are those of one operation after the other on whole vectors.
 """
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from typing import ClassVar
 
 import torch
@@ -40,15 +40,28 @@ def weighted_steps(
 
     A start that is `origin` itself adds nothing and costs nothing.
     """
-    moved = [(i, start) for i, start in enumerate(starts) if start is not origin]
+    moved = [(start, c) for start, c in zip(starts, weights, strict=True) if start is not origin]
+    if origin.numel() <= CHUNK:
+        return _steps(deltas, weights, moved, origin)
+    n, late = len(deltas), [c for _, c in moved]
 
     def add(out: Tensor | None, origin: Tensor, *parts: Tensor) -> Tensor:
-        step = weighted_sum(parts[: len(deltas)], weights, out)
-        for (i, _), start in zip(moved, parts[len(deltas) :], strict=True):
-            step.add_(start - origin, alpha=weights[i])
-        return step
+        return _steps(parts[:n], weights, zip(parts[n:], late, strict=True), origin, out)
 
-    return map_chunks(add, origin, *deltas, *[start for _, start in moved])
+    return map_chunks(add, origin, *deltas, *[start for start, _ in moved])
+
+
+def _steps(
+    deltas: Sequence[Tensor],
+    weights: Sequence[float],
+    moved: Iterable[tuple[Tensor, float]],
+    origin: Tensor,
+    out: Tensor | None = None,
+) -> Tensor:
+    step = weighted_sum(deltas, weights, out)
+    for start, weight in moved:
+        step.add_(start - origin, alpha=weight)
+    return step
 
 
 def displacement(start: Tensor, delta: Tensor, origin: Tensor) -> Tensor:
@@ -94,34 +107,40 @@ class RunningWindow:
             memory.update({name: torch.zeros_like(like) for name in (*(f"x{k}" for k in range(size)), "sum")})
             memory.update({name: torch.zeros(size, dtype=torch.float64) for name in f"c{columns}"})
             memory["arrivals"] = torch.zeros((), dtype=torch.int64)
-        self._memory, self._size, self._columns = memory, size, f"c{columns}"
-        self.sum, self.weights = memory["sum"], memory["c"]
+        self._memory, self._size, self._columns = memory, size, columns
+        self.sum, self.weights, self.arrivals = memory["sum"], memory["c"], 0
 
     def push(self, delta: Tensor, start: Tensor | None, weight: float, *numbers: float) -> None:
         """Put Δ, or start + Δ, with its weight and its other numbers in the place of the oldest vector.
 
         Without a start Δ itself is kept: never write to it.
         """
-        memory, arrivals = self._memory, int(self._memory["arrivals"].add_(1))
-        k = arrivals % self._size
-        oldest, own = float(self.weights[k]), f"x{k}"
-        for name, number in zip(self._columns, (weight, *numbers), strict=True):
-            memory[name].numpy()[k] = number  # several times faster than the tensor's own
+        memory, c = self._memory, self.weights.numpy()  # an array's numbers are reached several times faster
+        self.arrivals = int(memory["arrivals"].item()) + 1
+        memory["arrivals"].fill_(self.arrivals)
+        k = self.arrivals % self._size
+        oldest, own, total = float(c[k]), f"x{k}", self.sum
+        c[k] = weight
+        for name, number in zip(self._columns, numbers, strict=False):
+            memory[name].numpy()[k] = number
         if start is None:
-            for_each_chunk(
-                lambda s, x, d: s.sub_(x, alpha=oldest).add_(d, alpha=weight), self.sum, memory[own], delta
-            )
+
+            def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
+                s.sub_(x, alpha=oldest).add_(delta, alpha=weight)
+
+            for_each_chunk(slide, total, memory[own], delta)
             memory[own] = delta
         else:
-            for_each_chunk(
-                lambda s, x, o, d: s.sub_(x, alpha=oldest).add_(torch.add(o, d, out=x), alpha=weight),
-                self.sum, memory[own], start, delta,
-            )  # fmt: skip
-        if arrivals % self.RESUM == 0:
-            vectors = [memory[f"x{n}"] for n in range(self._size)]
-            self.sum.copy_(weighted_sum(vectors, self.weights.tolist()))
+
+            def replace(s: Tensor, x: Tensor, start: Tensor, delta: Tensor) -> None:
+                s.sub_(x, alpha=oldest)
+                s.add_(torch.add(start, delta, out=x), alpha=weight)
+
+            for_each_chunk(replace, total, memory[own], start, delta)
+        if self.arrivals % self.RESUM == 0:
+            total.copy_(weighted_sum([memory[f"x{n}"] for n in range(self._size)], c.tolist()))
 
     @property
     def full(self) -> bool:
         """Had K vectors come before the newest one?"""
-        return int(self._memory["arrivals"]) > self._size
+        return self.arrivals > self._size
