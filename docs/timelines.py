@@ -16,7 +16,7 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.load import load_recipe
 from offbeat.report import make_timeline
-from offbeat.report.palette import styles
+from offbeat.report.palette import choose_styles
 from offbeat.report.static_timeline import draw_timeline
 from offbeat.runs.record import read_run
 
@@ -63,7 +63,7 @@ def draw(name: str) -> Path:
     recipe = load_recipe("digits", sets=sets(name))
     with TemporaryDirectory() as place:
         run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=Path(place) / name)
-        figure = draw_timeline(make_timeline(read_run(Path(place) / name)), styles([name])[name])
+        figure = draw_timeline(make_timeline(read_run(Path(place) / name)), choose_styles([name])[name])
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, format="png")
     path = IMAGES / f"timeline_{name}.png"

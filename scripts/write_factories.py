@@ -1,9 +1,10 @@
-"""Write what type checkers and editors see of `offbeat.fedbuff` and the other published algorithms.
+"""Write the names of published algorithms, such as `offbeat.fedbuff`, that Python and type checkers read.
 
     python scripts/write_factories.py
 
-At run time the modules of `offbeat.algorithms` are searched for factories. A type checker does not run code,
-so the stub `src/offbeat/algorithms/_factories.pyi` names them; a test compares it with what is found.
+The modules of `offbeat.algorithms` are searched for factories, which takes importing them. So that
+`import offbeat` need not, the stub `src/offbeat/algorithms/_factories.pyi` says in which module each one is;
+a test compares it with what is found.
 """
 
 from pathlib import Path

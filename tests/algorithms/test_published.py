@@ -22,7 +22,7 @@ def test_every_factory_is_an_attribute_of_the_package() -> None:
     assert set(ob.ALGORITHMS) <= set(dir(ob))
     for name, factory in ob.ALGORITHMS.items():
         assert getattr(ob, name) is factory
-    with pytest.raises(AttributeError, match=r"no attribute 'fedbuf'; did you mean \"fedbuff\"\?"):
+    with pytest.raises(AttributeError, match="no attribute 'fedbuf'"):
         ob.fedbuf  # noqa: B018
 
 
