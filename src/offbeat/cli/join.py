@@ -10,8 +10,8 @@ import typer
 from offbeat.cli.console import out
 from offbeat.cli.options import Log, LogLevel, file_option
 from offbeat.cli.tokens import read_token
-from offbeat.cli.transport import net_extra
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
@@ -61,7 +61,7 @@ def join(
     log_level: LogLevel = "info",
 ) -> None:
     """Take part in a run as a site, with data that stay here."""
-    with net_extra():
+    with requires_extra("net"):
         from offbeat.net.auth.credentials import SiteCredentials
         from offbeat.net.client.join import join as join_run
         from offbeat.net.grpc.client import connect

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli.console import out
+from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.options import Log, LogLevel, RecipeName, Scales, Sets, StateDirectory, file_option
 from offbeat.cli.state_dir import SERVER, is_locked
-from offbeat.cli.transport import dashboard_of, net_extra
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.runs.schema import DATABASE
 
@@ -78,7 +79,7 @@ def serve(
 
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, to be served again. The recipe's seconds are real.
     """
-    with net_extra():
+    with requires_extra("net"):
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run

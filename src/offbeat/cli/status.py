@@ -8,8 +8,8 @@ import typer
 
 from offbeat.cli.console import duration, out, size_text
 from offbeat.cli.tokens import read_token
-from offbeat.cli.transport import net_extra
 from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 
 if TYPE_CHECKING:
     from offbeat.net.monitor.snapshot import Snapshot
@@ -30,7 +30,7 @@ def status(
     """Show the sites of a run and how it stands, from its directory or its live page."""
     if target.startswith(("http://", "https://")):
         token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
-        with net_extra():
+        with requires_extra("net"):
             from offbeat.net.monitor.client import fetch_snapshot
         snapshot = fetch_snapshot(target, token=token, ca=ca, unencrypted=unencrypted)
         state = "running" if snapshot.stopped is None else f"ended: {snapshot.stopped}"

@@ -1,6 +1,18 @@
 """What to say when an optional dependency is not installed."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from offbeat.core.errors import UsageError
+
+
+@contextmanager
+def requires_extra(extra: str, why: str = "") -> Iterator[None]:
+    """Turn an import that fails within the context into `missing_extra`."""
+    try:
+        yield
+    except ImportError as error:
+        raise missing_extra(error.name, extra, why) from None
 
 
 def missing_extra(package: str | None, extra: str, why: str = "") -> UsageError:

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from offbeat.core.extras import missing_extra
+from offbeat.core.extras import requires_extra
 from offbeat.data.dataset import Dataset, Source
 from offbeat.data.subsample import Subsample, fixed_permutation
 
@@ -17,10 +17,8 @@ def load_digits(pick: Subsample) -> Source:
 
     The split is fixed; there are no groups. Raises `UsageError` when scikit-learn is not installed.
     """
-    try:
+    with requires_extra("digits", "dataset 'digits': "):
         from sklearn import datasets
-    except ImportError as error:
-        raise missing_extra("scikit-learn", "digits", "dataset 'digits': ") from error
     pixels, labels = datasets.load_digits(return_X_y=True)
     x = torch.from_numpy(pixels.astype(np.float32) / _BRIGHTEST).reshape(-1, 1, 8, 8)
     everything = Dataset(x, torch.from_numpy(labels.astype(np.int64)), 10)

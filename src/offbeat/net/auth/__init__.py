@@ -1,1 +1,1 @@
-"""Who may connect: credentials, tokens, TLS files, revocation lists."""
+"""Authentication: credentials, tokens, TLS files, revocation lists."""

@@ -1,4 +1,4 @@
-"""Who may speak: what a server asks of a site, and what a site shows.
+"""Credentials of servers and sites, and the check of a site's.
 
 Beyond loopback the connection must be TLS and the site must prove its name: by a certificate that the
 server's client CA has signed (its common name, or its one DNS name, is the site's), by a token, or by both,
@@ -20,12 +20,12 @@ SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
 CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown
 _MOST_TOKEN = 256
 PeerIdentity = Mapping[str, list[bytes]]
-"""The fields of a peer's certificate, under gRPC's words for them; none without TLS."""
+"""The fields of a peer's certificate, under gRPC's names; empty without TLS."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerCredentials:
-    """What a server shows and asks for; the files are PEM.
+    """Credentials of a server, and those it requires of sites; the files are PEM.
 
     `certificate` and `key` are its own, `client_ca` signs the sites' certificates, `revoked` is the file
     that revokes some of them (a CRL, or a list of serial numbers), `tokens` is the file that `offbeat enrol`
@@ -53,7 +53,7 @@ class ServerCredentials:
             )
 
     def check(self, address: str) -> None:
-        """Whether a server may listen at this address so. Raises `UsageError`."""
+        """Check that a server may listen at this address. Raises `UsageError`."""
         if is_loopback(split(address)[0]):
             return
         if self.certificate is None and not self.insecure_plaintext:
@@ -70,9 +70,9 @@ class ServerCredentials:
 
 @dataclass(frozen=True, slots=True)
 class SiteCredentials:
-    """What a site shows and asks for; the files are PEM.
+    """Credentials of a site, and those it requires of the server; the files are PEM.
 
-    `ca` signs the server's certificate (none: the authorities that the system trusts); `certificate` and
+    `ca` signs the server's certificate (None means the authorities that the system trusts); `certificate` and
     `key` are the site's own, `token` is what `offbeat enrol` printed, `name` is the site's own word, which
     counts where no proof is asked. `insecure_plaintext` allows no TLS beyond loopback; on loopback TLS is
     used if `ca` or `certificate` is given.
@@ -112,7 +112,7 @@ class SiteCredentials:
         return not is_loopback(split(address)[0]) or self.ca is not None or self.certificate is not None
 
     def metadata(self) -> tuple[tuple[str, str], ...]:
-        """What a call says of the site."""
+        """The metadata of a call: the site's name and token."""
         name = () if self.name is None else ((SITE_KEY, self.name),)
         return name if self.token is None else (*name, (TOKEN_KEY, f"Bearer {self.token}"))
 
@@ -137,9 +137,9 @@ class VerifiedIdentity:
 
 
 class Authenticator:
-    """Decides whose connection it is.
+    """Authenticates the site of a connection.
 
-    Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revoked one is.
+    Raises `RunError` if the tokens file is damaged at the start, `UsageError` if the revocation list is.
     """
 
     def __init__(self, credentials: ServerCredentials) -> None:
@@ -151,19 +151,22 @@ class Authenticator:
 
     def admit(self, metadata: Mapping[str, str], identity: PeerIdentity) -> VerifiedIdentity:
         """The site of a call with this metadata and certificate. Raises `ProtocolError`."""
-        named = metadata.get(SITE_KEY)
-        proved: list[str] = []
-        token = _bearer(metadata) if self._tokens is not None else ""
+        token = "" if self._tokens is None else _bearer(metadata)
+        names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()
         if self._certificates:
-            proved.append(_certified(identity))
+            names.add(_certified(identity))
         number = self._not_revoked(identity)
         if self._tokens is not None:
-            proved.append(self._of_token(token))
-        if not proved and named is None:
+            proved = self._tokens.name(token)
+            if proved is None:
+                raise ProtocolError(
+                    "the token is not valid: ask the server's operator to enrol the site", "credential"
+                )
+            names.add(proved)
+        if not names:
             raise ProtocolError(
                 f"no name: this server asks for no proof, but {SITE_KEY} must be given", "credential"
             )
-        names = {*proved, *([] if named is None else [named])}
         site = min(names)
         if not is_name(site):
             raise ProtocolError("the site's name is not one that a site can have", "credential")
@@ -171,18 +174,10 @@ class Authenticator:
             raise ProtocolError(
                 "the names that the site gives and proves are not one and the same", "credential"
             )
-        return VerifiedIdentity(site, lambda: self._still(number, token))
-
-    def _of_token(self, token: str) -> str:
-        site = self._site(token)
-        if site is None:
-            raise ProtocolError(
-                "the token is not valid: ask the server's operator to enrol the site", "credential"
-            )
-        return site
+        return VerifiedIdentity(site, lambda: self._is_valid(number, token))
 
     def _not_revoked(self, identity: PeerIdentity) -> int:
-        """The serial number of the certificate that was shown; 0 where no matter."""
+        """The serial number of the certificate that was shown; 0 if no list revokes any."""
         if self._revoked is None:
             return 0
         try:
@@ -195,14 +190,9 @@ class Authenticator:
             )
         return number
 
-    def _still(self, number: int, token: str) -> bool:
-        if self._revoked is not None and number in self._revoked:
-            return False
-        return self._tokens is None or self._site(token) is not None
-
-    def _site(self, token: str) -> str | None:
-        assert self._tokens is not None
-        return self._tokens.name(token)
+    def _is_valid(self, number: int, token: str) -> bool:
+        revoked = self._revoked is not None and number in self._revoked
+        return not revoked and (self._tokens is None or self._tokens.name(token) is not None)
 
 
 def _bearer(metadata: Mapping[str, str]) -> str:

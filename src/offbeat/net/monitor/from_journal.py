@@ -1,4 +1,4 @@
-"""What a run's directory tells of it, without its server: a snapshot, and the ends of its tables."""
+"""Snapshot of a run from its directory, without its server; newest rows of its tables."""
 
 import math
 from collections import Counter
@@ -42,7 +42,7 @@ class _SiteHistory:
 
 @dataclass(slots=True)
 class JournalView:
-    """What a snapshot shows, kept from journal rows; rows must come in their order.
+    """Snapshot state built from journal rows, which must come in their order.
 
     Not in a journal are the steps done of a task in hand, which are 0, and what was refused besides updates.
     """
@@ -72,7 +72,7 @@ class JournalView:
         elif row.name == "stop":
             self.stopped = data["reason"]
         elif row.client is not None:
-            self._of_a_site(row, data, self._sites.setdefault(row.client, _SiteHistory()))
+            self._apply_to_site(row, data, self._sites.setdefault(row.client, _SiteHistory()))
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:
         """The run as of the last row; `last`, the last evaluation, tells how many bytes had gone."""
@@ -90,7 +90,7 @@ class JournalView:
             site.steps, site.speed, site.staleness, site.updates, site.last_seen,
         )  # fmt: skip
 
-    def _of_a_site(self, row: Row, data: Mapping[str, Any], site: _SiteHistory) -> None:
+    def _apply_to_site(self, row: Row, data: Mapping[str, Any], site: _SiteHistory) -> None:
         if row.kind == "event":
             site.last_seen = row.t
         match row.name:
@@ -107,34 +107,34 @@ class JournalView:
                 site.staleness = -1 if row.staleness is None else row.staleness
                 seconds = data.get("seconds") or 0.0
                 site.speed = (row.steps or 0) / seconds if seconds > 0 else 0.0
-                self._over(row, site, "idle")
+                self._end_task(row, site, "idle")
             case "lost" | "left":
                 self.counts["lost"] += row.task is not None
                 reason = str(data.get("reason", ""))
                 if reason.startswith(_REJECTED):
                     self.rejected[reason.removeprefix(_REJECTED)] += 1
-                self._over(row, site, "idle" if row.name == "lost" else "away")
+                self._end_task(row, site, "idle" if row.name == "lost" else "away")
             case "discard":
-                self._over(row, site, "idle")
+                self._end_task(row, site, "idle")
 
-    def _over(self, row: Row, site: _SiteHistory, state: SiteState) -> None:
-        """The site's task, if it is the one in hand, has come to an end."""
+    def _end_task(self, row: Row, site: _SiteHistory, state: SiteState) -> None:
+        """End the site's task, if it is the one in training."""
         if row.name == "left" or site.task in (None, row.task):
             site.state, site.task, site.steps = state, None, 0
 
 
 def snapshot_of(record: RunRecord) -> Snapshot:
-    """A run as its directory has it, running or not."""
-    books = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
+    """The snapshot of a run, running or not, from its directory."""
+    view = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
     for row in record.rows():
-        books.feed(row)
-    books.now = max(books.now, record.duration)
-    books.stopped = books.stopped or record.stop_reason
-    return books.snapshot(record.last_evaluation())
+        view.feed(row)
+    view.now = max(view.now, record.duration)
+    view.stopped = view.stopped or record.stop_reason
+    return view.snapshot(record.last_evaluation())
 
 
 def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
-    """Journal rows above `seq` = `since` (none: the newest ones), as a page draws them; `next` goes on."""
+    """Journal rows after `seq` = `since` for the timeline; None means the newest ones. `next` continues."""
     after = record.length - 1 - TIMELINE_ROWS if since is None else since
     last, rows = after, []
     for row in record.rows(after=after, limit=TIMELINE_ROWS):
@@ -145,14 +145,14 @@ def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any
 
 
 def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
-    """The evaluations above `seq` = `since` (none: the first ones); `next` goes on."""
+    """The evaluations after `seq` = `since`; None means from the first. `next` continues."""
     found = record.evaluations(after=since, limit=EVALUATIONS)
     last = found[-1].seq if found else -1 if since is None else since
     return {"next": last, "rows": [{"seq": metric.seq, **finite(flat(metric))} for metric in found]}
 
 
 def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN and no infinity: null instead."""
+    """The values with None for NaN and infinity, which JSON does not have."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in values.items()

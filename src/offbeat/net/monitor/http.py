@@ -55,7 +55,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """What is looked at: a server's snapshot on demand, and the directory of its run."""
+    """The run that a page shows: a server's snapshot on demand, and the run's directory."""
 
     snapshot: Callable[[], Snapshot]
     directory: Path
@@ -138,7 +138,7 @@ def make_app(watched: Watched, listen: MonitorAddress) -> web.Application:
     return app
 
 
-# ---- who may look ----
+# ---- access ----
 
 
 def _guard(listen: MonitorAddress) -> Any:
@@ -197,7 +197,7 @@ def _words(status: int, text: str) -> web.Response:
     return web.Response(status=status, text=f"{text}\n")
 
 
-# ---- what there is ----
+# ---- resources ----
 
 
 async def _page(request: web.Request) -> web.Response:

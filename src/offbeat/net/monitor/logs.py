@@ -63,9 +63,15 @@ class PlainLines(logging.Formatter):
 
 
 def setup_logs(style: Style = "auto", level: str = "info", stream: IO[str] | None = None) -> None:
-    """Send the package's log to a stream (none: stderr); "auto" is text on a terminal and JSON elsewhere.
+    """Send the package's log to a stream; a second call replaces the first.
 
-    Called again it replaces what it set before. Raises `UsageError` for a style or level there is not.
+    Args:
+        style: "auto" is text on a terminal and JSON elsewhere.
+        level: "debug", "info", "warning" or "error".
+        stream: None means stderr.
+
+    Raises:
+        UsageError: There is no such style or level.
     """
     if style not in STYLES:
         raise UsageError(f"log style {style} is not allowed: choose one of {', '.join(STYLES)}")

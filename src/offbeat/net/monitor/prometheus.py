@@ -1,4 +1,4 @@
-"""What Prometheus is told of a running server, made afresh from a snapshot at every scrape.
+"""Prometheus metrics of a running server, made from a snapshot at every scrape.
 
 Names end in their unit; counters end in `_total`. Everything about one site has the label `site`.
 """
@@ -45,14 +45,14 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
 
 
 def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
-    """The text that a scrape gets; `evaluation` is the latest, if there is one."""
+    """The text of a scrape; `evaluation` is the latest, None if there is none."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_OneMoment(snapshot, evaluation))
+    registry.register(_SnapshotCollector(snapshot, evaluation))
     return generate_latest(registry)
 
 
 @dataclass(frozen=True, eq=False)  # a registry keeps its collectors by identity
-class _OneMoment(Collector):
+class _SnapshotCollector(Collector):
     snapshot: Snapshot
     evaluation: Metric | None
 
@@ -71,11 +71,11 @@ class _OneMoment(Collector):
         for reason, count in sorted(s.rejected.items()):
             rejected.add_metric([reason], count)
         yield rejected
-        yield from _of_the_model(self.evaluation)
-        yield from _of_the_sites(s)
+        yield from _model_metrics(self.evaluation)
+        yield from _site_metrics(s)
 
 
-def _of_the_model(evaluation: Metric | None) -> Iterator[Family]:
+def _model_metrics(evaluation: Metric | None) -> Iterator[Family]:
     if evaluation is None:
         return
     measured = {
@@ -88,7 +88,7 @@ def _of_the_model(evaluation: Metric | None) -> Iterator[Family]:
             yield GaugeMetricFamily(f"offbeat_{name}", words, value)
 
 
-def _of_the_sites(s: Snapshot) -> Iterator[Family]:
+def _site_metrics(s: Snapshot) -> Iterator[Family]:
     states = GaugeMetricFamily(
         "offbeat_site_state", "1 for the state that the site is in.", labels=["site", "state"]
     )

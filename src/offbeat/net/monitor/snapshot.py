@@ -1,4 +1,4 @@
-"""What a running server shows of itself: values, made now and then, for whoever watches."""
+"""Snapshot of a running server: its counts and its sites, for the live page and Prometheus."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -1,14 +1,12 @@
-"""The live page of `serve`, and the hint that the network needs the extra `net`."""
+"""The live page of `offbeat serve`."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from offbeat.cli.state_dir import PAGE_TOKEN
-from offbeat.core.extras import missing_extra
 
 if TYPE_CHECKING:
     from offbeat.net.grpc.server import GrpcListener
@@ -43,12 +41,3 @@ def dashboard_of(
         return replace(current, rejected=dict(Counter(listener.rejected) + Counter(current.rejected)))
 
     return dashboard(Watched(snapshot, state), MonitorAddress(host, port, token, tls, unencrypted))
-
-
-@contextmanager
-def net_extra() -> Iterator[None]:
-    """Turn a failed import into the hint to install the extra `net`."""
-    try:
-        yield
-    except ImportError as error:
-        raise missing_extra(error.name, "net") from None
