@@ -267,7 +267,7 @@ def test_a_task_that_is_brought_back_is_as_old_as_it_was():
     assert [(client, task.id) for client, task in server.tasks.items()] == [(0, 0), (1, 1)]
 
 
-def test_nobody_may_bring_anothers_task():
+def test_a_client_cannot_bring_the_task_of_another():
     server, script = begun()
     tick(server, script, 0.0, Train(0, 4))
     server.feed(1.0, Left(0))
