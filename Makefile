@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test test-thorough test-bits test-ray test-flower lint docs timelines env clean
+.PHONY: demo check test test-thorough test-bits test-ray test-flower check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
@@ -61,6 +61,10 @@ test-ray: .venv-ray/installed
 
 test-flower: .venv-flower/installed
 	.venv-flower/bin/pytest tests/flower
+
+# Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
+check-wheel: env
+	$(BIN)/python scripts/check_wheel.py
 
 clean:
 	rm -rf .venv .venv-ray .venv-flower site runs build dist *.egg-info src/*.egg-info
