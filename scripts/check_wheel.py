@@ -2,9 +2,9 @@
 
     python scripts/check_wheel.py [--extra digits] [--keep FOLDER]
 
-Needs nothing but Python; the build is isolated. The environment has the versions of constraints.txt; an extra with
-an environment of its own takes only PyTorch's from there. The exit code is 1 where a file of the package is not
-in the wheel or a command fails.
+Needs nothing but Python; the build is isolated. The environment has the versions of constraints.txt; an extra
+with an environment of its own takes only PyTorch's from there. The exit code is 1 where a file of the package is
+not in the wheel or a command fails.
 """
 
 import argparse
