@@ -3,8 +3,8 @@
     python scripts/check_wheel.py [--extra digits] [--keep FOLDER]
 
 Needs nothing but Python; the build is isolated. The environment has the versions of constraints.txt; an extra
-with an environment of its own takes only PyTorch's from there. The exit code is 1 where the wheel lacks a file of
-the package or a command fails.
+with an environment of its own takes only PyTorch's from there. The exit code is 1 where a command fails or
+the wheel lacks a file of the package.
 """
 
 import argparse
