@@ -49,7 +49,7 @@ from offbeat.runs.record import read_run
 VERSIONS, STEPS = 20, 3
 NONE = torch.zeros(0, dtype=torch.int64)
 VALUES = 650  # of logistic regression on the digits
-CONVERSE = "/offbeat.v1.Federation/Converse"
+CONNECT = "/offbeat.v2.Federation/Connect"
 
 
 # ---- credentials ----
@@ -183,7 +183,7 @@ async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int)
         for _ in range(times):
             try:
                 link = await connect(address, credentials, Limits(handshake=20.0))
-                await link.send(Register(10, 1))
+                link.send(Register(10, 1))
                 answer = await link.receive()
                 ends[f"{what}: {'refused' if isinstance(answer, Rejected) else 'LET IN'}"] += 1
                 await link.close()
@@ -197,10 +197,10 @@ async def outsiders(address: str, pki: Path, tokens: dict[str, str], times: int)
 
 def framed(message: FromSite) -> list[bytes]:
     """The frames of a message."""
-    from offbeat.net.wire.encode import encode
-    from offbeat.net.wire.frames import frames
+    from offbeat.net.wire.serialization import serialize
+    from offbeat.net.wire.writer import frames
 
-    outgoing = encode(message)
+    outgoing = serialize(message)
     return list(frames([outgoing.envelope], outgoing.body))
 
 
@@ -217,7 +217,9 @@ class Fuzzer:
             *framed(Heartbeat(1, 2)), *framed(UpdateReady(0, 1, {"loss": 1.0})), *framed(TaskFailed(0, "no")),
             *framed(Leave("so long")), *framed(update), *framed(Register(0, 0, (1, 2), 3, "run")),
         ]  # fmt: skip
-        claim = pb.Envelope(result=pb.Result(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)])
+        claim = pb.Envelope(
+            update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)]
+        )
         self.claim = pb.Frame(envelopes=[claim]).SerializeToString()
         self.large = pb.Frame(chunk=pb.Chunk(data=bytes(1 << 16))).SerializeToString()
         self.half = framed(UpdateSubmission(0, 1, torch.zeros(VALUES), NONE))[0][:200]
@@ -286,7 +288,7 @@ async def strike(channel: Any, token: str, frames: Sequence[bytes]) -> str:
     """One stream; returns its status."""
     from grpc import aio
 
-    call = channel.stream_stream(CONVERSE)(metadata=(("authorization", f"Bearer {token}"),))
+    call = channel.stream_stream(CONNECT)(metadata=(("authorization", f"Bearer {token}"),))
     try:
         async with asyncio.timeout(30):
             for frame in frames:
@@ -323,7 +325,7 @@ async def _one_update(run: Run, credentials: SiteCredentials, what: str, number:
 
     link = await connect(run.address, credentials, Limits(drain=1.0, handshake=20.0))
     try:
-        await link.send(Register(10, 1))
+        link.send(Register(10, 1))
         task = await _given(link)
         zeros = torch.zeros(VALUES)
         update = {
@@ -337,7 +339,7 @@ async def _one_update(run: Run, credentials: SiteCredentials, what: str, number:
         }[what]
         answer = ""
         for _ in range(2 if what == "twice" else 1):
-            await link.send(update)
+            link.send(update)
             answer = await _answer(link, update.task)
         return answer
     finally:

@@ -36,15 +36,15 @@ LIMITS = Limits(messages_per_second=1e6)
 NONE = torch.zeros(0, dtype=torch.int64)
 
 
-async def on_link(link: ServerChannel) -> None:
+async def on_channel(link: ServerChannel) -> None:
     """Receipts for updates, heartbeats for heartbeats."""
     with suppress(ChannelClosedError):
         while True:
             message = await link.receive()
             if isinstance(message, UpdateSubmission):
-                await link.send(UpdateAck(message.task, True))
+                link.send(UpdateAck(message.task, True))
             elif isinstance(message, Heartbeat):
-                await link.send(message)
+                link.send(message)
 
 
 async def raw_server() -> tuple[aio.Server, int]:
@@ -73,9 +73,9 @@ async def per_second(count: int, once: Callable[[int], Awaitable[object]]) -> fl
 async def both(values: int, count: int, repeats: int) -> tuple[list[float], list[float]]:
     """Exchanges a second of so many values, through a link and raw, taking turns; none: heartbeats."""
     layout = Layout.flat(values) if values else None
-    listener = await listen("127.0.0.1:0", ServerCredentials(), limits_of(layout), on_link)
+    listener = await listen("127.0.0.1:0", ServerCredentials(), limits_of(layout), on_channel)
     link = await connect(f"127.0.0.1:{listener.port}", SiteCredentials(name="site"), LIMITS)
-    await link.send(Register(1, 1))
+    link.send(Register(1, 1))
     server, port = await raw_server()
     channel = aio.insecure_channel(f"127.0.0.1:{port}", options=channel_options(LIMITS))
     call: Any = channel.stream_stream("/raw/Raw")()
@@ -83,7 +83,7 @@ async def both(values: int, count: int, repeats: int) -> tuple[list[float], list
     octets = memoryview(delta.numpy()).cast("B") if values else memoryview(b"")
 
     async def through_link(number: int) -> None:
-        await link.send(UpdateSubmission(number, 1, delta, NONE) if values else Heartbeat())
+        link.send(UpdateSubmission(number, 1, delta, NONE) if values else Heartbeat())
         await link.receive()
 
     async def through_raw(_: int) -> None:
@@ -117,12 +117,12 @@ def resident() -> int:
 async def idle(connections: int, seconds: float) -> str:
     """What so many connected sites cost."""
     before = resident()
-    listener = await listen("127.0.0.1:0", ServerCredentials(), LIMITS, on_link)
+    listener = await listen("127.0.0.1:0", ServerCredentials(), LIMITS, on_channel)
     address = f"127.0.0.1:{listener.port}"
     links = []
     for number in range(connections):
         links.append(await connect(address, SiteCredentials(name=f"site-{number}"), LIMITS))
-        await links[-1].send(Register(1, 1))
+        links[-1].send(Register(1, 1))
     while len(listener.sites) < connections:
         await asyncio.sleep(0.1)
     grown = (resident() - before) / connections / 1024
@@ -139,7 +139,7 @@ async def busy(seconds: float, links: list[Any], beats: bool) -> float:
     while (now := time.perf_counter() - start) < seconds:
         if beats:
             for link in links[:: max(1, round(5 / 0.5))]:
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 await link.receive()
             links = links[1:] + links[:1]
         await asyncio.sleep(max(0.0, 0.5 - (time.perf_counter() - start - now)))

@@ -78,13 +78,13 @@ async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> N
     told = state.parent / f"{state.name}.json"
     layout = Layout.flat(values)
 
-    async def door(on_link: OnChannel) -> Any:
-        listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_link)
+    async def door(on_channel: OnChannel) -> Any:
+        listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_channel)
         tell(told, listener.port)
         return listener
 
     def started(service: Service) -> None:
-        asyncio.get_running_loop().add_signal_handler(15, service.leave)
+        asyncio.get_running_loop().add_signal_handler(15, service.detach)
 
     await serve(
         ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
@@ -163,7 +163,7 @@ async def site(address: str, name: str) -> AsyncIterator[ClientChannel]:
 
     link = await connect(address, SiteCredentials(name=name), limits(None))
     try:
-        await link.send(Register(10, 1))
+        link.send(Register(10, 1))
         yield link
     finally:
         await link.close()
@@ -187,7 +187,7 @@ async def exchanges(address: str, values: int, count: int, name: str = "a") -> l
     async with site(address, name) as link:
         task = await given(link)
         for _ in range(warmed_up(count)):
-            await link.send(UpdateSubmission(task.task, 1, delta, NONE))
+            link.send(UpdateSubmission(task.task, 1, delta, NONE))
             task = await given(link)
             times.append(time.perf_counter())
     return times[count // 10 :]
@@ -337,9 +337,9 @@ async def many(servers: Servers, connections: int, seconds: float, every: float)
                 while not over.is_set():
                     with suppress(TimeoutError):
                         await asyncio.wait_for(over.wait(), every if active.is_set() else 20.0)
-                    await link.send(Heartbeat())
+                    link.send(Heartbeat())
                     if active.is_set() and not over.is_set():
-                        await link.send(UpdateSubmission(task.task, 1, torch.full((2,), 1e-6), NONE))
+                        link.send(UpdateSubmission(task.task, 1, torch.full((2,), 1e-6), NONE))
                         task = await given(link)
                         done.append(task.task)
 

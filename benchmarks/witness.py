@@ -32,17 +32,17 @@ class Witness:
     chance: Random
     last: UpdateSubmission | None = None
 
-    async def send(self, message: FromSite) -> None:
+    def send(self, message: FromSite) -> None:
         """Send; an update is written down first, and now and then it goes out again, or the one before."""
         if isinstance(message, UpdateSubmission):
             _keep(self.log.parent / "updates", message)
             _note(self.log / SENT, message.task)
-        await self.link.send(message)
+        self.link.send(message)
         if isinstance(message, UpdateSubmission):
             for again in (message, self.last):
                 if again is not None and self.chance.random() < 0.05:
                     _note(self.log / SENT, again.task)
-                    await self.link.send(again)
+                    self.link.send(again)
             self.last = message
 
     async def receive(self) -> FromServer:
@@ -80,7 +80,10 @@ async def _all(address: str, names: Sequence[str], shares: int, directory: Path,
         number = int(name.rpartition("-")[2])
         try:
             reason = await join(
-                witnessed, site_data(f"digits:{number + 1}/{shares}"), state=log / "state", pace=pace
+                witnessed,
+                site_data(f"digits:{number + 1}/{shares}"),
+                state=log / "state",
+                min_step_seconds=pace,
             )
         except OffbeatError as error:
             reason = f"{type(error).__name__}: {error}"
@@ -136,13 +139,13 @@ class Honest:
 class _Patient(Witness):
     honest: Honest | None = None
 
-    async def send(self, message: FromSite) -> None:
+    def send(self, message: FromSite) -> None:
         """Send, an update not before it may."""
         assert self.honest is not None
         if isinstance(message, UpdateSubmission):
             while message.task >= self.honest.after and self.honest.held.exists():
                 await asyncio.sleep(0.05)
-        await super().send(message)
+        super().send(message)
 
 
 def keep_company(address: str, honest: Honest, directory: Path) -> None:
@@ -162,4 +165,4 @@ async def _keep_company(address: str, honest: Honest, directory: Path) -> None:
         link = await connect(address, honest.credentials, limits)
         return _Patient(link, log, Random(1), honest=honest)
 
-    await join(patient, site_data(honest.data), pace=0.05)
+    await join(patient, site_data(honest.data), min_step_seconds=0.05)

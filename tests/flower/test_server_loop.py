@@ -72,7 +72,7 @@ def serve_on(
         patch.setattr(Federation, "__init__", on_time)
         return serve(
             grid, algorithm, LogisticSpec(), TRAINING, directory, options=terms, test=test, seed=3,
-            sample_shape=(1, 8, 8), classes=10, pace=Polling(poll=0.5),
+            sample_shape=(1, 8, 8), classes=10, polling=Polling(poll=0.5),
         )  # fmt: skip
 
 
@@ -380,7 +380,7 @@ def test_what_a_broken_node_says_is_counted_and_refused(digits: Any, tmp_path: P
     grid.before = before
     serve_on(grid, algorithm, test, tmp_path / "run")
     record = check_run(tmp_path / "run", algorithm)
-    assert record.meta["rejected"].keys() == {"letter", "not finite"}
+    assert record.meta["rejected"].keys() == {"message", "not finite"}
     arrived = {row.client for row in record.rows() if row.name == "arrived"}
     assert arrived == {2, 3, 4}
 

@@ -21,7 +21,7 @@ from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChann
 from offbeat.net.wire.limits import Limits
 
 LIMITS = Limits(drain=1.0)
-CONVERSE = "/offbeat.v1.Federation/Converse"
+CONNECT = "/offbeat.v2.Federation/Connect"
 Shares = tuple[list[Dataset], Dataset]
 """The data of each site, and those for tests."""
 
@@ -55,7 +55,7 @@ class Heard:
     ended: list[tuple[str, str]] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
 
-    async def on_link(self, link: ServerChannel) -> None:
+    async def on_channel(self, link: ServerChannel) -> None:
         """Record, answer heartbeats, give receipts."""
         self.links.append(link.site)
         try:
@@ -63,9 +63,9 @@ class Heard:
                 message = await link.receive()
                 self.said.setdefault(link.site, []).append(message)
                 if isinstance(message, Heartbeat):
-                    await link.send(message)
+                    link.send(message)
                 elif isinstance(message, UpdateSubmission):
-                    await link.send(UpdateAck(message.task, True))
+                    link.send(UpdateAck(message.task, True))
         except ChannelClosedError as error:
             self.ended.append((link.site, str(error)))
 
@@ -83,12 +83,14 @@ class Open:
 async def server(
     credentials: ServerCredentials | None = None,
     limits: Limits = LIMITS,
-    on_link: Callable[[ServerChannel], Awaitable[None]] | None = None,
+    on_channel: Callable[[ServerChannel], Awaitable[None]] | None = None,
     host: str = "127.0.0.1",
 ) -> AsyncIterator[Open]:
     """A server on a free port."""
     heard = Heard()
-    listener = await listen(f"{host}:0", credentials or ServerCredentials(), limits, on_link or heard.on_link)
+    listener = await listen(
+        f"{host}:0", credentials or ServerCredentials(), limits, on_channel or heard.on_channel
+    )
     try:
         yield Open(listener, heard, f"{host}:{listener.port}")
     finally:
@@ -104,7 +106,7 @@ async def site(
         credentials = SiteCredentials(name=credentials)
     link = await connect(address, credentials, limits)
     try:
-        await link.send(Register(10, 1))
+        link.send(Register(10, 1))
         yield link
     finally:
         await link.close()
@@ -114,7 +116,7 @@ async def site(
 async def raw(address: str, metadata: Sequence[tuple[str, str | bytes]] = ()) -> AsyncIterator[Any]:
     """A call that says what it likes."""
     channel = aio.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)])
-    call = channel.stream_stream(CONVERSE)(metadata=tuple(metadata))
+    call = channel.stream_stream(CONNECT)(metadata=tuple(metadata))
     try:
         yield call
     finally:

@@ -18,47 +18,47 @@ PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
 NIGHT, WEEKEND = 14 * 3600.0, 64 * 3600.0
 
 
-def tries(patience: Backoff, start: float, end: float) -> float:
+def tries(backoff: Backoff, start: float, end: float) -> float:
     """Attempts that all fail, from one time to another; when the last was made."""
     now = start
     while now < end:
-        now += patience.failed(now, "nobody listens")
+        now += backoff.next_delay(now, "nobody listens")
     return now
 
 
 def test_pauses_grow_up_to_a_limit() -> None:
-    patience = Backoff(None, Random(0), 0.0)
-    pauses = [patience.failed(0.0, "") for _ in range(2000)]
+    backoff = Backoff(None, Random(0), 0.0)
+    pauses = [backoff.next_delay(0.0, "") for _ in range(2000)]
     assert all(0.25 * 2**k <= pause <= 0.5 * 2**k for k, pause in enumerate(pauses[:6]))
     assert all(LONGEST_DELAY / 2 <= pause <= LONGEST_DELAY for pause in pauses[6:])
 
 
 def test_a_night_and_a_weekend_are_no_reason_to_give_up_but_three_days_are() -> None:
-    patience = Backoff(GIVE_UP_AFTER, Random(0), 0.0)
+    backoff = Backoff(GIVE_UP_AFTER, Random(0), 0.0)
     back = 0.0
     for away in (NIGHT, WEEKEND):
-        back = tries(patience, back, back + away)
-        patience.heard(back)
-    with pytest.raises(RunError, match=r"no server for 3 days \(nobody listens\): the run may be over"):
-        tries(patience, back, back + GIVE_UP_AFTER + LONGEST_DELAY)
+        back = tries(backoff, back, back + away)
+        backoff.succeeded(back)
+    with pytest.raises(RunError, match=r"no server for 3 days \(nobody listens\): the run may have finished"):
+        tries(backoff, back, back + GIVE_UP_AFTER + LONGEST_DELAY)
     assert "It gives up after three days without one" in PAGE
 
 
 def test_what_counts_is_the_time_since_the_server_was_heard() -> None:
-    patience = Backoff(100.0, Random(0), 0.0)
-    now = tries(patience, 0.0, 90.0)
-    patience.heard(50.0)
-    tries(patience, now, 149.0)
+    backoff = Backoff(100.0, Random(0), 0.0)
+    now = tries(backoff, 0.0, 90.0)
+    backoff.succeeded(50.0)
+    tries(backoff, now, 149.0)
     with pytest.raises(RunError, match="no server for 100 s"):
-        patience.failed(151.0, "nobody listens")
+        backoff.next_delay(151.0, "nobody listens")
 
 
 def test_it_says_that_it_waits_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    patience = Backoff(7 * 86400.0, Random(0), 0.0)
-    tries(patience, 0.0, 86400.0)
+    backoff = Backoff(7 * 86400.0, Random(0), 0.0)
+    tries(backoff, 0.0, 86400.0)
     said = [record.getMessage() for record in caplog.records]
-    assert said[0].startswith("not connected for 0 s (nobody listens): attempt 1, the next is in 0.")
-    assert said[0].endswith("; given up in 7 days")
+    assert said[0].startswith("not connected for 0 s (nobody listens): attempt 1, the next in 0.")
+    assert said[0].endswith("; gives up in 7 days")
     assert 24 <= len(said) <= 48
     assert "not connected for 23.2 hours (nobody listens): attempt 3712" in said[-1]
 
@@ -110,7 +110,7 @@ def test_a_site_gives_up_by_itself() -> None:
 class _Unwelcoming:
     """A link whose server is there, but does not let the site in yet."""
 
-    async def send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Whatever it is."""
 
     async def receive(self) -> Any:
@@ -127,9 +127,9 @@ def test_a_server_that_does_not_let_a_site_in_is_asked_less_and_less_often(
     waits: list[float] = []
 
     class Noted(Backoff):
-        def failed(self, now: float, reason: str) -> float:
+        def next_delay(self, now: float, reason: str) -> float:
             assert reason == "come back later"
-            waits.append(super().failed(now, reason))
+            waits.append(super().next_delay(now, reason))
             return 0.0
 
     async def connect() -> Any:

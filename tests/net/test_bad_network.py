@@ -14,8 +14,13 @@ import offbeat as ob
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.clock import Clock
-from offbeat.net.messages import ModelRequest, Register
+from offbeat.net.messages import FromServer, FromSite, ModelRequest, Register
 from offbeat.net.transport import ChannelClosedError
+from offbeat.net.wire.connection import CloseReason, Connection
+from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.rate_limit import MemoryBudget
+from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.writer import MessageWriter
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
@@ -45,7 +50,7 @@ async def federation(
     lease: float,
     clock: Clock | None = None,
     connect: Callable[[int], Connect] | None = None,
-    pace: float = 0.0,
+    min_step_seconds: float = 0.0,
     beside: Callable[[], Awaitable[None]] | None = None,
 ) -> ob.RunRecord:
     """A run of FedAsync to its end; its record."""
@@ -59,7 +64,9 @@ async def federation(
         )
     )  # fmt: skip
     way = connect or (lambda i: network.connect(f"site-{i}"))
-    sites = [asyncio.create_task(join(way(i), d, pace=pace)) for i, d in enumerate(data)]
+    sites = [
+        asyncio.create_task(join(way(i), d, min_step_seconds=min_step_seconds)) for i, d in enumerate(data)
+    ]
     others = [asyncio.create_task(beside())] if beside is not None else []
     try:
         assert await asyncio.wait_for(server, 300) == f"reached {TASKS} client tasks"
@@ -116,10 +123,10 @@ class HalfOpen:
         self._left -= 1
         return self._left >= 0
 
-    async def send(self, message: Any) -> None:
+    def send(self, message: Any) -> None:
         """Send it, or seem to."""
         if self._counted():
-            await self._link.send(message)
+            self._link.send(message)
 
     async def receive(self) -> Any:
         """What comes, if anything does."""
@@ -153,57 +160,52 @@ def test_links_that_go_dead_in_silence_are_left_by_both_sides(digits: Any, tmp_p
 
         return half_open
 
-    record = asyncio.run(federation(digits, tmp_path / "run", network, lease=0.6, connect=connect, pace=0.1))
+    record = asyncio.run(
+        federation(digits, tmp_path / "run", network, lease=0.6, connect=connect, min_step_seconds=0.1)
+    )
     left = [row.data for row in record.rows() if row.name == "left"]
     assert all(count > 1 for count in attempts[1:]), "a site has not come back"
     assert {(data or {})["reason"] for data in left} <= {"silent for 0.6 s"}
 
 
 class Deaf:
-    """The server's end of a link whose site never reads: there is room for so many messages."""
+    """The stream of a site that asks and asks, and reads no answer."""
 
-    def __init__(self, room: int) -> None:
-        self.site, self._room = "deaf", room
-        self.sent = 0
-        self.closed: list[str] = []
-        self._told = asyncio.Event()
-        self._greeted = False
+    def __init__(self) -> None:
+        self._writer = MessageWriter()
+        self._writer.put(Register(10, 1))
 
-    async def send(self, _: Any) -> None:
-        """Wait for ever, once there is no room."""
-        self.sent += 1
-        if self.sent > self._room:
-            await self._told.wait()
-            raise ChannelClosedError("closed")
-
-    async def receive(self) -> Any:
-        """It asks and asks, and reads no answer."""
+    async def read(self) -> bytes:
+        """The next question."""
         await asyncio.sleep(0.001)
-        if self.closed:
-            raise ChannelClosedError("closed")
-        if not self._greeted:
-            self._greeted = True
-            return Register(10, 1)
-        return ModelRequest(0, 1)
+        self._writer.put(ModelRequest(0, 1))
+        return self._writer.frame()
 
-    async def close(self, reason: str = "") -> None:
-        """End it."""
-        self.closed.append(reason)
-        self._told.set()
+    async def write(self, frame: bytes) -> None:
+        """Wait for ever: nobody reads."""
+        await asyncio.Event().wait()
 
 
 def test_a_site_that_does_not_read_is_cut_off_and_hinders_nobody(digits: Any, tmp_path: Path) -> None:
     network, ends = MemoryNetwork(), []
+    limits = Limits(queue=5, messages_per_second=1e6)
 
     async def beside() -> None:
         while True:
             if network.on_channel is not None:
-                deaf = Deaf(room=5)
-                await network.on_channel(deaf)  # type: ignore[arg-type]
-                ends.append((deaf.closed[0], deaf.sent))
+                reader: MessageReader[FromSite] = MessageReader("site", limits)
+                deaf: Connection[FromServer, FromSite] = Connection(
+                    "deaf", Deaf(), reader, limits, MemoryBudget(limits.memory)
+                )
+                deaf.start()
+                try:
+                    await network.on_channel(deaf)
+                finally:
+                    deaf.abort(CloseReason("the test is over"))
+                    ends.append((await deaf.ended()).reason)
             await asyncio.sleep(0.01)
 
-    asyncio.run(federation(digits, tmp_path / "run", network, lease=20.0, beside=beside, pace=0.02))
-    assert ends
-    assert all(sent <= 6 for _, sent in ends)
-    assert "the site reads too slowly" in {reason for reason, _ in ends}
+    asyncio.run(
+        federation(digits, tmp_path / "run", network, lease=20.0, beside=beside, min_step_seconds=0.02)
+    )
+    assert "the peer reads too slowly" in ends

@@ -108,18 +108,18 @@ def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_p
         store = SiteStore(tmp_path)
         store.begin("r1")
         kept = TrainingTask(TaskAssignment(task, 0, 3, SEED, base), workshop, lambda _: None).run(store.state)
-        store.keep(kept)
+        store.save(kept)
         store.close()
         store = SiteStore(tmp_path)
         expected = learner.train(
             base, LocalTask(task, client, 0, 3, SEED), algorithm.objective, TaskInputs(state)
         )
-        assert store.kept is not None
-        assert isinstance(store.kept.result.delta, torch.Tensor)
-        assert torch.equal(store.kept.result.delta, expected.delta)
-        assert store.kept.result.delta[-20:].abs().sum() == 0
+        assert store.pending is not None
+        assert isinstance(store.pending.update.delta, torch.Tensor)
+        assert torch.equal(store.pending.update.delta, expected.delta)
+        assert store.pending.update.delta[-20:].abs().sum() == 0
         taken = task != 1
-        store.settle(task, taken=taken)
+        store.acknowledge(task, accepted=taken)
         state = expected.state if taken else state
         store.close()
     store = SiteStore(tmp_path)
@@ -211,7 +211,7 @@ def served(policy: Buffers, directory: Path, test: Any) -> Any:
 
     async def run() -> str | None:
         def end(service: Service) -> None:
-            service.stop("enough")
+            service.finish("enough")
 
         return await serve(
             composed("fedavg", policy), LogisticSpec(), TRAINING, directory, MemoryNetwork().listen,

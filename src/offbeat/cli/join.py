@@ -85,8 +85,8 @@ def join(
         return await join_run(
             lambda: connect(address, credentials, limits), own,
             state=state, device=device, threads=threads, tell_labels=not keep_labels,
-            patience=None if math.isinf(give_up_after) else give_up_after,
-            pace=min_step_seconds,
+            give_up_after=None if math.isinf(give_up_after) else give_up_after,
+            min_step_seconds=min_step_seconds,
         )  # fmt: skip
 
     reason = asyncio.run(run())

@@ -197,5 +197,5 @@ def _install_signal_handlers(service: "Service") -> None:
     """SIGINT and SIGTERM stop the server, SIGUSR1 ends the run."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.leave)
-    loop.add_signal_handler(signal.SIGUSR1, service.stop, "stopped by its operator")
+        loop.add_signal_handler(number, service.detach)
+    loop.add_signal_handler(signal.SIGUSR1, service.finish, "stopped by its operator")

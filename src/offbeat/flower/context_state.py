@@ -1,49 +1,49 @@
-"""What a site keeps between Flower's messages, each of which may find a new process.
+"""The state of a site between Flower's messages, each of which may start a new process.
 
 All of it is in the node's `Context.state`.
 """
 
 from dataclasses import dataclass, field
 
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+import torch
+from flwr.app import ConfigRecord, RecordDict
+from safetensors.torch import load, save
 
 from offbeat.core.events import TaskId
-from offbeat.core.model import Layout, Model, Tensors
-from offbeat.flower.serialization import packed, unpacked
+from offbeat.core.model import Tensors
+from offbeat.flower.serialization import RECORD, decode, to_arrays
 from offbeat.net.messages import TaskAssignment
 
-_TEXT, _TENSORS = "offbeat", "tensors"
-_NUMBERS = ("task", "base", "steps", "seed", "ask_after", "lr_factor")  # of an assignment
-_MODEL = ("values", "integers", "shared")
+_STATE, _NONE = "offbeat.state", -1
 
 
 @dataclass(frozen=True)
 class PausedTask:
-    """A task that waits for the answer to its request: what it was, and where its training is."""
+    """A task that waits for the answer to its request, and the checkpoint of its training."""
 
-    assign: TaskAssignment
+    assignment: TaskAssignment
     training: Tensors
 
 
 @dataclass
 class Memory:
-    """A site's memory in the run named `run`.
+    """The state of a site in the run named `run`.
 
-    `state` is the client's own state after its last update that was accepted; `pending` is the state after
-    the one that was sent last, which is not answered yet.
+    `state` is the client's own state after its last accepted update; `pending` is the state after the one
+    that was sent last, which is not acknowledged yet.
     """
 
     run: str = ""
     state: Tensors = field(default_factory=dict)
     pending: tuple[TaskId, Tensors] | None = None
-    half: PausedTask | None = None
+    paused: PausedTask | None = None
 
     def begin(self, run: str) -> None:
-        """The site takes part in this run; what is here of another one is forgotten."""
+        """The site takes part in this run; the state of another one is deleted."""
         if run != self.run:
-            self.run, self.state, self.pending, self.half = run, {}, None, None
+            self.run, self.state, self.pending, self.paused = run, {}, None, None
 
-    def settle(self, task: TaskId, accepted: bool) -> None:
+    def acknowledge(self, task: TaskId, accepted: bool) -> None:
         """The server has answered an update."""
         if self.pending is not None and self.pending[0] == task:
             if accepted:
@@ -51,38 +51,39 @@ class Memory:
             self.pending = None
 
 
-def load_state(record: RecordDict, layout: Layout) -> Memory:
+def load_state(record: RecordDict) -> Memory:
     """The memory in a context's state; an empty one if there is none."""
-    if _TEXT not in record:
+    config = record.get(_STATE)
+    if not isinstance(config, ConfigRecord):
         return Memory()
-    document, tensors = unpacked(record)
-    memory = Memory(str(document["run"]), _named(tensors, "state"))
-    if document["pending"] is not None:
-        memory.pending = int(document["pending"]), _named(tensors, "pending")
-    if (numbers := document["half"]) is not None:
-        model = Model(layout, *(tensors[f"model.{part}"] for part in _MODEL))
-        memory.half = PausedTask(TaskAssignment(model=model, **numbers), _named(tensors, "half"))
+    tensors, pending = load(config["tensors"]), config["pending"]
+    memory = Memory(str(config["run"]), _named(tensors, "state"))
+    if pending != _NONE:
+        memory.pending = pending, _named(tensors, "pending")
+    if RECORD in record:
+        [assignment] = decode(record, "server")
+        assert isinstance(assignment, TaskAssignment)
+        memory.paused = PausedTask(assignment, _named(tensors, "paused"))
     return memory
 
 
 def save_state(memory: Memory, record: RecordDict) -> None:
     """Put a memory into a context's state."""
-    tensors = {f"state.{name}": tensor for name, tensor in memory.state.items()}
-    pending, half, numbers = memory.pending, memory.half, None
-    if pending is not None:
-        tensors |= {f"pending.{name}": tensor for name, tensor in pending[1].items()}
-    if half is not None:
-        numbers = {name: getattr(half.assign, name) for name in _NUMBERS}
-        tensors |= {f"model.{part}": getattr(half.assign.model, part) for part in _MODEL}
-        tensors |= {f"half.{name}": tensor for name, tensor in half.training.items()}
-    document = {"run": memory.run, "pending": pending[0] if pending else None, "half": numbers}
-    made = packed(document, tensors)
-    config, arrays = made[_TEXT], made[_TENSORS]
-    assert isinstance(config, ConfigRecord)
-    assert isinstance(arrays, ArrayRecord)
-    record[_TEXT], record[_TENSORS] = config, arrays
+    task, pending = memory.pending or (_NONE, {})
+    paused = memory.paused
+    parts = {"state": memory.state, "pending": pending, "paused": paused.training if paused else {}}
+    tensors = {
+        f"{part}.{name}": tensor.clone(memory_format=torch.contiguous_format)
+        for part, named in parts.items()
+        for name, tensor in named.items()
+    }
+    record[_STATE] = ConfigRecord({"run": memory.run, "pending": task, "tensors": save(tensors)})
+    if paused is not None:
+        record[RECORD] = to_arrays([paused.assignment])
+    elif RECORD in record:
+        del record[RECORD]
 
 
-def _named(tensors: Tensors, kind: str) -> Tensors:
-    start = f"{kind}."
-    return {name.removeprefix(start): t for name, t in tensors.items() if name.startswith(start)}
+def _named(tensors: Tensors, part: str) -> Tensors:
+    prefix = f"{part}."
+    return {name.removeprefix(prefix): t for name, t in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The server's letters to one node: what waits, what is on its way, what has come back too early."""
+"""The server's record of a Flower node: queued messages, the one that is sent, early replies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,71 +6,69 @@ from dataclasses import dataclass, field
 from offbeat.core.events import TaskId
 from offbeat.net.messages import FromServer, FromSite, ModelResponse, TaskAssignment, TaskCancel, UpdateAck
 
-MOST_WAITING = 32
+MOST_QUEUED = 32
 
 
 @dataclass
 class Node:
     """A Flower node as the server knows it.
 
-    A node works on one message at a time, so one letter at a time is on its way: `letter`, about `task`;
-    replies to letters from before it was away may still come (`older`). What it says before it has been
-    greeted again waits in `early`. `refused` says why it does not take part, if it does not.
+    A node works on one Flower message at a time, so one is unanswered at a time: `sent`, about `task`;
+    replies to messages from before the node was away may still come (`older`). What it sends before it has
+    registered again waits in `early`. `refused` is the reason why it does not take part, if it does not.
     """
 
     id: int
     name: str
     online: bool = False
     activated: str = ""
-    greeted: bool = False
-    letter: str | None = None
+    registered: bool = False
+    sent: str | None = None
     task: TaskId | None = None
     older: dict[str, TaskId | None] = field(default_factory=dict)
-    waiting: list[FromServer] = field(default_factory=list)
+    queued: list[FromServer] = field(default_factory=list)
     early: list[FromSite] = field(default_factory=list)
     refused: str | None = None
     failures: int = 0
     not_before: float = 0.0
 
     @property
-    def outstanding(self) -> list[str]:
-        """Ids of the messages whose replies may still come."""
-        return [*self.older, *([self.letter] if self.letter is not None else [])]
+    def unanswered(self) -> list[str]:
+        """Ids of the Flower messages whose replies may still come."""
+        return [*self.older, *([self.sent] if self.sent is not None else [])]
 
     def queue(self, message: FromServer) -> None:
-        """Say this with the next letter, if it is for the site at all."""
-        if isinstance(message, TaskAssignment):  # a task that was to begin has been given up since
-            self.waiting = [m for m in self.waiting if not isinstance(m, TaskAssignment | ModelResponse)]
+        """Queue a message for the next Flower message, if it is for a node at all."""
+        if isinstance(message, TaskAssignment):  # an earlier task that has not been sent is given up
+            self.queued = [m for m in self.queued if not isinstance(m, TaskAssignment | ModelResponse)]
         if isinstance(message, TaskAssignment | ModelResponse | TaskCancel | UpdateAck):
-            self.waiting = [*self.waiting, message][-MOST_WAITING:]
+            self.queued = [*self.queued, message][-MOST_QUEUED:]
 
     def ready(self) -> Sequence[FromServer]:
-        """What goes into a letter now: nothing, unless there is something to do and the node is free."""
-        free = self.online and self.greeted and self.letter is None
-        return (
-            self.waiting
-            if free and any(isinstance(m, TaskAssignment | ModelResponse) for m in self.waiting)
-            else ()
-        )
+        """What to send now: nothing, unless there is something to train and the node is free."""
+        free = self.online and self.registered and self.sent is None
+        return self.queued if free and _task(self.queued) is not None else ()
 
-    def sent(self, letter: str, messages: Sequence[FromServer] = ()) -> None:
-        """A letter is on its way."""
-        self.letter, self.waiting = letter, []
-        self.task = next(
-            (m.task for m in reversed(messages) if isinstance(m, TaskAssignment | ModelResponse)), None
-        )
+    def mark_sent(self, message: str, content: Sequence[FromServer] = ()) -> None:
+        """A Flower message with this id is sent."""
+        self.sent, self.queued, self.task = message, [], _task(content)
 
-    def answered(self, letter: str) -> tuple[bool, TaskId | None]:
-        """A letter is answered: was it the newest, and of which task was it?"""
-        if letter == self.letter:
-            self.letter, task, self.task = None, self.task, None
+    def mark_answered(self, message: str) -> tuple[bool, TaskId | None]:
+        """A Flower message is answered. Returns whether it was the newest, and its task."""
+        if message == self.sent:
+            self.sent, task, self.task = None, self.task, None
             return True, task
-        return False, self.older.pop(letter, None)
+        return False, self.older.pop(message, None)
 
-    def away(self) -> None:
-        """The node is not there, or has just come back: it is to be greeted again."""
-        if self.letter is not None:
-            self.older[self.letter] = self.task
-        self.letter = self.task = None
-        self.greeted = False
-        self.waiting = []  # it will be said again
+    def reset(self) -> None:
+        """The node is away, or has just come back: it is to register again, and is sent everything again."""
+        if self.sent is not None:
+            self.older[self.sent] = self.task
+        self.sent = self.task = None
+        self.registered, self.queued = False, []
+
+
+def _task(messages: Sequence[FromServer]) -> TaskId | None:
+    """The task to train."""
+    tasks = [m.task for m in messages if isinstance(m, TaskAssignment | ModelResponse)]
+    return tasks[-1] if tasks else None

@@ -37,12 +37,12 @@ def serve(
     test: Dataset | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
-    pace: Polling | None = None,
+    polling: Polling | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> str:
     """Serve a run on the nodes of a Flower grid until it ends; returns why it ended.
 
-    All but `grid` and `pace` is as for `offbeat.net.serve`: `state` is the run's directory, and where it
+    All but `grid` and `polling` is as for `offbeat.net.serve`: `state` is the run's directory, and where it
     holds this run already, the run goes on. To be called in a `ServerApp`'s main function.
 
     Raises `UsageError` for what cannot be served as asked, `RunError` for a run that fails.
@@ -59,7 +59,7 @@ def serve(
     )  # fmt: skip
     if isinstance(opened, str):
         return opened
-    reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, pace or Polling()).run()
+    reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, polling or Polling()).run()
     log.info("the run has ended: %s", reason)
     return reason
 
@@ -76,7 +76,7 @@ def server_app(
     classes: int | None = None,
     test: Callable[[], Dataset] | None = None,
     label: str | None = None,
-    pace: Polling | None = None,
+    polling: Polling | None = None,
 ) -> ServerApp:
     """A `ServerApp` that does what `serve` does; `test` gives the test data, when they are needed.
 
@@ -88,7 +88,7 @@ def server_app(
         serve(
             grid, algorithm, model, training, directory,
             options=options, seed=seed, sample_shape=sample_shape, classes=classes,
-            test=test() if test is not None else None, label=label, pace=pace,
+            test=test() if test is not None else None, label=label, polling=polling,
         )  # fmt: skip
 
     app = ServerApp()

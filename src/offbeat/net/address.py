@@ -1,8 +1,12 @@
-"""Addresses HOST:PORT, and whether one is this machine's own."""
+"""Addresses HOST:PORT, whether one is this machine's own, and names of sites."""
 
+import re
 from ipaddress import ip_address
 
 from offbeat.core.errors import UsageError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
+"""Allowed names of sites."""
 
 
 def split(address: str) -> tuple[str, int]:
@@ -25,3 +29,8 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_name(name: str) -> bool:
+    """Whether a site may have this name."""
+    return NAME.fullmatch(name) is not None

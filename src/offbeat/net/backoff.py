@@ -1,57 +1,62 @@
-"""How long a site waits for a server that is not there: growing pauses, and in the end it gives up."""
+"""Exponential backoff: the delays between attempts, and when a site gives up."""
 
 import logging
 from random import Random
 
 from offbeat.core.errors import RunError
 
-FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds between attempts
+FIRST_DELAY, LONGEST_DELAY = 0.5, 30.0  # seconds between attempts to reach a server
 GIVE_UP_AFTER = 3 * 86400.0
-"""Seconds without a server after which a site gives up, unless told otherwise: longer than a weekend."""
+"""Seconds without a server after which a site gives up by default: longer than a weekend."""
 log = logging.getLogger(__name__)
 
 
-def delay(attempt: int) -> float:
-    """Seconds before another attempt: twice as long each time, up to a limit."""
-    return float(min(FIRST_DELAY * 2 ** min(attempt, 32), LONGEST_DELAY))
+def exponential(attempt: int, first: float, longest: float) -> float:
+    """The delay after attempt 0, 1, …: `first`, doubled at each attempt, at most `longest`."""
+    return float(min(first * 2.0 ** min(attempt, 32), longest))
+
+
+def retry_delay(attempt: int) -> float:
+    """Seconds before another attempt of a site."""
+    return exponential(attempt, FIRST_DELAY, LONGEST_DELAY)
 
 
 class Backoff:
-    """Counts attempts to reach a server, from `now` on; it ends after `seconds` without one (none: never).
+    """Attempts to reach a server since `now`; it fails after `give_up_after` seconds without (None: never).
 
-    `chance` keeps many sites from coming at the same moment.
+    `rng` spreads the attempts of many sites.
     """
 
-    def __init__(self, seconds: float | None, chance: Random, now: float) -> None:
-        self._seconds, self._chance = seconds, chance
+    def __init__(self, give_up_after: float | None, rng: Random, now: float) -> None:
+        self._give_up_after, self._rng = give_up_after, rng
         self._since, self._attempt = now, 0
 
-    def heard(self, at: float) -> None:
-        """The server has said something."""
+    def succeeded(self, at: float) -> None:
+        """The server was last there at this time."""
         if at > self._since:
             self._since, self._attempt = at, 0
 
-    def failed(self, now: float, reason: str) -> float:
-        """An attempt has failed: for how long to wait. Raises `RunError` where it is the last."""
-        away = now - self._since
-        if self._seconds is not None and away > self._seconds:
+    def next_delay(self, now: float, reason: str) -> float:
+        """Seconds to wait after a failed attempt. Raises `RunError` after the last one."""
+        away, limit = now - self._since, self._give_up_after
+        if limit is not None and away > limit:
             raise RunError(
-                f"no server for {format_seconds(self._seconds)} ({reason}): the run may be over, or "
-                "the server elsewhere; --give-up-after says for how many seconds to try"
+                f"no server for {format_seconds(limit)} ({reason}): the run may have finished, or the server "
+                "may have moved; --give-up-after says for how many seconds to try"
             )
-        wait = delay(self._attempt) * self._chance.uniform(0.5, 1.0)
+        delay = retry_delay(self._attempt) * self._rng.uniform(0.5, 1.0)
         self._attempt += 1
-        if self._attempt & (self._attempt - 1) == 0 or self._attempt % 128 == 0:  # now and then
-            left = "" if self._seconds is None else f"; given up in {format_seconds(self._seconds - away)}"
+        if self._attempt & (self._attempt - 1) == 0 or self._attempt % 128 == 0:  # not at every attempt
+            left = "" if limit is None else f"; gives up in {format_seconds(limit - away)}"
             log.warning(
-                "not connected for %s (%s): attempt %d, the next is in %.1f s%s",
-                format_seconds(away), reason, self._attempt, wait, left,
+                "not connected for %s (%s): attempt %d, the next in %.1f s%s",
+                format_seconds(away), reason, self._attempt, delay, left,
             )  # fmt: skip
-        return wait
+        return delay
 
 
 def format_seconds(seconds: float) -> str:
-    """Seconds for people."""
+    """A duration in its largest fitting unit."""
     for unit, name in ((86400.0, "days"), (3600.0, "hours"), (60.0, "minutes")):
         if seconds >= 2 * unit:
             return f"{seconds / unit:.3g} {name}"

@@ -15,6 +15,15 @@ from torch import Tensor
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.model import Model
 
+LONGEST_REASON = 500
+
+
+def shorten(reason: str) -> str:
+    """A reason as one printable line of at most `LONGEST_REASON` characters."""
+    line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
+    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
+
+
 # ---- from a site ----
 
 

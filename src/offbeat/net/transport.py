@@ -1,7 +1,8 @@
-"""A conversation between the server and one site: what a transport must offer.
+"""The interface of a transport: one connection between the server and a site.
 
-A transport carries messages whole and in order, or ends the link. It authenticates the site before the
-server hears of it, and it refuses what is too large before it takes memory for it.
+A transport delivers messages whole and in order, or ends the connection. It authenticates the site before the
+server hears of it, and refuses what is too large before it allocates memory for it. A site has one connection
+at a time: a newer one ends the older. The first message of a site is its `Register`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -11,11 +12,23 @@ from offbeat.net.messages import FromServer, FromSite
 
 
 class ChannelClosedError(ConnectionError):
-    """The conversation has ended; its text says how."""
+    """The connection has ended; its text says how."""
 
 
 class ChannelRefusedError(ChannelClosedError):
-    """The peer does not take what was shown or said, and trying again as it is will not help."""
+    """The peer refuses the credential or a message; another attempt without a change is of no use."""
+
+
+class ProtocolError(Exception):
+    """The peer broke the protocol; `kind` is the word under which such errors are counted."""
+
+    def __init__(self, reason: str, kind: str = "message") -> None:
+        super().__init__(reason)
+        self.kind = kind
+
+
+Put = Callable[[FromSite, Callable[[], None]], None]
+"""Takes a message, and a function to call once the message has been processed."""
 
 
 class ServerChannel(Protocol):
@@ -25,28 +38,40 @@ class ServerChannel(Protocol):
     def site(self) -> str:
         """The name that the site's credential proves."""
 
-    async def send(self, message: FromServer) -> None:
-        """Hand a message over; waits while the site reads too slowly. Raises `ChannelClosedError`."""
+    def send(self, message: FromServer) -> None:
+        """Queue a message. A site that lets the queue grow full is disconnected.
+
+        Does nothing on a closed connection: `receive` and `forward` report the end.
+        """
 
     async def receive(self) -> FromSite:
         """The next message. Raises `ChannelClosedError`."""
 
+    async def forward(self, put: Put) -> None:
+        """Pass every message to `put` as it comes; while too many are unprocessed, read no more.
+
+        Raises `ChannelClosedError` at the end of the connection.
+        """
+
+    def end(self, reason: str = "") -> None:
+        """Close the connection once the queue is sent; does not wait."""
+
     async def close(self, reason: str = "") -> None:
-        """End the conversation."""
+        """Close the connection once the queue is sent, and wait for it."""
 
 
 class ClientChannel(Protocol):
     """The site's end."""
 
-    async def send(self, message: FromSite) -> None:
-        """Hand a message over; waits while the server reads too slowly. Raises `ChannelClosedError`."""
+    def send(self, message: FromSite) -> None:
+        """Queue a message; does nothing on a closed connection."""
 
     async def receive(self) -> FromServer:
         """The next message. Raises `ChannelClosedError`."""
 
     async def close(self, reason: str = "") -> None:
-        """End the conversation."""
+        """Close the connection once the queue is sent, and wait for it."""
 
 
 OnChannel = Callable[[ServerChannel], Awaitable[None]]
-"""What a server does with a link that a transport has opened; the link ends when it returns."""
+"""The server's handler of a connection that a transport has opened; the connection ends when it returns."""

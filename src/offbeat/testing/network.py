@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from offbeat.net.messages import Register
-from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel
+from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel, Put, ServerChannel
 
 _END = object()
 
@@ -39,13 +39,14 @@ class _Queues:
     def __init__(self) -> None:
         self.up: asyncio.Queue[Any] = asyncio.Queue()
         self.down: asyncio.Queue[Any] = asyncio.Queue()
+        self.all = [self.up, self.down]
         self.closed = False
 
     def close(self) -> None:
         if not self.closed:
             self.closed = True
-            self.up.put_nowait(_END)
-            self.down.put_nowait(_END)
+            for queue in self.all:
+                queue.put_nowait(_END)
 
 
 class _Channel:
@@ -56,28 +57,18 @@ class _Channel:
     ) -> None:
         self._queues, self._out, self._in, self._faults = queues, out, into, faults
         self._site = site
+        self._outbound: asyncio.Queue[Any] = asyncio.Queue()
+        queues.all.append(self._outbound)
+        self._sender = asyncio.ensure_future(self._send_all())
 
     @property
     def site(self) -> str:
         """The site's name."""
         return self._site
 
-    async def send(self, message: Any) -> None:
-        """Put a message into the other end's queue, or have a fault."""
-        faults = self._faults
-        if faults.delay:
-            await asyncio.sleep(faults.delay * faults.rng.random())
-        if faults.cut and faults.rng.random() < faults.cut:
-            faults.cuts += 1
-            if faults.rng.random() < 0.5:
-                self._out.put_nowait(message)  # it arrives, but its sender cannot know
-            self._queues.close()
-        if self._queues.closed:
-            raise ChannelClosedError("cut")
-        self._out.put_nowait(message)
-        if faults.duplicate and faults.rng.random() < faults.duplicate and not isinstance(message, Register):
-            faults.duplicates += 1
-            self._out.put_nowait(message)
+    def send(self, message: Any) -> None:
+        """Queue a message."""
+        self._outbound.put_nowait(message)
 
     async def receive(self) -> Any:
         """The next message."""
@@ -87,8 +78,39 @@ class _Channel:
             raise ChannelClosedError("the other end is gone")
         return message
 
+    async def forward(self, put: Put) -> None:
+        """Pass every message to `put` as it comes."""
+        while True:
+            put(await self.receive(), lambda: None)
+
+    def end(self, reason: str = "") -> None:
+        """Close both ends once the queue is sent; does not wait."""
+        self._outbound.put_nowait(_END)
+
     async def close(self, reason: str = "") -> None:
-        """Close both ends."""
+        """Close both ends once the queue is sent."""
+        self.end()
+        await asyncio.wait({self._sender})
+
+    async def _send_all(self) -> None:
+        """Move messages to the other end, with faults."""
+        faults = self._faults
+        while (message := await self._outbound.get()) is not _END and not self._queues.closed:
+            if faults.delay:
+                await asyncio.sleep(faults.delay * faults.rng.random())
+            if faults.cut and faults.rng.random() < faults.cut:
+                faults.cuts += 1
+                if faults.rng.random() < 0.5:
+                    self._out.put_nowait(message)  # it arrives, but its sender cannot know
+                break
+            self._out.put_nowait(message)
+            if (
+                faults.duplicate
+                and faults.rng.random() < faults.duplicate
+                and not isinstance(message, Register)
+            ):
+                faults.duplicates += 1
+                self._out.put_nowait(message)
         self._queues.close()
 
 
@@ -102,7 +124,7 @@ class MemoryNetwork:
     def __init__(self, faults: Faults | None = None) -> None:
         self.faults = faults or Faults()
         self.on_channel: OnChannel | None = None
-        self._served: set[asyncio.Task[None]] = set()
+        self._served: dict[str, tuple[_Queues, asyncio.Task[None]]] = {}
         self._open: list[_Queues] = []
 
     async def listen(self, on_channel: OnChannel) -> "MemoryNetwork":
@@ -114,13 +136,25 @@ class MemoryNetwork:
         """Stop listening and close all channels."""
         self.on_channel = None
         self.cut()
-        await asyncio.gather(*self._served, return_exceptions=True)
+        await asyncio.gather(*(task for _, task in self._served.values()), return_exceptions=True)
 
     def cut(self) -> None:
         """Close all channels; sites may connect again."""
         for queues in self._open:
             queues.close()
         self._open.clear()
+
+    async def _serve(
+        self,
+        channel: ServerChannel,
+        on_channel: OnChannel,
+        older: tuple[_Queues, "asyncio.Task[None]"] | None,
+    ) -> None:
+        """Serve a channel after an older one of the same site has ended."""
+        if older is not None:
+            older[0].close()
+            await asyncio.wait({older[1]})
+        await on_channel(channel)
 
     def connect(self, site: str) -> Callable[[], Awaitable[ClientChannel]]:
         """What opens a channel in the name of `site`; it raises `ChannelClosedError` if nobody listens."""
@@ -131,9 +165,8 @@ class MemoryNetwork:
             queues = _Queues()
             self._open.append(queues)
             server = _Channel(queues, queues.down, queues.up, self.faults, site)
-            served = asyncio.ensure_future(self.on_channel(server))
-            self._served.add(served)
-            served.add_done_callback(self._served.discard)
+            task = asyncio.create_task(self._serve(server, self.on_channel, self._served.get(site)))
+            self._served[site] = queues, task
             return _Channel(queues, queues.up, queues.down, self.faults, site)
 
         return connect

@@ -14,8 +14,7 @@ from offbeat.net.auth.tokens import enrol, revoke
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError
-from offbeat.net.wire.fields import ProtocolError
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ProtocolError
 from offbeat.net.wire.writer import MessageWriter
 from tests.net.authority import Authority
 from tests.net.support import LIMITS, Heard, raw, server, site, status, until, write
@@ -37,7 +36,7 @@ FILES = (Path("c"), Path("k"))
 )
 def test_what_may_not_listen_beyond_loopback(credentials: ServerCredentials, why: str):
     with pytest.raises(UsageError, match=why):
-        asyncio.run(listen("0.0.0.0:0", credentials, LIMITS, Heard().on_link))
+        asyncio.run(listen("0.0.0.0:0", credentials, LIMITS, Heard().on_channel))
     credentials.check("127.0.0.1:0")
 
 
@@ -143,7 +142,7 @@ def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
     async def story() -> None:
         async with server(ServerCredentials(tokens=path)) as at:
             async with site(at.address, SiteCredentials(token=token)) as link:
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
                 assert at.listener.sites == ("a",)
                 await refused(at.address, SiteCredentials(name="a"), "no token")
@@ -151,14 +150,14 @@ def test_tokens_on_a_live_server_and_their_revocation(tmp_path: Path):
                 await refused(at.address, SiteCredentials(name="b", token=token), "one and the same")
                 await refused(at.address, SiteCredentials(token=token + "x" * 500), "no token")
                 revoke(path, "a")
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 said = await link.receive()
                 assert isinstance(said, Rejected)
                 assert "no longer valid" in said.reason
                 await refused(at.address, SiteCredentials(token=token), "not valid")
                 assert at.listener.rejected == {"credential": 6}
             async with site(at.address, SiteCredentials(token=enrol(path, "a"))) as link:
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
 
     asyncio.run(story())
@@ -168,7 +167,7 @@ def test_a_damaged_tokens_file_stops_a_server_from_starting(tmp_path: Path):
     path = tmp_path / "tokens.json"
     path.write_text("{", encoding="utf-8")
     with pytest.raises(RunError, match="cannot be read"):
-        asyncio.run(listen("127.0.0.1:0", ServerCredentials(tokens=path), LIMITS, Heard().on_link))
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(tokens=path), LIMITS, Heard().on_channel))
 
 
 def test_metadata_that_is_too_large_or_given_twice():
@@ -180,7 +179,7 @@ def test_metadata_that_is_too_large_or_given_twice():
                 assert (await status(call))[0] == "UNAUTHENTICATED"
             assert at.heard.links == []
             async with site(at.address, "a") as link:
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
 
     asyncio.run(story())
@@ -227,7 +226,7 @@ def test_mutual_tls_on_a_live_server(tmp_path: Path):
     async def story() -> None:
         async with server(credentials) as at:
             async with site(at.address, SiteCredentials(None, None, ours.file, *good)) as link:
-                await link.send(Heartbeat())
+                link.send(Heartbeat())
                 assert await link.receive() == Heartbeat()
                 assert at.listener.sites == ("a",)
                 with pytest.raises(ChannelRefusedError, match="one and the same"):
@@ -239,7 +238,7 @@ def test_mutual_tls_on_a_live_server(tmp_path: Path):
                 await fails(
                     at.address, SiteCredentials(None, None, theirs.file, *good)
                 )  # not the site's server
-                await link.send(Heartbeat(1, 1))
+                link.send(Heartbeat(1, 1))
                 assert await link.receive() == Heartbeat(1, 1)
             assert at.heard.links == ["a"]
 
@@ -273,7 +272,7 @@ def test_a_certificate_that_is_replaced_serves_new_connections(
 
     async def serves(address: str, authority: Authority, others: tuple[Authority, ...]) -> None:
         async with site(address, SiteCredentials("a", None, authority.file)) as link:
-            await link.send(Heartbeat())
+            link.send(Heartbeat())
             assert await link.receive() == Heartbeat()
         for other in others:
             with pytest.raises(ChannelClosedError, match="UNAVAILABLE"):
@@ -307,7 +306,7 @@ def test_a_certificate_that_is_replaced_serves_new_connections(
             install(third.issue("server", host="127.0.0.1"))
             await serves(at.address, third, (first, second))
             assert len(errors()) == 3
-            await long.send(Heartbeat(1, 1))
+            long.send(Heartbeat(1, 1))
             assert await long.receive() == Heartbeat(1, 1)
 
     asyncio.run(story())
@@ -320,7 +319,7 @@ def test_a_client_ca_that_is_replaced_decides_about_new_sites(tmp_path: Path):
     async def comes(address: str, authority: Authority) -> None:
         shown = SiteCredentials(None, None, ours.file, *authority.issue("a"))
         async with site(address, shown) as link:
-            await link.send(Heartbeat())
+            link.send(Heartbeat())
             assert await link.receive() == Heartbeat()
 
     async def story() -> None:
@@ -340,13 +339,13 @@ def test_a_certificate_with_another_key_is_refused_at_the_start(tmp_path: Path):
     ours = Authority(tmp_path, "ours")
     (certificate, _), (_, key) = ours.issue("one"), ours.issue("two")
     with pytest.raises(UsageError, match=r"tls-key = .*two.key: they cannot be used .*its own key"):
-        asyncio.run(listen("127.0.0.1:0", ServerCredentials(certificate, key), LIMITS, Heard().on_link))
+        asyncio.run(listen("127.0.0.1:0", ServerCredentials(certificate, key), LIMITS, Heard().on_channel))
 
 
 def test_files_that_are_no_certificates(tmp_path: Path):
     (tmp_path / "junk").write_text("junk", encoding="utf-8")
     for path, why in ((tmp_path / "none", "cannot be read"), (tmp_path / "junk", "not a PEM file")):
         with pytest.raises(UsageError, match=why):
-            asyncio.run(listen("127.0.0.1:0", ServerCredentials(path, path), LIMITS, Heard().on_link))
+            asyncio.run(listen("127.0.0.1:0", ServerCredentials(path, path), LIMITS, Heard().on_channel))
         with pytest.raises(UsageError, match=why):
             asyncio.run(connect("127.0.0.1:1", SiteCredentials(ca=path), LIMITS))

@@ -14,8 +14,7 @@ from offbeat.net.auth.tokens import enrol
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
-from offbeat.net.transport import ChannelRefusedError
-from offbeat.net.wire.fields import ProtocolError
+from offbeat.net.transport import ChannelRefusedError, ProtocolError
 from tests.net.authority import Authority
 from tests.net.support import LIMITS, Heard, server, site
 
@@ -55,7 +54,7 @@ def test_a_certificate_is_revoked_while_the_server_runs(
 
     async def beats(credentials: SiteCredentials, address: str) -> None:
         async with site(address, credentials) as link:
-            await link.send(Heartbeat())
+            link.send(Heartbeat())
             assert await link.receive() == Heartbeat()
 
     async def refused(address: str, credentials: SiteCredentials) -> None:
@@ -68,10 +67,10 @@ def test_a_certificate_is_revoked_while_the_server_runs(
             site(at.address, shown(south)) as other,
             site(at.address, shown(north)) as stolen,
         ):
-            await stolen.send(Heartbeat())
+            stolen.send(Heartbeat())
             assert await stolen.receive() == Heartbeat()
             revoked.write_text(printed(north[0]).strip() + "  # its laptop is gone\n", encoding="utf-8")
-            await stolen.send(Heartbeat())
+            stolen.send(Heartbeat())
             said = await stolen.receive()
             assert isinstance(said, Rejected)
             assert said.final
@@ -86,7 +85,7 @@ def test_a_certificate_is_revoked_while_the_server_runs(
             revoked.write_text(printed(again[0]), encoding="utf-8")
             await refused(at.address, shown(again))
             await beats(shown(north), at.address)
-            await other.send(Heartbeat(1, 1))
+            other.send(Heartbeat(1, 1))
             assert await other.receive() == Heartbeat(1, 1)
 
     asyncio.run(story())
@@ -157,7 +156,7 @@ def test_a_file_that_is_not_there_stops_a_server_from_starting(tmp_path: Path) -
     ours = Authority(tmp_path, "ours")
     credentials = ServerCredentials(*ours.issue("server"), client_ca=ours.file, revoked=tmp_path / "none")
     with pytest.raises(UsageError, match=r"revoked = .*none: the file cannot be read \(No such file"):
-        asyncio.run(listen("127.0.0.1:0", credentials, LIMITS, Heard().on_link))
+        asyncio.run(listen("127.0.0.1:0", credentials, LIMITS, Heard().on_channel))
     (tmp_path / "none").write_bytes(b"\xff")
     with pytest.raises(UsageError, match="neither a CRL nor text"):
         Authenticator(credentials)

@@ -41,14 +41,14 @@ def plan_of(algorithm: ob.Algorithm) -> RunSpec:
 
 
 def both(algorithm: ob.Algorithm, parts: Any) -> tuple[ob.TorchLearner, TrainingContext]:
-    """The simulator's learner of all clients, and the workshop of a site that has one client's data."""
+    """The simulator's learner of all clients, and the context of a site that has one client's data."""
     data, own = parts
-    workshop = make_context(own)(plan_of(algorithm).document(), CLIENT)
-    return ob.TorchLearner(partial(build, LogisticSpec(), (1, 8, 8), 10), data, TRAINING), workshop
+    context = make_context(own)(plan_of(algorithm).document(), CLIENT)
+    return ob.TorchLearner(partial(build, LogisticSpec(), (1, 8, 8), 10), data, TRAINING), context
 
 
 def same(kept: PendingUpdate, result: LocalResult, steps: int) -> None:
-    told = kept.result
+    told = kept.update
     assert isinstance(told.delta, torch.Tensor)
     assert torch.equal(told.delta, result.delta)
     assert told.metrics == result.metrics
@@ -59,14 +59,14 @@ def same(kept: PendingUpdate, result: LocalResult, steps: int) -> None:
 
 
 @pytest.mark.parametrize("name", NETWORKED)
-def test_cut_short_at_the_end_of_an_epoch(name: str, parts: Any) -> None:
+def test_a_recall_at_the_end_of_an_epoch(name: str, parts: Any) -> None:
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
-    learner, workshop = both(algorithm, parts)
+    learner, context = both(algorithm, parts)
     base = learner.initial(SEED).sharing(algorithm.objective.shared_vectors)
-    job = TrainingTask(TaskAssignment(7, 0, 9, SEED, base), workshop, lambda _: None)
-    job.cut_short()
-    whole = TrainingTask(TaskAssignment(7, 0, 9, SEED, base), workshop, lambda _: None)
-    assert workshop.learner.steps_per_epoch(CLIENT) == 3
+    job = TrainingTask(TaskAssignment(7, 0, 9, SEED, base), context, lambda _: None)
+    job.recall()
+    whole = TrainingTask(TaskAssignment(7, 0, 9, SEED, base), context, lambda _: None)
+    assert context.learner.steps_per_epoch(CLIENT) == 3
     for told, steps in ((job, 3), (whole, 9)):
         expected = learner.train(base, LocalTask(7, CLIENT, 0, steps, SEED), algorithm.objective)
         same(told.run({}), expected, steps)
@@ -75,7 +75,7 @@ def test_cut_short_at_the_end_of_an_epoch(name: str, parts: Any) -> None:
 def test_a_model_that_comes_while_it_trains(parts: Any) -> None:
     """Also when the recall comes while it waits: the epoch that has begun is finished."""
     algorithm = ob.fedasmu(epochs=3, size=2)
-    learner, workshop = both(algorithm, parts)
+    learner, context = both(algorithm, parts)
     base = learner.initial(SEED)
     fresh = learner.initial(SEED + 1)
     for steps in (9, 6):
@@ -83,33 +83,33 @@ def test_a_model_that_comes_while_it_trains(parts: Any) -> None:
         def ask(job: TrainingTask, steps: int = steps) -> None:
             def answer() -> None:
                 if steps < 9:
-                    job.cut_short()
+                    job.recall()
                 job.answer(ModelResponse(7, 4, 2, fresh))
 
             assert (job.steps, job.asking) == (3, True)
             Thread(target=answer).start()
 
-        job = TrainingTask(TaskAssignment(7, 1, 9, SEED, base, ask_after=3), workshop, ask)
+        job = TrainingTask(TaskAssignment(7, 1, 9, SEED, base, ask_after=3), context, ask)
         task = LocalTask(7, CLIENT, 1, steps, SEED, fresh=Merging(3, 4, 2))
         same(job.run({}), learner.train(base, task, algorithm.objective, TaskInputs({}, fresh)), steps)
     plain = learner.train(base, LocalTask(7, CLIENT, 1, 9, SEED), algorithm.objective)
     nothing = TrainingTask(
-        TaskAssignment(7, 1, 9, SEED, base, ask_after=3), workshop,
+        TaskAssignment(7, 1, 9, SEED, base, ask_after=3), context,
         lambda job: Thread(target=job.answer, args=(ModelResponse(7),)).start(),
     )  # fmt: skip
-    told = nothing.run({}).result.delta
+    told = nothing.run({}).update.delta
     assert isinstance(told, torch.Tensor)
     assert torch.equal(told, plain.delta)
 
 
 def test_a_task_that_is_given_up_ends_also_while_it_waits(parts: Any) -> None:
     algorithm = ob.fedasmu(epochs=3, size=2)
-    learner, workshop = both(algorithm, parts)
+    learner, context = both(algorithm, parts)
     asked = Event()
     job = TrainingTask(
-        TaskAssignment(7, 1, 9, SEED, learner.initial(SEED), ask_after=3), workshop, lambda _: asked.set()
+        TaskAssignment(7, 1, 9, SEED, learner.initial(SEED), ask_after=3), context, lambda _: asked.set()
     )
-    thread = Thread(target=lambda: (asked.wait(30), job.give_up()))
+    thread = Thread(target=lambda: (asked.wait(30), job.cancel()))
     thread.start()
     with pytest.raises(TaskCancelledError):
         job.run({})
@@ -187,29 +187,29 @@ def kept(task: int, value: float, delta: Any = None) -> PendingUpdate:
 def test_a_site_that_ends_has_its_update_and_its_state_when_it_is_back(tmp_path: Path, delta: Any) -> None:
     store = SiteStore(tmp_path)
     store.begin("r1")
-    store.keep(kept(1, 1.0))
-    store.settle(1, taken=True)
-    store.keep(kept(2, 2.0, delta))
+    store.save(kept(1, 1.0))
+    store.acknowledge(1, accepted=True)
+    store.save(kept(2, 2.0, delta))
     store.close()
     store = SiteStore(tmp_path)
-    assert store.kept is not None
-    told = store.kept.result
+    assert store.pending is not None
+    told = store.pending.update
     assert (store.run, told.task, told.steps, told.lr, told.metrics) == ("r1", 2, 4, 0.3, {"loss": 0.1 + 0.2})
     assert store.state["c"].tolist() == [1.0, 1.0]
-    assert store.kept.state["c"].tolist() == [2.0, 2.0]
+    assert store.pending.state["c"].tolist() == [2.0, 2.0]
     if delta is None:
         assert isinstance(told.delta, torch.Tensor)
         assert told.delta.tolist() == [2.0] * 3
     else:
         assert told.delta == delta
-    store.settle(3, taken=True)
-    assert store.kept is not None
-    store.settle(2, taken=False)
-    assert store.kept is None
+    store.acknowledge(3, accepted=True)
+    assert store.pending is not None
+    store.acknowledge(2, accepted=False)
+    assert store.pending is None
     store.close()
     store = SiteStore(tmp_path)
     assert store.state["c"].tolist() == [1.0, 1.0]
-    assert store.kept is None
+    assert store.pending is None
     with pytest.raises(ob.UsageError, match="another process"):
         SiteStore(tmp_path)
     store.begin("r2")
@@ -225,16 +225,16 @@ def test_a_state_that_cannot_be_written_leaves_the_update_that_has_it(
 ) -> None:
     store = SiteStore(tmp_path)
     store.begin("r1")
-    store.keep(kept(1, 1.0))
+    store.save(kept(1, 1.0))
     with monkeypatch.context() as full:
         full.setattr("offbeat.net.client.store.write_tensors", no_space)
         with pytest.raises(ob.RunError, match="No space left"):
-            store.settle(1, taken=True)
-    assert store.kept is None
+            store.acknowledge(1, accepted=True)
+    assert store.pending is None
     assert store.state["c"].tolist() == [1.0, 1.0]
     store.close()
     store = SiteStore(tmp_path)  # as after its end: the server will say once more that it has the update
-    store.settle(1, taken=True)
+    store.acknowledge(1, accepted=True)
     store.close()
     store = SiteStore(tmp_path)
     assert store.state["c"].tolist() == [1.0, 1.0]
@@ -247,7 +247,7 @@ def no_space(*_: object) -> None:
 
 def test_a_state_that_is_none_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(ob.UsageError, match="nothing can be kept there"):
+    with pytest.raises(ob.UsageError, match="no state can be written there"):
         SiteStore(tmp_path / "file")
     for name in ("client", "update"):
         directory = tmp_path / name

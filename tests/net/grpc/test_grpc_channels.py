@@ -3,6 +3,7 @@
 import asyncio
 import random
 import socket
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,15 +22,16 @@ from offbeat.net.messages import (
     Register,
     Rejected,
     TaskAssignment,
+    TaskFailed,
     TaskRecall,
     UpdateAck,
     UpdateSubmission,
 )
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ServerChannel
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.encode import encode
-from offbeat.net.wire.frames import frames
 from offbeat.net.wire.limits import Limits
+from offbeat.net.wire.serialization import serialize
+from offbeat.net.wire.writer import frames
 from tests.net.support import LIMITS, raw, server, site, status, until, write
 
 INTEGERS = torch.zeros(0, dtype=torch.int64)
@@ -37,7 +39,7 @@ NAMED = (("offbeat-site", "evil"),)
 
 
 def framed(message: FromSite) -> list[bytes]:
-    outgoing = encode(message)
+    outgoing = serialize(message)
     return list(frames([outgoing.envelope], outgoing.body))
 
 
@@ -49,9 +51,9 @@ def test_what_is_said_is_heard():
         delta = torch.randn(700_000)
         async with server() as at:
             async with site(at.address, "a") as link:
-                await link.send(UpdateSubmission(1, 5, delta, INTEGERS, {"loss": 0.5}))
+                link.send(UpdateSubmission(1, 5, delta, INTEGERS, {"loss": 0.5}))
                 assert await link.receive() == UpdateAck(1, True)
-                await link.send(Leave("enough"))
+                link.send(Leave("enough"))
             await until(lambda: bool(at.heard.ended))
         hello, result, bye = at.heard.said["a"]
         assert (hello, bye) == (Register(10, 1), Leave("enough"))
@@ -64,15 +66,15 @@ def test_what_is_said_is_heard():
 
 
 def test_a_recall_arrives_before_the_model_of_another_task():
-    async def on_link(link: ServerChannel) -> None:
-        await link.send(TaskAssignment(1, 0, 1, 0, Model.empty(Layout.flat(20_000_000))))
-        await link.send(TaskRecall(0))
+    async def on_channel(link: ServerChannel) -> None:
+        link.send(TaskAssignment(1, 0, 1, 0, Model.empty(Layout.flat(20_000_000))))
+        link.send(TaskRecall(0))
         await link.receive()
         with suppress(ChannelClosedError):
             await link.receive()
 
     async def story() -> None:
-        async with server(on_link=on_link) as at, site(at.address, "a") as link:
+        async with server(on_channel=on_channel) as at, site(at.address, "a") as link:
             assert await link.receive() == TaskRecall(0)
             assert isinstance(await link.receive(), TaskAssignment)
 
@@ -80,36 +82,34 @@ def test_a_recall_arrives_before_the_model_of_another_task():
 
 
 def test_the_server_ends_a_link_after_its_last_message_with_its_reason():
-    async def on_link(link: ServerChannel) -> None:
-        await link.send(TaskRecall(3))
+    async def on_channel(link: ServerChannel) -> None:
+        link.send(TaskRecall(3))
         await link.close("the run is over")
-        with pytest.raises(ChannelClosedError):
-            await link.send(TaskRecall(4))
+        link.send(TaskRecall(4))  # too late
 
     async def story() -> None:
-        async with server(on_link=on_link) as at, site(at.address, "a") as link:
+        async with server(on_channel=on_channel) as at, site(at.address, "a") as link:
             assert await link.receive() == TaskRecall(3)
             with pytest.raises(ChannelClosedError, match="the run is over"):
                 await link.receive()
-            with pytest.raises(ChannelClosedError):
-                await link.send(Heartbeat())
+            link.send(Heartbeat())  # too late
 
     asyncio.run(story())
 
 
 def test_a_server_that_fails_with_one_site_goes_on_with_others(caplog: pytest.LogCaptureFixture):
-    async def on_link(link: ServerChannel) -> None:
+    async def on_channel(link: ServerChannel) -> None:
         if link.site == "a":
             raise KeyError("a mistake of ours")
-        await link.send(TaskRecall(1))
+        link.send(TaskRecall(1))
         with suppress(ChannelClosedError):
             while True:
                 await link.receive()
 
     async def story() -> None:
-        async with server(on_link=on_link) as at:
+        async with server(on_channel=on_channel) as at:
             async with site(at.address, "a") as link:
-                said = Rejected("the server failed to handle what this site said", final=False)
+                said = Rejected("the server failed to handle a message of this site", final=False)
                 assert await link.receive() == said
                 with pytest.raises(ChannelClosedError, match="INTERNAL"):
                     await link.receive()
@@ -132,7 +132,7 @@ def test_a_newer_link_of_a_site_takes_the_place_of_the_older():
                 with pytest.raises(ChannelClosedError, match="newer connection"):
                     await older.receive()
                 for link in (newer, other):
-                    await link.send(Heartbeat(1, 2))
+                    link.send(Heartbeat(1, 2))
                     assert await link.receive() == Heartbeat(1, 2)
                 assert at.listener.sites == ("a", "b")
                 assert at.heard.ended[0][0] == "a"  # the older had ended before the newer began
@@ -156,7 +156,7 @@ def test_a_site_that_is_cut_off_ends_its_link():
 def test_a_connection_without_a_hello_is_ended():
     async def story() -> None:
         async with server(limits=replace(LIMITS, handshake=0.3)) as at, raw(at.address, NAMED) as call:
-            assert await status(call) == ("DEADLINE_EXCEEDED", "no hello within 0.3 s")
+            assert await status(call) == ("DEADLINE_EXCEEDED", "no register within 0.3 s")
             assert at.listener.rejected == {"deadline": 1}
             assert at.heard.links == []
 
@@ -183,29 +183,84 @@ def test_a_body_that_stops_is_ended_even_with_heartbeats():
                 await write(call, *framed(Heartbeat()))
                 await asyncio.sleep(0.05)
             assert at.listener.rejected == {"slow": 1}
-            assert at.listener._pool.free == LIMITS.memory
+            assert at.listener._budget.free == LIMITS.memory
 
     asyncio.run(story())
 
 
-def test_a_site_that_does_not_read_is_waited_for_and_then_ended():
+@pytest.mark.parametrize(
+    ("queue", "sent", "reason"),
+    [(2, 10, "the peer reads too slowly"), (64, 10, "the peer has read nothing for 0.5 s")],
+)
+def test_a_site_that_does_not_read_is_disconnected(queue: int, sent: int, reason: str):
     ends: list[str] = []
 
-    async def on_link(link: ServerChannel) -> None:
+    async def on_channel(link: ServerChannel) -> None:
         model = Model.empty(Layout.flat(2_000_000))
+        for task in range(sent):
+            link.send(TaskAssignment(task, 0, 1, 0, model))
         try:
-            for task in range(1000):
-                await link.send(TaskAssignment(task, 0, 1, 0, model))
+            while True:
+                await link.receive()
         except ChannelClosedError as error:
-            ends.append(f"{task < 100} {error}")
+            ends.append(str(error))
 
     async def story() -> None:
-        limits = replace(LIMITS, stall=0.5, queue=2)
-        async with server(limits=limits, on_link=on_link) as at, raw(at.address, NAMED) as call:
+        limits = replace(LIMITS, stall=0.5, queue=queue)
+        async with server(limits=limits, on_channel=on_channel) as at, raw(at.address, NAMED) as call:
             await write(call, HELLO)
             await until(lambda: bool(ends))
-            assert ends == ["True the peer has read nothing for 0.5 s"]
+            assert ends == [reason]
             await until(lambda: at.listener.rejected == {"slow": 1})
+
+    asyncio.run(story())
+
+
+def test_a_site_has_as_many_unprocessed_messages_as_it_may_and_loses_none():
+    held: list[tuple[FromSite, Callable[[], None]]] = []
+
+    async def on_channel(link: ServerChannel) -> None:
+        await link.forward(lambda *item: held.append(item))
+
+    async def story() -> None:
+        limits = replace(LIMITS, queue=3)
+        async with server(limits=limits, on_channel=on_channel) as at, site(at.address, "a") as link:
+            await until(lambda: len(held) == 1)
+            for task in range(12):
+                link.send(TaskFailed(task, ""))
+                await asyncio.sleep(0.01)  # each in a frame of its own
+            await until(lambda: len(held) == 3)
+            assert len(held) == 3
+            for number in range(13):
+                await until(lambda number=number: len(held) > number)
+                assert len(held) <= number + 3
+                held[number][1]()
+        assert [m for m, _ in held[1:]] == [TaskFailed(task, "") for task in range(12)]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("method", ["/offbeat.v1.Federation/Converse", "/offbeat.v3.Federation/Connect"])
+def test_a_site_with_another_version_of_the_protocol_is_told_so(method: str, monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        monkeypatch.setattr("tests.net.support.CONNECT", method)
+        async with server() as at, raw(at.address, NAMED) as call:
+            code, details = await status(call)
+            assert code == "UNIMPLEMENTED"
+            assert details == (
+                "this server speaks version 2 of the protocol: install the same version of Offbeat"
+            )
+            assert at.heard.links == []
+
+    asyncio.run(story())
+
+
+def test_a_server_with_another_version_of_the_protocol_is_named(monkeypatch: pytest.MonkeyPatch):
+    async def story() -> None:
+        monkeypatch.setattr("offbeat.net.grpc.client.SERVICE", "offbeat.v3.Federation")
+        async with server() as at:
+            with pytest.raises(ChannelRefusedError, match="does not speak version 2 of the protocol"):
+                await connect(at.address, SiteCredentials(name="a"), LIMITS)
 
     asyncio.run(story())
 
@@ -227,7 +282,7 @@ def test_a_fast_talker_is_slowed_down_and_loses_nothing():
             before = asyncio.get_running_loop().time()
             async with site(at.address, "a") as link:
                 for number in range(220):
-                    await link.send(Heartbeat(0, number))
+                    link.send(Heartbeat(0, number))
                     await link.receive()
             # 200 at once, 21 more at 20 a second: a lower bound cannot fail on a slow machine
             assert asyncio.get_running_loop().time() - before > 0.9
@@ -242,10 +297,10 @@ def test_bodies_share_the_memory_there_is():
         async with server(limits=limits) as at:
             async with site(at.address, "a") as a, site(at.address, "b") as b:
                 for link in (a, b) * 3:
-                    await link.send(UpdateSubmission(1, 1, torch.zeros(500_000), INTEGERS))
+                    link.send(UpdateSubmission(1, 1, torch.zeros(500_000), INTEGERS))
                 for link in (a, b) * 3:
                     assert await link.receive() == UpdateAck(1, True)
-            assert at.listener._pool.free == 3_000_000
+            assert at.listener._budget.free == 3_000_000
 
     asyncio.run(story())
 
@@ -253,7 +308,7 @@ def test_bodies_share_the_memory_there_is():
 def test_a_message_that_cannot_be_sent_ends_the_link_and_says_why():
     async def story() -> None:
         async with server() as at, site(at.address, "a") as link:
-            await link.send(Heartbeat(0, -1))
+            link.send(Heartbeat(0, -1))
             with pytest.raises(ChannelClosedError, match="cannot be sent"):
                 await link.receive()
 
@@ -263,8 +318,8 @@ def test_a_message_that_cannot_be_sent_ends_the_link_and_says_why():
 def test_a_taken_port_and_an_address_that_is_none():
     async def story() -> None:
         async with server() as at:
-            with pytest.raises(UsageError, match=r"cannot be listened at \(Address already in use"):
-                await listen(at.address, ServerCredentials(), LIMITS, at.heard.on_link)
+            with pytest.raises(UsageError, match=r"cannot listen on 127.0.0.1:\d+ \(Address already in use"):
+                await listen(at.address, ServerCredentials(), LIMITS, at.heard.on_channel)
         for wrong in ("localhost", "localhost:x", ":80", "1:2:3", "a:70000"):
             with pytest.raises(UsageError, match="HOST:PORT"):
                 await connect(wrong, SiteCredentials(), LIMITS)
@@ -285,7 +340,9 @@ def test_nobody_there():
 
 def attack(chance: random.Random) -> list[bytes]:
     """Frames that break the rules, or that are cut off in the middle."""
-    claims = pb.Envelope(result=pb.Result(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)])
+    claims = pb.Envelope(
+        update_submission=pb.UpdateSubmission(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=10 << 30)]
+    )
     body = framed(UpdateSubmission(1, 1, torch.zeros(300_000), INTEGERS))
     flipped = bytearray(chance.choice(body))
     flipped[chance.randrange(60)] ^= 1 << chance.randrange(8)
@@ -319,17 +376,17 @@ def test_hundreds_of_attacks_leave_an_honest_site_and_the_memory_alone():
 
     tasks = []
 
-    async def on_link(link: ServerChannel) -> None:  # which keeps nothing of an attack
+    async def on_channel(link: ServerChannel) -> None:  # which keeps nothing of an attack
         with suppress(ChannelClosedError):
             while True:
                 if isinstance(message := await link.receive(), UpdateSubmission):
                     if link.site == "honest":
                         tasks.append(message.task)
-                    await link.send(UpdateAck(message.task, True))
+                    link.send(UpdateAck(message.task, True))
 
     async def story() -> int:
         chance, limits = random.Random(5), Limits(layout=Layout.flat(300_000), drain=1.0)
-        async with server(limits=limits, on_link=on_link) as at:
+        async with server(limits=limits, on_channel=on_channel) as at:
             async with site(at.address, "honest") as link:
                 grown = 0
                 for number in range(400):
@@ -337,11 +394,11 @@ def test_hundreds_of_attacks_leave_an_honest_site_and_the_memory_alone():
                     if number == 50:
                         grown = -resident().rss
                     if number % 10 == 0:
-                        await link.send(UpdateSubmission(number, 1, torch.zeros(300_000), INTEGERS))
+                        link.send(UpdateSubmission(number, 1, torch.zeros(300_000), INTEGERS))
                         assert await link.receive() == UpdateAck(number, True)
                 grown += resident().rss
             await until(lambda: at.listener.sites == ())
-            assert at.listener._pool.free == 8 << 30
+            assert at.listener._budget.free == 8 << 30
         assert tasks == list(range(0, 400, 10))
         rejected = at.listener.rejected
         assert {"handshake", "frame", "size"} <= set(rejected), rejected
@@ -355,9 +412,11 @@ def test_a_site_is_told_what_was_wrong_while_it_is_still_sending():
     async def story() -> None:
         limits = replace(LIMITS, layout=Layout.flat(10))
         async with server(limits=limits) as at, site(at.address, "a") as link:
-            await link.send(UpdateSubmission(1, 1, torch.zeros(20_000_000), INTEGERS))
+            link.send(UpdateSubmission(1, 1, torch.zeros(20_000_000), INTEGERS))
             said = await link.receive()
-            assert said == Rejected("result has 80000000 bytes of delta: the model has 40", final=True)
+            assert said == Rejected(
+                "update_submission has 80000000 bytes of delta: the model has 40", final=True
+            )
             with pytest.raises(ChannelClosedError):
                 await link.receive()
             assert at.listener.rejected == {"layout": 1}
@@ -368,7 +427,7 @@ def test_a_site_is_told_what_was_wrong_while_it_is_still_sending():
 def test_a_newer_link_begins_when_the_server_is_done_with_the_older():
     events: list[str] = []
 
-    async def on_link(link: ServerChannel) -> None:
+    async def on_channel(link: ServerChannel) -> None:
         number = sum(event.startswith("begin") for event in events)
         events.append(f"begin {number}")
         with suppress(ChannelClosedError):
@@ -378,7 +437,7 @@ def test_a_newer_link_begins_when_the_server_is_done_with_the_older():
         events.append(f"end {number}")
 
     async def story() -> None:
-        async with server(on_link=on_link) as at, site(at.address, "a"):
+        async with server(on_channel=on_channel) as at, site(at.address, "a"):
             await until(lambda: len(events) == 1)
             async with site(at.address, "a"):
                 await until(lambda: len(events) >= 3)

@@ -34,7 +34,7 @@ def test_the_pool_makes_who_asks_too_much_wait():
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         said.append("waits")
-        await pool.give(6)
+        pool.give(6)
         await waiting
         assert pool.free == 2
         return said

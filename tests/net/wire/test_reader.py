@@ -10,12 +10,12 @@ import torch
 
 from offbeat.core.model import Entry, Layout
 from offbeat.net.messages import FromSite, Heartbeat, Register, TaskFailed, UpdateReady, UpdateSubmission
+from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.encode import encode
-from offbeat.net.wire.fields import ProtocolError
-from offbeat.net.wire.frames import frames
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.reader import MessageReader, ReadResult
+from offbeat.net.wire.serialization import serialize
+from offbeat.net.wire.writer import frames
 
 LAYOUT = Layout((*Layout.flat(100_000).entries, Entry("n", (), "int64", "integer")))
 LIMITS = Limits(layout=LAYOUT)
@@ -30,7 +30,7 @@ def result(values: int = 100_000, integers: int = 1, shared: int | None = None) 
 
 
 def framed(message: FromSite, size: int = 64 << 10) -> list[bytes]:
-    outgoing = encode(message)
+    outgoing = serialize(message)
     return list(frames([outgoing.envelope], outgoing.body, size))
 
 
@@ -51,7 +51,9 @@ def refusal(receiver: MessageReader[FromSite], *said: bytes) -> ProtocolError:
 
 def claim(*parts: tuple[int, int]) -> bytes:
     told = [pb.Part(kind=pb.Part.Kind.ValueType(kind), bytes=size) for kind, size in parts]
-    return pb.Frame(envelopes=[pb.Envelope(result=pb.Result(), parts=told)]).SerializeToString()
+    return pb.Frame(
+        envelopes=[pb.Envelope(update_submission=pb.UpdateSubmission(), parts=told)]
+    ).SerializeToString()
 
 
 def test_a_claim_of_10_gb_is_refused_before_any_memory_is_taken():
@@ -125,7 +127,7 @@ def test_hello_comes_first_and_once():
 
 
 def test_an_envelope_beyond_its_limit_is_refused():
-    long = pb.Frame(envelopes=[pb.Envelope(failed=pb.Failed(reason="x" * 3000))]).SerializeToString()
+    long = pb.Frame(envelopes=[pb.Envelope(task_failed=pb.TaskFailed(reason="x" * 3000))]).SerializeToString()
     assert "of 3006 bytes" in str(refusal(greeted(Limits(envelope=3000)), long))
 
 
@@ -142,11 +144,11 @@ def test_messages_pass_between_the_chunks_of_a_body():
 @pytest.mark.parametrize("turned", [False, True])
 def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool):
     message = result()
-    envelopes = [encode(Heartbeat(3, 4)).envelope, encode(message).envelope]
+    envelopes = [serialize(Heartbeat(3, 4)).envelope, serialize(message).envelope]
     receiver = greeted()
     read = [
         receiver.feed(f)
-        for f in frames(envelopes[::-1] if turned else envelopes, encode(message).body, 65536)
+        for f in frames(envelopes[::-1] if turned else envelopes, serialize(message).body, 65536)
     ]
     assert [r.announced for r in read] == [400_008, *[0] * 6]
     assert all(r.has_chunk for r in read)
@@ -157,7 +159,7 @@ def test_where_in_its_frame_a_body_is_announced_makes_no_difference(turned: bool
 
 
 def test_a_frame_with_more_than_it_may_have_is_refused():
-    beats = [encode(Heartbeat(3, n)).envelope for n in range(64)]
+    beats = [serialize(Heartbeat(3, n)).envelope for n in range(64)]
     read = greeted().feed(b"".join(frames(beats, ())))
     assert [message for message, _ in read.messages] == [Heartbeat(3, n) for n in range(64)]
     assert "more than 64 fields" in str(refusal(greeted(), b"".join(frames([*beats, beats[0]], ()))))

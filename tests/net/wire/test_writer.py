@@ -88,18 +88,16 @@ def test_messages_without_a_body_go_together_with_what_comes_after_them():
         TaskRecall(2),
         assign(3),
         TaskCancel(3, "late"),
-        *[Heartbeat(4)] * 20,
     ):
         outbox.put(message)
     kinds = []
     while not outbox.empty:
         frame = pb.Frame.FromString(outbox.frame())
         kinds.append([envelope.WhichOneof("message") for envelope in frame.envelopes])
-    assert kinds[0] == ["receipt", "cut_short", "assign"]
-    assert kinds[1:21] == [["beat"]] * 20  # each at once, before the next chunk
-    assert kinds[21:] == [[], [], ["forget"]]
-    for steps in range(20):
-        outbox.put(Heartbeat(4, steps))
+    assert kinds[0] == ["update_ack", "task_recall", "task_assignment"]
+    assert kinds[1:] == [[], [], ["task_cancel"]]
+    for task in range(20):
+        outbox.put(TaskRecall(task))
     assert len(pb.Frame.FromString(outbox.frame()).envelopes) == TOGETHER
     assert len(pb.Frame.FromString(outbox.frame()).envelopes) == 20 - TOGETHER
 
@@ -126,3 +124,11 @@ def test_a_sent_model_is_not_copied_before_it_is_sent():
     while not outbox.empty:
         last = outbox.frame()
     assert last.endswith(torch.tensor([0.0, 1.0]).numpy().tobytes())
+
+
+def test_a_newer_heartbeat_replaces_one_that_waits():
+    writer = MessageWriter()
+    for message in (Heartbeat(4, 1), UpdateAck(1, True), Heartbeat(4, 2)):
+        writer.put(message)
+    receiver: MessageReader[FromServer] = MessageReader("server", Limits())
+    assert [m for m, _ in receiver.feed(writer.frame()).messages] == [UpdateAck(1, True), Heartbeat(4, 2)]

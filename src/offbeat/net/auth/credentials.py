@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import is_loopback, split
+from offbeat.net.address import is_loopback, is_name, split
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.tokens import Tokens
-from offbeat.net.wire.fields import ProtocolError, is_name
+from offbeat.net.transport import ProtocolError
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
 CERTIFICATE_KEY = "x509_pem_cert"  # gRPC's word for the certificate that a peer has shown

@@ -20,8 +20,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.net.address import is_name
 from offbeat.net.auth.reloading import ReloadingFiles
-from offbeat.net.wire.fields import is_name
 from offbeat.runs.files import sync_directory
 
 DASHBOARD = "@dashboard"

@@ -1,4 +1,4 @@
-"""Taking part in a run as a site."""
+"""Join a run as a site."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,47 +28,60 @@ async def join(
     device: str = "cpu",
     threads: int = 1,
     tell_labels: bool = True,
-    patience: float | None = GIVE_UP_AFTER,
-    pace: float = 0.0,
+    give_up_after: float | None = GIVE_UP_AFTER,
+    min_step_seconds: float = 0.0,
     clock: Clock | None = None,
 ) -> str:
-    """Train on one's own data in a server's run until it ends; returns why it ended.
+    """Train on one's own data in a server's run until it finishes.
 
-    `connect` opens a link to the server. With a directory `state` what the site keeps from task to task, and
-    an update that is not acknowledged yet, survive its end. `threads` are PyTorch's: more may be faster, and
-    change the last bits of the results. `tell_labels`: tell the server how many samples of each class there
-    are. It gives up after `patience` seconds without a server (none: never). A local step takes at least
-    `pace` seconds, to try out how an algorithm takes slow sites.
+    Args:
+        connect: Opens a connection to the server.
+        data: The site's training data.
+        state: Directory of the site's state and pending update, which survive the process there.
+        device: PyTorch device.
+        threads: PyTorch's threads; more may be faster, and change the last bits of the results.
+        tell_labels: Tell the server the number of samples of each class.
+        give_up_after: Seconds without a server after which to fail; None for never.
+        min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
+        clock: Source of time.
 
-    Raises `UsageError` where the data are not what the run asks for, `RunError` where the server refuses.
+    Returns:
+        The reason of the run's end.
+
+    Raises:
+        UsageError: The data do not fit what the run asks for.
+        RunError: The server refuses the site, or cannot be reached.
     """
     await asyncio.to_thread(warm_up)
     labels = torch.bincount(data.y, minlength=data.classes).tolist() if tell_labels else None
     site = SiteClient(
-        connect, make_context(data, device, threads, pace), len(data), tuple(labels) if labels else None,
-        store=SiteStore(Path(state) if state is not None else None), clock=clock, patience=patience,
+        connect, make_context(data, device, threads, min_step_seconds), len(data),
+        tuple(labels) if labels else None,
+        store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
     )  # fmt: skip
     return await site.run()
 
 
 def warm_up() -> None:
-    """A step on nothing: PyTorch loads parts of itself at the first, which would look like a slow site."""
+    """Take a step on nothing: PyTorch loads parts of itself at the first, as if the site were slow."""
     layer = nn.Linear(1, 1)
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     layer(torch.ones(1, 1)).sum().backward()
     optimizer.step()
 
 
-def make_context(data: Dataset, device: str = "cpu", threads: int = 1, pace: float = 0.0) -> Prepare:
-    """What makes a site's workshop of a server's plan: the plan's model and algorithm on these data."""
+def make_context(
+    data: Dataset, device: str = "cpu", threads: int = 1, min_step_seconds: float = 0.0
+) -> Prepare:
+    """A function that makes a training context from a server's plan and these data."""
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
         plan = read_run_spec(document, data)
         algorithm = plan.make_algorithm()
         learner: SiteLearner = make_learner(plan, data, client, device)
-        if pace:
-            learner = Throttled(learner, pace)
+        if min_step_seconds:
+            learner = Throttled(learner, min_step_seconds)
         return TrainingContext(client, learner, algorithm.objective, algorithm.codec)
 
     return prepare

@@ -1,6 +1,6 @@
-"""What a site keeps: its state from task to task, and the update that the server has not acknowledged yet.
+"""The storage of a site: its state from task to task, and the update that is not acknowledged yet.
 
-With a directory both survive the site's end. A file is whole or not there; the update of a task carries the
+With a directory both survive the process. A file is whole or not there; the update of a task carries the
 state that comes with it, so that the two cannot part.
 """
 
@@ -24,15 +24,15 @@ _STATE, _UPDATE = "client.safetensors", "update.safetensors"
 
 @dataclass(frozen=True)
 class PendingUpdate:
-    """A finished task: what is sent of it, and the client's state after it. `held`: until it may be sent."""
+    """The update of a finished task, and the state after it; `held`: not sent before `UploadGrant`."""
 
-    result: UpdateSubmission
+    update: UpdateSubmission
     state: Tensors = field(default_factory=dict)
     held: bool = False
 
 
 class SiteStore:
-    """The memory of a site in one run, in `directory` if there is one.
+    """The state of a site in one run, in `directory` if there is one.
 
     Raises `UsageError` for a directory that cannot be used, `RunError` for files that cannot be read.
     """
@@ -41,62 +41,62 @@ class SiteStore:
         self._directory = directory
         self.run = ""
         self.state: Tensors = {}
-        self.kept: PendingUpdate | None = None
+        self.pending: PendingUpdate | None = None
         if directory is not None:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
                 self._lock = lock(directory)
             except OSError as error:
-                raise UsageError(f"state = {directory}: nothing can be kept there ({error})") from None
+                raise UsageError(f"state = {directory}: no state can be written there ({error})") from None
             try:
                 self._load(directory)
             except (OSError, SafetensorError, KeyError, ValueError) as error:
                 self._lock.release()
                 raise RunError(
                     f"the site's state in {directory} cannot be read ({error}): restore it from a copy, or "
-                    f"delete {_STATE} and {_UPDATE} there: then the site begins anew"
+                    f"delete {_STATE} and {_UPDATE} there: then the site starts again without state"
                 ) from None
 
     def begin(self, run: str) -> None:
-        """The site takes part in this run; what is here of another one is forgotten."""
+        """The site takes part in this run; the state of another one is deleted."""
         if run != self.run:
             self.run, self.state = run, {}
             self._remove(_UPDATE)
-            self.kept = None
+            self.pending = None
             self._save_state()
 
-    def keep(self, kept: PendingUpdate) -> None:
-        """Keep a finished task until the server has answered."""
-        self.kept = kept
-        r = kept.result
+    def save(self, pending: PendingUpdate) -> None:
+        """Save a finished task until the server has answered."""
+        self.pending = pending
+        r = pending.update
         about = {"run": self.run, "task": r.task, "steps": r.steps, "metrics": dict(r.metrics), "lr": r.lr}
         encoded = isinstance(r.delta, bytes)
         delta = torch.frombuffer(bytearray(r.delta), dtype=torch.uint8) if encoded and r.delta else r.delta
         tensors: Tensors = {
-            "about": _packed({**about, "held": kept.held, "encoded": encoded}),
+            "about": _packed({**about, "held": pending.held, "encoded": encoded}),
             "delta": delta if isinstance(delta, Tensor) else torch.zeros(0, dtype=torch.uint8),
             "integers": r.integers,
-            **{f"state.{name}": tensor for name, tensor in kept.state.items()},
+            **{f"state.{name}": tensor for name, tensor in pending.state.items()},
         }
         if r.shared is not None:
             tensors["shared"] = r.shared
         self._write(_UPDATE, tensors)
 
-    def settle(self, task: TaskId, taken: bool) -> None:
-        """The server has answered: with `taken` the state after the task is the site's own from now on.
+    def acknowledge(self, task: TaskId, accepted: bool) -> None:
+        """The server has answered: if it `accepted` the update, the state after it becomes the site's.
 
         Raises `RunError` where that cannot be written: then the update stays, for the state that is in it.
         """
-        if self.kept is None or self.kept.result.task != task:
+        if self.pending is None or self.pending.update.task != task:
             return
-        kept, self.kept = self.kept, None
-        if taken:
-            self.state = kept.state
+        pending, self.pending = self.pending, None
+        if accepted:
+            self.state = pending.state
             self._save_state()
         self._remove(_UPDATE)
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Unlock the directory."""
         if self._directory is not None:
             self._lock.release()
 
@@ -109,7 +109,7 @@ class SiteStore:
             tensors = read_tensors(directory / _UPDATE)
             about = _unpacked(tensors["about"])
             if about["run"] == self.run:
-                self.kept = _kept(about, tensors)
+                self.pending = _pending(about, tensors)
 
     def _save_state(self) -> None:
         about = _packed({"run": self.run})
@@ -129,17 +129,17 @@ class SiteStore:
             (self._directory / name).unlink(missing_ok=True)
 
 
-def _kept(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
+def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
     delta: Tensor | bytes = tensors["delta"]
     if about["encoded"] and isinstance(delta, Tensor):
         delta = delta.numpy().tobytes()
     metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
-    result = UpdateSubmission(
+    update = UpdateSubmission(
         int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
         float(str(about["lr"])), tensors.get("shared"),
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
-    return PendingUpdate(result, state, bool(about["held"]))
+    return PendingUpdate(update, state, bool(about["held"]))
 
 
 def _packed(about: dict[str, object]) -> Tensor:

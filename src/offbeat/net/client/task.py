@@ -1,4 +1,4 @@
-"""One task in training at a site, between the thread that trains and the loop that talks to the server."""
+"""A task in training at a site, shared by the training thread and the event loop."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
 
 
 class SiteLearner(Protocol):
-    """What trains at a site."""
+    """A learner at a site."""
 
     def steps_per_epoch(self, client: ClientId) -> int:
         """⌈n_i / batch size⌉."""
@@ -35,7 +35,7 @@ class SiteLearner(Protocol):
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What a site needs to carry out tasks: made once it knows its number and what is trained."""
+    """What the tasks of a site have in common; made once the site is registered."""
 
     client: ClientId
     learner: SiteLearner
@@ -44,23 +44,23 @@ class TrainingContext:
 
 
 class TaskCancelledError(Exception):
-    """The task is not wanted any more."""
+    """The server has cancelled the task."""
 
 
 class TrainingTask(TaskControl):
-    """A task under way. `ask` is called in the training thread when it wants a model, and has to wait."""
+    """A task in training. `ask` is called in the training thread when the task waits for a model."""
 
     def __init__(
-        self, assign: TaskAssignment, workshop: TrainingContext, ask: Callable[["TrainingTask"], None]
+        self, assign: TaskAssignment, context: TrainingContext, ask: Callable[["TrainingTask"], None]
     ) -> None:
-        self.assign, self.workshop = assign, workshop
+        self.assign, self.context = assign, context
         self.steps = 0
         self.asking = False
         self._ask = ask
-        self._epoch = workshop.learner.steps_per_epoch(workshop.client)
-        self._news = Condition()
+        self._epoch = context.learner.steps_per_epoch(context.client)
+        self._change = Condition()
         self._answer: ModelResponse | None = None
-        self._cut = self._given_up = False
+        self._recalled = self._cancelled = False
         self._end = assign.steps
 
     @property
@@ -71,44 +71,44 @@ class TrainingTask(TaskControl):
     # ---- called by the loop ----
 
     def answer(self, fresh: ModelResponse) -> None:
-        """The model asked for is here, or there is none."""
-        with self._news:
+        """Pass the answer to the task's request."""
+        with self._change:
             if self.asking:
                 self._answer = fresh
-                self._news.notify_all()
+                self._change.notify_all()
 
-    def cut_short(self) -> None:
+    def recall(self) -> None:
         """Report at the end of the epoch under way."""
-        self._cut = True
+        self._recalled = True
 
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         """Stop at the next step."""
-        with self._news:
-            self._given_up = True
-            self._news.notify_all()
+        with self._change:
+            self._cancelled = True
+            self._change.notify_all()
 
     # ---- called by the training thread ----
 
     def stops(self, steps: int) -> bool:
-        """At the end of an epoch, once the task is to be cut short."""
+        """Whether the task is recalled and at the end of an epoch."""
         self.steps = steps
-        if self._given_up:
+        if self._cancelled:
             raise TaskCancelledError
-        if self._cut and steps and steps % self._epoch == 0:
+        if self._recalled and steps and steps % self._epoch == 0:
             self._end = steps
             return True
         return False
 
     def fresh(self, steps: int) -> tuple[Merging, Model] | None:
-        """Ask once, after the steps that the task says, and wait."""
+        """Request a model once, after `ask_after` steps, and wait for it."""
         if not self.assign.ask_after or steps != self.assign.ask_after:
             return None
-        with self._news:
+        with self._change:
             self.asking = True
             self._ask(self)
-            self._news.wait_for(lambda: self._answer is not None or self._given_up)
+            self._change.wait_for(lambda: self._answer is not None or self._cancelled)
             self.asking = False
-            if self._given_up or self._answer is None:
+            if self._cancelled or self._answer is None:
                 raise TaskCancelledError
             fresh = self._answer
         if fresh.model is None:
@@ -116,28 +116,28 @@ class TrainingTask(TaskControl):
         return Merging(steps, fresh.version, fresh.clock), fresh.model
 
     def run(self, state: Tensors) -> PendingUpdate:
-        """Train; returns what is to be sent, and the client's new state."""
-        a, w = self.assign, self.workshop
-        task = LocalTask(a.task, w.client, a.base, a.steps, a.seed, a.lr_factor)
-        result = w.learner.train(a.model, task, w.objective, TaskInputs(dict(state)), self)
-        if self._given_up:
+        """Train; returns the update and the client's new state."""
+        a, c = self.assign, self.context
+        task = LocalTask(a.task, c.client, a.base, a.steps, a.seed, a.lr_factor)
+        result = c.learner.train(a.model, task, c.objective, TaskInputs(dict(state)), self)
+        if self._cancelled:
             raise TaskCancelledError
-        told = UpdateSubmission(
+        update = UpdateSubmission(
             a.task, self._end, result.delta, result.integers, result.metrics, result.lr, result.shared
         )
         if a.hold:
             norm = float(result.delta[: a.model.layout.parameters].norm())
             return PendingUpdate(
-                replace(told, metrics={**result.metrics, "norm": norm}), result.state, held=True
+                replace(update, metrics={**result.metrics, "norm": norm}), result.state, held=True
             )
-        return PendingUpdate(encoded(told, w, a.seed, None), result.state)
+        return PendingUpdate(encode_update(update, c, a.seed, None), result.state)
 
 
-def encoded(
-    result: UpdateSubmission, workshop: TrainingContext, seed: int, bits: int | None
+def encode_update(
+    update: UpdateSubmission, context: TrainingContext, seed: int, bits: int | None
 ) -> UpdateSubmission:
-    """A result as it travels: its update within so many bits, where the algorithm has a codec."""
-    if workshop.codec is None or isinstance(result.delta, bytes):
-        return result
-    generator = stream(seed, Purpose.CODEC, task=result.task)
-    return replace(result, delta=workshop.codec.encode(result.delta, bits, generator))
+    """An update as it is sent: encoded within `bits` (None means no limit), if the algorithm has a codec."""
+    if context.codec is None or isinstance(update.delta, bytes):
+        return update
+    generator = stream(seed, Purpose.CODEC, task=update.task)
+    return replace(update, delta=context.codec.encode(update.delta, bits, generator))

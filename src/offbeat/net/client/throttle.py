@@ -1,4 +1,4 @@
-"""A site that is made slow on purpose, to try out how an algorithm takes sites of different speed."""
+"""A learner that is slowed down, to try out an algorithm with sites of different speed."""
 
 import time
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from offbeat.net.client.task import SiteLearner
 
 @dataclass(frozen=True)
 class Throttled:
-    """A learner none of whose local steps takes less than so many seconds; its results are the same."""
+    """A learner whose local steps take at least `seconds` each; its results are the same."""
 
     learner: SiteLearner
     seconds: float
@@ -37,7 +37,7 @@ class Throttled:
 
 
 class _Waiting(TaskControl):
-    """Lets each step's time pass before it asks the watch inside."""
+    """Waits for the end of each step's time before it asks the inner control."""
 
     def __init__(self, watch: TaskControl | None, seconds: float) -> None:
         self._watch, self._seconds = watch, seconds

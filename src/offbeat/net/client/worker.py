@@ -1,7 +1,7 @@
-"""What a site has in hand: the task that it trains, and the update that is not settled yet.
+"""The task that a site trains, and the update that the server has not acknowledged yet.
 
-One thread trains, and keeps what is to survive the site's end. Whether there is a conversation makes no
-difference here: what is in hand is said when it is there, and again in the next conversation.
+One thread trains, and saves what is to survive the process. Training goes on without a connection: what the
+site holds is sent when there is one, and again in the next.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from typing import Any
 
 from offbeat.core.errors import RunError
 from offbeat.core.events import ClientId, TaskId
-from offbeat.net.backoff import delay
+from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
-from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask, encoded
+from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask, encode_update
 from offbeat.net.clock import Clock
 from offbeat.net.messages import (
     FromServer,
@@ -33,158 +33,168 @@ from offbeat.net.messages import (
 )
 
 Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
-"""Makes a site's workshop of the server's plan and the site's number; may raise `UsageError`."""
+"""Makes a training context from the server's plan and the client's number; may raise `UsageError`."""
 log = logging.getLogger(__name__)
 
 
 class Worker:
-    """Does what the server says; `say` tells it something, if there is a conversation."""
+    """Carries out the server's messages."""
 
-    def __init__(
-        self, prepare: Prepare, store: SiteStore, clock: Clock, say: Callable[[FromSite], None]
-    ) -> None:
-        self._prepare, self._store, self._clock, self._say = prepare, store, clock, say
+    def __init__(self, prepare: Prepare, store: SiteStore, clock: Clock) -> None:
+        self._prepare, self._store, self._clock = prepare, store, clock
+        self._send: Callable[[FromSite], None] = _drop  # while there is no connection
         self._thread = ThreadPoolExecutor(1, "offbeat-training")
-        self._workshop: TrainingContext | None = None
-        self._job: TrainingTask | None = None
+        self._context: TrainingContext | None = None
+        self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
         self._seed, self._failures = 0, 0
 
     @property
-    def holding(self) -> TaskId | None:
-        """The task in hand, in training or trained and not settled yet."""
-        kept = self._store.kept
-        return self._job.task if self._job else kept.result.task if kept else None
+    def task(self) -> TaskId | None:
+        """The task in training, or trained and not acknowledged yet."""
+        pending = self._store.pending
+        return self._current.task if self._current else pending.update.task if pending else None
 
     @property
     def run(self) -> str:
-        """The run whose task is in hand."""
+        """The run of that task."""
         return self._store.run
 
-    def beat(self) -> Heartbeat:
-        """A sign of life."""
-        return Heartbeat(self._job.task, self._job.steps) if self._job else Heartbeat()
+    def heartbeat(self) -> Heartbeat:
+        """A heartbeat with the progress of the task in training."""
+        return Heartbeat(self._current.task, self._current.steps) if self._current else Heartbeat()
 
     def close(self) -> None:
         """Stop training."""
-        self._drop_job()
+        self._cancel()
         for task in list(self._training):
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._store.close()
 
-    # ---- what the server says ----
+    # ---- messages of the server ----
 
-    async def welcome(self, welcome: Registered) -> None:
-        """A conversation has begun: say what is finished, and what is asked for. Raises `UsageError`."""
-        if welcome.run != self._store.run:
-            self._drop_job()
-            self._workshop = None
-            self._store.begin(welcome.run)
-        if self._workshop is None or self._workshop.client != welcome.client:
+    async def registered(self, message: Registered, send: Callable[[FromSite], None]) -> None:
+        """A connection has begun: send what is finished, and what is asked for. Raises `UsageError`."""
+        self._send = send
+        if message.run != self._store.run:
+            self._cancel()
+            self._context = None
+            self._store.begin(message.run)
+        if self._context is None or self._context.client != message.client:
             loop = asyncio.get_running_loop()
-            self._workshop = await loop.run_in_executor(
-                self._thread, self._prepare, welcome.plan, welcome.client
+            self._context = await loop.run_in_executor(
+                self._thread, self._prepare, message.plan, message.client
             )
-            self._seed = int(welcome.plan.get("seed", 0))
-        self._deliver()
-        if self._job is not None and self._job.asking:
-            self._say(ModelRequest(self._job.task, self._job.steps))
+            self._seed = int(message.plan.get("seed", 0))
+        self._send_pending()
+        if self._current is not None and self._current.asking:
+            self._send(ModelRequest(self._current.task, self._current.steps))
 
-    def hear(self, message: FromServer) -> None:
-        """The server says something about a task."""
-        job, kept = self._job, self._store.kept
-        mine = job is not None and job.task == getattr(message, "task", None)
+    def disconnected(self) -> None:
+        """The connection has ended."""
+        self._send = _drop
+
+    def handle(self, message: FromServer) -> None:
+        """Carry out a message about a task."""
+        current, pending = self._current, self._store.pending
+        mine = current is not None and current.task == getattr(message, "task", None)
         match message:
             case TaskAssignment():
                 self._assigned(message)
-            case ModelResponse() if job is not None and mine:
-                job.answer(message)
-            case TaskRecall() if job is not None and mine:
-                job.cut_short()
-            case UploadGrant() if kept is not None and kept.result.task == message.task and self._workshop:
-                self._say(encoded(kept.result, self._workshop, self._seed, message.bits))
+            case ModelResponse() if current is not None and mine:
+                current.answer(message)
+            case TaskRecall() if current is not None and mine:
+                current.recall()
+            case UploadGrant() if pending is not None and pending.update.task == message.task:
+                assert self._context is not None
+                self._send(encode_update(pending.update, self._context, self._seed, message.bits))
             case TaskCancel():
-                log.info("task %d is not wanted: %s", message.task, message.reason)
+                log.info("task %d is cancelled: %s", message.task, message.reason)
                 if mine:
-                    self._drop_job()
-                if kept is not None:  # one that was held has been trained all the same: its state stays
-                    self._settle(message.task, taken=kept.held)
+                    self._cancel()
+                if pending is not None:  # one that was held has been trained all the same: its state stays
+                    self._acknowledge(message.task, accepted=pending.held)
             case UpdateAck():
                 if message.accepted:
                     self._failures = 0
                 else:
                     log.warning("the update of task %d was refused: %s", message.task, message.reason)
-                self._settle(message.task, taken=message.accepted)
+                self._acknowledge(message.task, accepted=message.accepted)
             case _:
                 pass
 
-    def _assigned(self, assign: TaskAssignment) -> None:
-        kept = self._store.kept
-        if kept is not None and kept.result.task == assign.task:
-            self._deliver()
+    def _assigned(self, assignment: TaskAssignment) -> None:
+        pending = self._store.pending
+        if pending is not None and pending.update.task == assignment.task:
+            self._send_pending()
             return
-        if self._job is not None:
-            if self._job.task == assign.task:
+        if self._current is not None:
+            if self._current.task == assignment.task:
                 return
-            self._drop_job()
-        if kept is not None:
-            self._settle(kept.result.task, taken=False)
-        assert self._workshop is not None
+            self._cancel()
+        if pending is not None:
+            self._acknowledge(pending.update.task, accepted=False)
+        assert self._context is not None
         loop = asyncio.get_running_loop()
 
-        def ask(job: TrainingTask) -> None:
-            loop.call_soon_threadsafe(lambda: self._say(ModelRequest(job.task, job.steps)))
+        def ask(task: TrainingTask) -> None:
+            loop.call_soon_threadsafe(lambda: self._send(ModelRequest(task.task, task.steps)))
 
-        self._job = TrainingTask(assign, self._workshop, ask)
-        task = asyncio.create_task(self._train(self._job))
+        self._current = TrainingTask(assignment, self._context, ask)
+        task = asyncio.create_task(self._train(self._current))
         self._training.add(task)
         task.add_done_callback(self._training.discard)
 
-    def _deliver(self) -> None:
-        """Say what is finished."""
-        kept = self._store.kept
-        if kept is not None and kept.held:
-            self._say(UpdateReady(kept.result.task, kept.result.steps, kept.result.metrics))
-        elif kept is not None:
-            self._say(kept.result)
+    def _send_pending(self) -> None:
+        """Send the pending update, or that it is ready."""
+        pending = self._store.pending
+        if pending is not None and pending.held:
+            update = pending.update
+            self._send(UpdateReady(update.task, update.steps, update.metrics))
+        elif pending is not None:
+            self._send(pending.update)
 
-    def _settle(self, task: TaskId, *, taken: bool) -> None:
-        """The server has answered: a full disk is no reason to end, the next answer may find room."""
+    def _acknowledge(self, task: TaskId, *, accepted: bool) -> None:
+        """The server has answered. A full disk does not end the site: there may be room later."""
         try:
-            self._store.settle(task, taken)
+            self._store.acknowledge(task, accepted)
         except (RunError, OSError) as error:
-            log.error("%s: what the site keeps from task to task is in memory only", error)
+            log.error("%s: the state after task %d is in memory only", error, task)
 
     # ---- training ----
 
-    async def _train(self, job: TrainingTask) -> None:
-        """Let the thread train, and deliver; a failure is told after a pause, longer each time."""
+    async def _train(self, current: TrainingTask) -> None:
+        """Train in the thread, and send the update; a failure is reported after a backoff."""
         loop = asyncio.get_running_loop()
         try:
-            kept = await loop.run_in_executor(self._thread, job.run, self._store.state)
+            pending = await loop.run_in_executor(self._thread, current.run, self._store.state)
         except TaskCancelledError:
             return
         except Exception as error:
-            log.exception("task %d failed", job.task)
-            await self._clock.sleep(delay(self._failures) if self._failures else 0.0)
+            log.exception("task %d failed", current.task)
+            await self._clock.sleep(retry_delay(self._failures) if self._failures else 0.0)
             self._failures += 1
-            if self._job is job:
-                self._job = None
-                self._say(TaskFailed(job.task, f"{type(error).__name__}: {error}"))
+            if self._current is current:
+                self._current = None
+                self._send(TaskFailed(current.task, f"{type(error).__name__}: {error}"))
             return
-        if self._job is job:
+        if self._current is current:
             try:
-                await loop.run_in_executor(self._thread, self._store.keep, kept)
+                await loop.run_in_executor(self._thread, self._store.save, pending)
             except RunError as error:
-                log.error("%s: the update of task %d is in memory only", error, job.task)
-        if self._job is job:
-            self._job = None
-            self._deliver()
-        else:  # dropped while it was written
-            self._settle(job.task, taken=False)
+                log.error("%s: the update of task %d is in memory only", error, current.task)
+        if self._current is current:
+            self._current = None
+            self._send_pending()
+        else:  # cancelled while it was written
+            self._acknowledge(current.task, accepted=False)
 
-    def _drop_job(self) -> None:
-        if self._job is not None:
-            self._job.give_up()
-            self._job = None
+    def _cancel(self) -> None:
+        if self._current is not None:
+            self._current.cancel()
+            self._current = None
+
+
+def _drop(_: FromSite) -> None:
+    """There is no connection: what the site holds is sent in the next one."""

@@ -1,4 +1,4 @@
-"""The site's end on gRPC."""
+"""The site's end of the gRPC transport."""
 
 import asyncio
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from grpc import aio
 
 from offbeat.net.address import split
 from offbeat.net.auth.credentials import SiteCredentials, pem
-from offbeat.net.grpc.options import ADMITTED, FINAL, METHOD, SERVICE, channel_options
+from offbeat.net.grpc.options import ADMITTED, FINAL, METHOD, SERVICE, VERSION, channel_options
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.net.wire.connection import Connection
@@ -18,13 +18,14 @@ from offbeat.net.wire.reader import MessageReader
 from offbeat.vectors.allocator import tune_malloc
 
 Call = aio.StreamStreamCall[bytes, bytes]
+_BROKEN = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError)
 
 
 async def connect(address: str, credentials: SiteCredentials, limits: Limits) -> ClientChannel:
-    """A link to the server at "HOST:PORT", once it has taken the site's credential.
+    """A connection to the server at "HOST:PORT", once it has accepted the site's credential.
 
-    Raises `ChannelRefusedError` if it has not, `ChannelClosedError` if it cannot be reached (or is not who it
-    should be), `UsageError` for an address or file that cannot be used.
+    Raises `ChannelRefusedError` if it has not, `ChannelClosedError` if it cannot be reached or is not
+    authentic, `UsageError` for an address or file that cannot be used.
     """
     split(address)
     tune_malloc()
@@ -36,16 +37,16 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
             if not set(ADMITTED) <= set(metadata):
                 raise await _broken(call)
     except TimeoutError:
-        await _leave(call, channel)
+        await _abandon(call, channel)
         raise ChannelClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
     except aio.AioRpcError:
         error = await _broken(call)
-        await _leave(call, channel)
+        await _abandon(call, channel)
         raise error from None
     except (asyncio.CancelledError, ChannelClosedError):
-        await _leave(call, channel)
+        await _abandon(call, channel)
         raise
-    return _open(call, channel, credentials, limits)
+    return GrpcClientChannel(call, channel, credentials.name or "", limits)
 
 
 class _ClientStream:
@@ -55,7 +56,7 @@ class _ClientStream:
     async def read(self) -> bytes | None:
         try:
             frame = await self._call.read()
-        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+        except _BROKEN:
             raise await _broken(self._call) from None
         if isinstance(frame, bytes):
             return frame
@@ -64,48 +65,32 @@ class _ClientStream:
     async def write(self, frame: bytes) -> None:
         try:
             await self._call.write(frame)
-        except (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+        except _BROKEN:
             raise await _broken(self._call) from None
 
 
 class GrpcClientChannel:
     """A `ClientChannel` on a gRPC call."""
 
-    def __init__(
-        self, talk: Connection[FromSite, FromServer], call: Call, channel: aio.Channel, drain: float
-    ) -> None:
-        self._talk, self._call, self._channel, self._drain = talk, call, channel, drain
-
-    async def send(self, message: FromSite) -> None:
-        """Hand a message over; waits while the server reads too slowly. Raises `ChannelClosedError`."""
-        await self._talk.send(message)
-
-    async def receive(self) -> FromServer:
-        """The next message. Raises `ChannelClosedError`."""
-        return await self._talk.receive()
+    def __init__(self, call: Call, channel: aio.Channel, name: str, limits: Limits) -> None:
+        self._call, self._channel, self._drain = call, channel, limits.drain
+        self._connection: Connection[FromSite, FromServer] = Connection(
+            name, _ClientStream(call), MessageReader("server", limits), limits, MemoryBudget(limits.memory)
+        )
+        self._connection.start()
+        self.send, self.receive = self._connection.send, self._connection.receive
 
     async def close(self, reason: str = "") -> None:
-        """End the conversation, once what was handed over is sent."""
-        await self._talk.close(reason)
-        await self._talk.release()
+        """Close the connection once the queue is sent."""
+        await self._connection.close(reason)
+        self._connection.release()
         try:
             async with asyncio.timeout(self._drain):
                 await self._call.done_writing()
                 await self._call.code()
-        except (TimeoutError, aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
+        except (TimeoutError, *_BROKEN):
             self._call.cancel()
         await self._channel.close()
-
-
-def _open(
-    call: Call, channel: aio.Channel, credentials: SiteCredentials, limits: Limits
-) -> GrpcClientChannel:
-    receiver: MessageReader[FromServer] = MessageReader("server", limits)
-    talk: Connection[FromSite, FromServer] = Connection(
-        credentials.name or "", _ClientStream(call), receiver, limits, MemoryBudget(limits.memory)
-    )
-    talk.start()
-    return GrpcClientChannel(talk, call, channel, limits.drain)
 
 
 def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.Channel:
@@ -113,7 +98,7 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
         *channel_options(limits),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
-        ("grpc.use_local_subchannel_pool", 1),  # a new link is a new connection
+        ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own
     ]
     if not credentials.tls(address):
         return aio.insecure_channel(address, options=chosen)
@@ -125,13 +110,13 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
     return aio.secure_channel(address, tls, options=chosen)
 
 
-async def _leave(call: Call, channel: aio.Channel) -> None:
+async def _abandon(call: Call, channel: aio.Channel) -> None:
     call.cancel()
     await channel.close()
 
 
 async def _broken(call: Call) -> ChannelClosedError:
-    """How a call that is over ended; its status may wait for messages that nobody takes."""
+    """The end of a call that is over; its status may wait for messages that nobody reads."""
     try:
         async with asyncio.timeout(1.0):
             code, details = await call.code(), await call.details()
@@ -139,7 +124,12 @@ async def _broken(call: Call) -> ChannelClosedError:
         return ChannelClosedError("the connection has ended")
     what = details or "no reason given"
     if code in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED):
-        return ChannelClosedError(f"the server has ended the conversation: {what}")
+        return ChannelClosedError(f"the server has closed the connection: {what}")
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        return ChannelRefusedError(
+            f"the server does not speak version {VERSION} of the protocol ({what}): install the same version "
+            "of Offbeat at both ends"
+        )
     if code in FINAL:
         return ChannelRefusedError(f"the server has refused this site: {what}")
     return ChannelClosedError(f"the connection has ended ({code.name}): {what}")

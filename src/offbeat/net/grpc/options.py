@@ -1,12 +1,13 @@
-"""What both ends of the gRPC transport share: the method, the channel's options, what the statuses mean."""
+"""What both ends of the gRPC transport share: the method, the channel options, the status codes."""
 
 import grpc
 
 from offbeat.net.wire.limits import FRAME, Limits
 
-SERVICE, METHOD = "offbeat.v1.Federation", "Converse"
-ADMITTED = (("offbeat-protocol", "1"),)
-"""The first metadata of a server that has taken a site's credential."""
+VERSION = 2
+SERVICE, METHOD = f"offbeat.v{VERSION}.Federation", "Connect"
+ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
+"""The initial metadata of a server that has accepted a site's credential."""
 ChannelOptions = list[tuple[str, int]]
 
 STATUS = {
@@ -18,7 +19,7 @@ STATUS = {
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ours": grpc.StatusCode.INTERNAL,
 }
-"""The status for each kind of ending; every other kind is a message that breaks the rules."""
+"""The status for each kind of end; every other kind is a protocol error."""
 
 FINAL = frozenset(
     {
@@ -29,7 +30,7 @@ FINAL = frozenset(
         grpc.StatusCode.FAILED_PRECONDITION,
     }
 )
-"""Statuses after which trying again as it is will not help."""
+"""Statuses after which another attempt without a change is of no use."""
 
 
 def channel_options(limits: Limits) -> ChannelOptions:
@@ -45,8 +46,3 @@ def channel_options(limits: Limits) -> ChannelOptions:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.http2.max_pings_without_data", 0),
     ]
-
-
-def said(reason: str) -> str:
-    """A reason as a status carries it: short, one line."""
-    return " ".join(reason.split())[:500]

@@ -1,4 +1,4 @@
-"""The server's end on gRPC: it authenticates sites, opens a link for each and survives what they send."""
+"""The server's end of the gRPC transport: authenticates sites and opens a connection for each."""
 
 import asyncio
 import logging
@@ -13,7 +13,7 @@ from grpc import aio
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import split
-from offbeat.net.auth.credentials import Authenticator, ServerCredentials, VerifiedIdentity
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials
 from offbeat.net.auth.tls import server_tls
 from offbeat.net.grpc.options import (
     ADMITTED,
@@ -21,38 +21,36 @@ from offbeat.net.grpc.options import (
     METHOD,
     SERVICE,
     STATUS,
+    VERSION,
     ChannelOptions,
     channel_options,
-    said,
 )
-from offbeat.net.messages import FromServer, FromSite, Rejected
-from offbeat.net.transport import ChannelClosedError, OnChannel
+from offbeat.net.messages import FromServer, FromSite, Rejected, shorten
+from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.wire.connection import CloseReason, Connection
-from offbeat.net.wire.encode import encode
-from offbeat.net.wire.fields import ProtocolError
-from offbeat.net.wire.frames import frames
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
+from offbeat.net.wire.writer import MessageWriter
 from offbeat.vectors.allocator import tune_malloc
 
 _log = logging.getLogger(__name__)
 Context = aio.ServicerContext[bytes, bytes]
 ServerConnection = Connection[FromServer, FromSite]
-_STREAMS = 8  # at once on one connection; an honest site has one, and a second while it comes back
+_STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second while it reconnects
 
 
 async def listen(
-    address: str, credentials: ServerCredentials, limits: Limits, on_link: OnChannel
+    address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
 ) -> "GrpcListener":
-    """Take sites at "HOST:PORT" (port 0: a free one), each of which gets its own run of `on_link`.
+    """Listen at "HOST:PORT" (port 0: a free one); `on_channel` is run for each connection of a site.
 
-    Raises `UsageError` if the address cannot be listened at, or not with these credentials.
+    Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
     split(address)
     tune_malloc()
-    listener = GrpcListener(Authenticator(credentials), limits, on_link)
+    listener = GrpcListener(Authenticator(credentials), limits, on_channel)
     await listener.open(address, credentials)
     return listener
 
@@ -65,44 +63,43 @@ class _ServerStream:
         try:
             frame = await self._context.read()
         except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
-            raise ChannelClosedError(f"the connection is gone: {error}") from None
+            raise ChannelClosedError(f"the connection is lost: {error}") from None
         return frame if isinstance(frame, bytes) else None
 
     async def write(self, frame: bytes) -> None:
         try:
             await self._context.write(frame)
         except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
-            raise ChannelClosedError(f"the connection is gone: {error}") from None
+            raise ChannelClosedError(f"the connection is lost: {error}") from None
 
 
 class GrpcListener:
-    """A server that listens. `rejected` counts, by a word for the reason, what was refused."""
+    """A listening server."""
 
-    def __init__(self, gate: Authenticator, limits: Limits, on_link: OnChannel) -> None:
-        self._gate, self._limits, self._on_link = gate, limits, on_link
-        self._pool = MemoryBudget(limits.memory)
+    def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
+        self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
+        self._budget = MemoryBudget(limits.memory)
         self._open = 0
-        self._links: dict[str, tuple[ServerConnection, asyncio.Event]] = {}
+        self._connections: dict[str, tuple[ServerConnection, asyncio.Event]] = {}
         self._rejected: Counter[str] = Counter()
         self._server: aio.Server | None = None
         self.port = 0
 
     @property
     def rejected(self) -> Mapping[str, int]:
-        """What was refused so far, by a word for the reason."""
+        """The number of refused connections by the kind of their error."""
         return dict(self._rejected)
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The sites that are connected."""
-        return tuple(sorted(self._links))
+        return tuple(sorted(self._connections))
 
     async def open(self, address: str, credentials: ServerCredentials) -> None:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
         check_free(address)
         server = aio.server(options=_server_options(self._limits))
-        method: Any = grpc.stream_stream_rpc_method_handler(self._converse)
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: method}),))
+        server.add_generic_rpc_handlers((_Methods(self._connect),))
         tls = server_tls(credentials)
         try:
             if tls is None:
@@ -110,22 +107,22 @@ class GrpcListener:
             else:
                 self.port = server.add_secure_port(address, tls)
         except RuntimeError:
-            raise _cannot_listen(address, "it was taken just now") from None
+            raise _cannot_listen(address, "it was taken a moment ago") from None
         await server.start()
         self._server = server
 
     async def close(self) -> None:
-        """End all links, once their last messages are sent, and listen no more."""
-        links = [link for link, _ in self._links.values()]
-        await asyncio.gather(*(link.close("the server has stopped") for link in links))
+        """Close all connections, once their queues are sent, and stop listening."""
+        connections = [connection for connection, _ in self._connections.values()]
+        await asyncio.gather(*(connection.close("the server has stopped") for connection in connections))
         if self._server is not None:
             await self._server.stop(self._limits.drain)
 
-    async def _converse(self, _requests: Any, context: Context) -> None:
+    async def _connect(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
         if self._open >= self._limits.connections:
-            full = CloseReason(f"{self._open} connections are open, no more are taken", "full")
-            self._refuse(context, full)
+            reason = f"{self._open} connections are open, more are not allowed"
+            self._refuse(context, CloseReason(reason, "full"))
             return
         self._open += 1
         try:
@@ -139,65 +136,60 @@ class GrpcListener:
 
     async def _serve(self, context: Context) -> CloseReason:
         try:
-            proof = self._gate.admit(_metadata(context), _identity(context))
-        except ProtocolError as violation:
-            return CloseReason(str(violation), violation.kind)
-        receiver: MessageReader[FromSite] = MessageReader("site", self._limits)
-        pipe = _ServerStream(context)
-        link: ServerConnection = Connection(proof.site, pipe, receiver, self._limits, self._pool, proof.valid)
-        link.start()
+            verified = self._authenticator.admit(_metadata(context), _identity(context))
+        except ProtocolError as error:
+            return CloseReason(str(error), error.kind)
+        stream, reader = _ServerStream(context), MessageReader[FromSite]("site", self._limits)
+        connection: ServerConnection = Connection(
+            verified.site, stream, reader, self._limits, self._budget, verified.valid
+        )
+        connection.start()
         try:
-            ending = await self._lead(link, proof, context)
+            await context.send_initial_metadata(ADMITTED)
+            await connection.registered()
+            if connection.ending is None:
+                await self._handle(connection)
+            ending = await connection.ended()
             if ending.kind:
-                await link.ended()
-                await _tell(pipe, ending, self._limits.drain)
+                await _reject(stream, ending, self._limits.drain)
             return ending
-        except asyncio.CancelledError:  # gRPC's word for a connection that is gone
-            link.end(CloseReason("the connection is gone"))
+        except asyncio.CancelledError:  # how gRPC reports a lost connection
+            connection.abort(CloseReason("the connection is lost"))
             raise
         finally:
-            await link.ended()
-            await link.release()
+            await connection.ended()
+            connection.release()
 
-    async def _lead(self, link: ServerConnection, proof: VerifiedIdentity, context: Context) -> CloseReason:
-        """Wait for the hello, take the place of an older link of this site, and run the link to its end."""
-        await context.send_initial_metadata(ADMITTED)
-        try:
-            async with asyncio.timeout(self._limits.handshake):
-                await link.greeted()
-        except TimeoutError:
-            link.end(CloseReason(f"no hello within {self._limits.handshake:g} s", "deadline"))
-        if link.ending is not None:
-            return link.ending
-        gone = asyncio.Event()
-        older, self._links[proof.site] = self._links.get(proof.site), (link, gone)
-        task = asyncio.create_task(self._run(link, older))
+    async def _handle(self, connection: ServerConnection) -> None:
+        """Replace an older connection of this site, and run the handler of this one to its end."""
+        site, done = connection.site, asyncio.Event()
+        older, self._connections[site] = self._connections.get(site), (connection, done)
+        task = asyncio.create_task(self._run(connection, older))
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
-            link.end(CloseReason("the connection is gone"))
+            connection.abort(CloseReason("the connection is lost"))
             await task
             raise
         finally:
-            gone.set()
-            if self._links.get(proof.site) == (link, gone):
-                del self._links[proof.site]
-        return await link.ended()
+            done.set()
+            if self._connections.get(site) == (connection, done):
+                del self._connections[site]
 
     async def _run(
-        self, link: ServerConnection, older: tuple[ServerConnection, asyncio.Event] | None
+        self, connection: ServerConnection, older: tuple[ServerConnection, asyncio.Event] | None
     ) -> None:
         if older is not None:
-            older[0].end(CloseReason("a newer connection of this site has taken its place", "replaced"))
+            older[0].abort(CloseReason("a newer connection of this site has replaced this one", "replaced"))
             await older[1].wait()
         try:
-            await self._on_link(link)
+            await self._on_channel(connection)
         except ChannelClosedError:
             pass
         except Exception:
-            _log.exception("the link of site %s failed", link.site)
-            link.end(CloseReason("the server failed to handle what this site said", "ours"))
-        await link.close()
+            _log.exception("the connection of site %s failed", connection.site)
+            connection.abort(CloseReason("the server failed to handle a message of this site", "ours"))
+        await connection.close()
 
     def _refuse(self, context: Context, ending: CloseReason) -> None:
         self._rejected[ending.kind] += 1
@@ -205,12 +197,32 @@ class GrpcListener:
         _finish(context, _status(ending), ending.reason)
 
 
-async def _tell(pipe: _ServerStream, ending: CloseReason, seconds: float) -> None:
-    """Say what is wrong in a last message too: a status can be lost on a peer that is still sending."""
-    last = encode(Rejected(ending.reason, _status(ending) in FINAL)).envelope
+class _Methods(grpc.GenericRpcHandler):
+    """The one method of the service; the other versions of the protocol get a reason."""
+
+    def __init__(self, connect: Any) -> None:
+        self._connect: Any = grpc.stream_stream_rpc_method_handler(connect)
+        self._refuse: Any = grpc.stream_stream_rpc_method_handler(_refuse_version)
+
+    def service(self, call: grpc.HandlerCallDetails) -> Any:
+        """The handler of a call; None if there is no such method."""
+        if call.method == f"/{SERVICE}/{METHOD}":
+            return self._connect
+        return self._refuse if call.method.startswith("/offbeat.") else None
+
+
+async def _refuse_version(_requests: Any, context: Context) -> None:
+    reason = f"this server speaks version {VERSION} of the protocol: install the same version of Offbeat"
+    _finish(context, grpc.StatusCode.UNIMPLEMENTED, reason)
+
+
+async def _reject(stream: _ServerStream, ending: CloseReason, seconds: float) -> None:
+    """Send what is wrong as a last message too: a peer that is still sending can lose the status."""
+    last = MessageWriter()
+    last.put(Rejected(ending.reason, _status(ending) in FINAL))
     with suppress(TimeoutError, ChannelClosedError):
         async with asyncio.timeout(seconds):
-            await pipe.write(next(frames([last], ())))
+            await stream.write(last.frame())
 
 
 def _status(ending: CloseReason) -> grpc.StatusCode:
@@ -218,13 +230,13 @@ def _status(ending: CloseReason) -> grpc.StatusCode:
 
 
 def _finish(context: Context, status: grpc.StatusCode, reason: str) -> None:
-    """Say how it ended; `abort` would too, but keep its traceback, and all that hangs on it, for ever."""
+    """Set the status of a call; `abort` would keep its traceback, and all that it refers to, for ever."""
     context.set_code(status)
-    context.set_details(said(reason))
+    context.set_details(shorten(reason))
 
 
 def check_free(address: str) -> None:
-    """Whether one could listen there. Raises `UsageError`; gRPC would complain in lines of its own."""
+    """Raises `UsageError` if nobody could listen there; gRPC would print lines of its own."""
     host, port = split(address)
     why = "the name has no address"
     try:
@@ -245,8 +257,8 @@ def check_free(address: str) -> None:
 
 def _cannot_listen(address: str, why: str) -> UsageError:
     return UsageError(
-        f"address {address}: it cannot be listened at ({why}); give an address of this machine and a port "
-        "that is free, or end what listens there"
+        f"cannot listen on {address} ({why}): give an address of this machine and a free port, or end the "
+        "process that listens there"
     )
 
 
@@ -254,7 +266,7 @@ def _server_options(limits: Limits) -> ChannelOptions:
     milliseconds = int(limits.handshake * 1000)
     return [
         *channel_options(limits),
-        ("grpc.so_reuseport", 0),  # or a second server at the same port would share it in silence
+        ("grpc.so_reuseport", 0),  # a second server would share the port in silence
         ("grpc.server_handshake_timeout_ms", milliseconds),
         ("grpc.max_connection_idle_ms", max(milliseconds, 1000)),
         ("grpc.max_concurrent_streams", _STREAMS),

@@ -60,7 +60,7 @@ class Coordinator:
     ) -> None:
         _check(algorithm, options)
         labels = Feature.LABELS in algorithm.requires
-        conditions = RunInfo(run, plan, classes, labels, batch_size, algorithm.codec)
+        info = RunInfo(run, plan, classes, labels, batch_size, algorithm.codec)
         self.algorithm, self.options = algorithm, options
         self.run, self.plan = run, plan
         self.driver = Driver(algorithm, initial, options, seed)
@@ -69,7 +69,7 @@ class Coordinator:
             self.driver.tensors,
             self.driver.registry,
         )
-        self._handler = MessageHandler(self.driver, conditions, options)
+        self._handler = MessageHandler(self.driver, info, options)
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog()
@@ -85,11 +85,11 @@ class Coordinator:
 
     def receive(self, now: float, name: str, message: FromSite) -> None:
         """A site says something."""
-        self._handler.hear(self._clock(now), name, message)
+        self._handler.handle(self._clock(now), name, message)
 
     def seen(self, now: float, name: str, beat: Heartbeat | None = None) -> None:
         """A site has given a sign of life, which has been answered already or needs no answer."""
-        self._handler.seen(now, name, beat)
+        self._handler.on_heartbeat(now, name, beat)
 
     def disconnected(self, now: float, name: str) -> None:
         """A site's link has ended: its lease goes on."""
@@ -99,7 +99,7 @@ class Coordinator:
 
     def may_come(self, now: float, name: str) -> bool:
         """Would a site be let in that says hello? Not one that was sent away for a while."""
-        return now >= self._handler.probation.until(name)
+        return now >= self._handler.breaker.closed_at(name)
 
     # ---- time ----
 
@@ -152,7 +152,7 @@ class Coordinator:
             site.connected = False
             reason = f"silent for {self.options.lease:g} s"
             self.driver.apply(now, Left(site.client, reason=reason))
-            self.driver.hang_up(site.name, reason)
+            self.driver.close(site.name, reason)
 
     def _clock(self, now: float) -> float:
         """The time, which never goes back."""

@@ -99,7 +99,7 @@ class Driver:
             self.stopped = reason
             for site in self.registry.sites.values():
                 if site.connected:
-                    self.say(site.name, RunFinished(reason))
+                    self.send(site.name, RunFinished(reason))
 
     def _check_limits(self) -> None:
         if (reason := self.engine.stop_reason()) is not None:
@@ -113,11 +113,11 @@ class Driver:
             case Train():
                 self.assign(command)
             case Recall():
-                self.say(self._name(command), TaskRecall(command.task))
+                self.send(self._name(command), TaskRecall(command.task))
             case Upload():
-                self.say(self._name(command), UploadGrant(command.task, command.bits))
+                self.send(self._name(command), UploadGrant(command.task, command.bits))
             case Discard():
-                self.say(self._name(command), TaskCancel(command.task, command.reason))
+                self.send(self._name(command), TaskCancel(command.task, command.reason))
             case Aggregate():
                 if self._options.evaluate.after(command.version):
                     self.effects.evaluations.append(self.evaluation(now))
@@ -130,7 +130,7 @@ class Driver:
     def assign(self, command: Train) -> None:
         """Give a task to its site, or give it again."""
         c, (base, model) = command, self.tensors.bases[command.task]
-        self.say(
+        self.send(
             self._name(c),
             TaskAssignment(c.task, base, c.steps, self._seed, model, c.ask_after, c.lr_factor, c.hold),
         )
@@ -138,16 +138,16 @@ class Driver:
     def answer(self, site: SiteRecord, sent: Send | None, task: TaskId) -> None:
         """Answer a request for a model: with one, or that there is none."""
         if sent is None:
-            self.say(site.name, ModelResponse(task))
+            self.send(site.name, ModelResponse(task))
         else:
             version, model = self.tensors.fresh[task]
-            self.say(site.name, ModelResponse(task, version, sent.clock, model))
+            self.send(site.name, ModelResponse(task, version, sent.clock, model))
 
-    def say(self, name: str, message: FromServer) -> None:
+    def send(self, name: str, message: FromServer) -> None:
         """Send a message to a site, once what led to it is durable."""
         self.effects.messages.append((name, message))
 
-    def hang_up(self, name: str, reason: str) -> None:
+    def close(self, name: str, reason: str) -> None:
         """Close a site's connection, once it has been told everything."""
         self.effects.closed.append((name, reason))
 

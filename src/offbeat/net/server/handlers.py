@@ -1,4 +1,4 @@
-"""What a server makes of what its sites say: answers, and events for the algorithm.
+"""What a server makes of what its sites send: answers, and events for the algorithm.
 
 Nothing that a site says is trusted, and all of it may come twice: the second time changes nothing. Who comes
 back in time is told again what it may have missed.
@@ -29,6 +29,7 @@ from offbeat.net.messages import (
     UpdateReady,
     UpdateSubmission,
     UploadGrant,
+    shorten,
 )
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
@@ -37,22 +38,24 @@ from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import SiteRecord, TaskStatus
 from offbeat.net.server.validation import (
     InvalidUpdateError,
-    check_hello,
     check_metrics,
-    check_result,
+    check_register,
     check_steps,
+    check_update,
 )
-
-LONGEST_REASON = 200
-_GIVEN_UP = "it was given up, as the site was away for longer than its lease"
 
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:
     """What sites are told of a run, and what is asked of them.
 
-    `run` names the run, `plan` is what each site is told of it (plain JSON values). `labels` says that the
-    algorithm needs each site's numbers of samples by class, of which there are `classes` (none: any number).
+    Args:
+        run: The run's name.
+        plan: The run's plan as plain JSON values, for every site.
+        classes: Number of classes of the data; None for any.
+        labels: Whether the algorithm needs each site's numbers of samples by class.
+        batch_size: Samples in a batch.
+        codec: The codec of updates, if the algorithm has one.
     """
 
     run: str
@@ -64,113 +67,112 @@ class RunInfo:
 
 
 class MessageHandler:
-    """Hears sites. `rejected` counts, by a word for the reason, what was not accepted."""
+    """Handles the messages of sites. `rejected` counts what was not accepted by the kind of its error."""
 
-    def __init__(self, driver: Driver, conditions: RunInfo, options: ServerOptions) -> None:
+    def __init__(self, driver: Driver, info: RunInfo, options: ServerOptions) -> None:
         self.rejected: Counter[str] = Counter()
-        self.probation = CircuitBreaker(options.setbacks)
-        self._driver, self._conditions, self._options = driver, conditions, options
-        self._registry, self._server = driver.registry, driver.server
+        self.breaker = CircuitBreaker(options.setbacks)
+        self._driver, self._info, self._options = driver, info, options
+        self._registry, self._server, self._send = driver.registry, driver.server, driver.send
 
-    def hear(self, now: float, name: str, message: FromSite) -> None:
-        """A site says something."""
+    def handle(self, now: float, name: str, message: FromSite) -> None:
+        """Handle a message of a site."""
         site = self._registry.sites.get(name)
         if self._driver.stopped is not None:
-            self._driver.say(name, RunFinished(self._driver.stopped))
+            self._send(name, RunFinished(self._driver.stopped))
         elif isinstance(message, Register):
-            self._hello(now, name, message)
+            self._on_register(now, name, message)
         elif site is None or not site.present:
-            self._driver.say(
-                name, Rejected("the server does not know that this site is there: say hello", final=False)
-            )
-            self._driver.hang_up(name, "the site has not said hello")
+            self._send(name, Rejected("this site is not registered: register first", final=False))
+            self._driver.close(name, "the site is not registered")
         else:
             site.last_seen = now
-            self._said(now, site, message)
+            self._dispatch(now, site, message)
 
-    def seen(self, now: float, name: str, beat: Heartbeat | None = None) -> None:
-        """A site has given a sign of life."""
+    def on_heartbeat(self, now: float, name: str, heartbeat: Heartbeat | None = None) -> None:
+        """A site is alive, and tells its progress if it sent a heartbeat."""
         site = self._registry.sites.get(name)
         if site is not None and site.present:
             site.last_seen = max(site.last_seen, now)
             task = self._server.tasks.get(site.client)
-            if beat is not None and task is not None and beat.task == task.id:
-                site.steps_done = min(max(beat.steps, 0), task.steps)
+            if heartbeat is not None and task is not None and heartbeat.task == task.id:
+                site.steps_done = min(max(heartbeat.steps, 0), task.steps)
 
-    def _said(self, now: float, site: SiteRecord, message: FromSite) -> None:
+    def _dispatch(self, now: float, site: SiteRecord, message: FromSite) -> None:
         match message:
-            case Heartbeat():
-                self.seen(now, site.name, message)
-                self._driver.say(site.name, Heartbeat())
             case ModelRequest():
-                self._asks(now, site, message)
+                self._on_model_request(now, site, message)
             case UpdateReady():
-                self._done(now, site, message)
+                self._on_ready(now, site, message)
             case UpdateSubmission():
-                self._result(now, site, message)
+                self._on_update(now, site, message)
             case TaskFailed():
                 if self._running(site, message.task) is not None:
-                    self._nothing_came(now, site, message.task, _short(message.reason))
+                    self._fail_task(now, site, message.task, shorten(message.reason))
             case Leave():
                 site.connected = False
-                self._driver.apply(now, Left(site.client, reason=_short(message.reason) or "left"))
-                self.probation.setback(now, site.name)
-                self._driver.hang_up(site.name, "the site said goodbye")
+                self._driver.apply(now, Left(site.client, reason=shorten(message.reason) or "left"))
+                self.breaker.record_failure(now, site.name)
+                self._driver.close(site.name, "the site has left")
+            case _:
+                pass
 
-    # ---- who is there ----
+    # ---- registration ----
 
-    def _hello(self, now: float, name: str, hello: Register) -> None:
-        told, say = self._conditions, self._driver.say
+    def _on_register(self, now: float, name: str, register: Register) -> None:
+        info = self._info
         try:
-            check_hello(hello, told.classes, told.labels)
+            check_register(register, info.classes, info.labels)
         except InvalidUpdateError as error:
-            self._reject(error)
-            say(name, Rejected(str(error)))
-            self._driver.hang_up(name, str(error))
+            self.rejected[error.kind] += 1
+            self._send(name, Rejected(str(error)))
+            self._driver.close(name, str(error))
             return
-        epoch = hello.steps_per_epoch or -(-hello.samples // told.batch_size)
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
-        data = (hello.samples, epoch, hello.labels)
-        if not site.present and self._stays_away(now, site):
+        steps_per_epoch = register.steps_per_epoch or -(-register.samples // info.batch_size)
+        data = (register.samples, steps_per_epoch, register.labels)
+        if not site.present and self._is_blocked(now, site):
             return
         site.connected, site.last_seen = True, now
-        say(name, Registered(site.client, told.run, told.plan, self._options.lease))
+        self._send(name, Registered(site.client, info.run, info.plan, self._options.lease))
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
             self._driver.apply(now, Left(site.client, reason="came back with other data"))
-            self.probation.setback(now, name)
-            if self._stays_away(now, site):
+            self.breaker.record_failure(now, name)
+            if self._is_blocked(now, site):
                 return
-        self._settle(site, hello)
+        holds = register.holds if register.run == info.run else None
+        self._resolve_held(site, register)
         if site.present:
-            self._remind(site, hello.holds if hello.run == told.run else None)
+            self._resend(site, holds)
         elif self._driver.stopped is None:
-            self._join(now, site, hello, epoch)
-        self._begin(now)
+            self._join(now, site, register, steps_per_epoch, holds)
+        self._begin_if_ready(now)
 
-    def _stays_away(self, now: float, site: SiteRecord) -> bool:
-        """Is a site that wants to come told that it is too early?"""
-        wait = self.probation.until(site.name) - now
+    def _is_blocked(self, now: float, site: SiteRecord) -> bool:
+        """Whether a site's circuit is open, which it is told."""
+        wait = self.breaker.closed_at(site.name) - now
         if wait <= 0:
             return False
-        reason = f"too often in a row nothing came of this site: it may come back in {wait:.0f} s"
+        reason = f"this site has failed too often in a row: it may come back in {wait:.0f} s"
         site.connected = False
-        self._driver.say(site.name, Rejected(reason, final=False))
-        self._driver.hang_up(site.name, reason)
+        self._send(site.name, Rejected(reason, final=False))
+        self._driver.close(site.name, reason)
         return True
 
-    def _join(self, now: float, site: SiteRecord, hello: Register, epoch: int) -> None:
-        """A site is there that was not."""
-        driver, told = self._driver, self._conditions
-        site.labels = hello.labels
-        driver.effects.sites[site.name] = SiteRow(site.name, site.client, hello.samples, hello.labels)
-        holds = hello.holds if hello.run == told.run and hello.holds in self._brought_back(site) else None
-        labels = hello.labels if told.labels else None
-        driver.apply(now, Joined(site.client, hello.samples, epoch, holds, labels))
+    def _join(
+        self, now: float, site: SiteRecord, register: Register, steps_per_epoch: int, holds: TaskId | None
+    ) -> None:
+        driver, labels = self._driver, register.labels
+        site.labels = labels
+        driver.effects.sites[site.name] = SiteRow(site.name, site.client, register.samples, labels)
+        holds = holds if holds is not None and self._can_bring_back(site, holds) else None
+        told = labels if self._info.labels else None
+        driver.apply(now, Joined(site.client, register.samples, steps_per_epoch, holds, told))
         if holds is not None and driver.stopped is None:
-            self._remind(site, holds)
+            self._resend(site, holds)
 
-    def _begin(self, now: float) -> None:
-        """Begin, once all are there; who is may have come to a server that waited for more."""
+    def _begin_if_ready(self, now: float) -> None:
+        """Begin once enough sites are there; a restarted server may need fewer than before."""
         driver = self._driver
         if self._server.begun or driver.stopped is not None:
             return
@@ -179,136 +181,132 @@ class MessageHandler:
                 driver.effects.evaluations.append(driver.evaluation(now))
             driver.apply(now, Begin())
 
-    def _brought_back(self, site: SiteRecord) -> set[TaskId]:
-        """The task that a site may bring back, if there is one."""
+    def _can_bring_back(self, site: SiteRecord, task: TaskId) -> bool:
+        """Whether this is the task that the site was lost with, and its base is still there."""
         lost = self._server.lost.get(site.client)
-        return {lost.id} & self._registry.gone.keys() if lost is not None else set()
+        return lost is not None and lost.id == task and task in self._registry.gone
 
-    def _settle(self, site: SiteRecord, hello: Register) -> None:
-        """Tell a site what has become of the task it has in hand, if that is over."""
-        task, run, say = hello.holds, self._conditions.run, self._driver.say
+    def _resolve_held(self, site: SiteRecord, register: Register) -> None:
+        """Tell a site the end of the task it holds, if that is over."""
+        task = register.holds
         if task is None:
             return
-        fate = self._registry.fate(site.client, task) if hello.run == run else None
-        if fate is TaskStatus.ARRIVED:
-            say(site.name, UpdateAck(task, accepted=True))
-        elif hello.run != run:
-            say(site.name, TaskCancel(task, f"it is of another run, {hello.run!r}"))
-        elif fate is None:
-            say(site.name, TaskCancel(task, "the server never gave it to this site"))
-        elif fate is TaskStatus.DISCARDED:
-            say(site.name, TaskCancel(task, "its update was not wanted"))
-        elif fate is TaskStatus.LOST and task not in self._brought_back(site):
-            say(site.name, TaskCancel(task, _GIVEN_UP))
+        status = self._registry.fate(site.client, task)
+        answer: UpdateAck | TaskCancel | None = None
+        if register.run != self._info.run:
+            answer = TaskCancel(task, f"it is of another run, {register.run!r}")
+        elif status is None:
+            answer = TaskCancel(task, "the server never assigned it to this site")
+        elif status is TaskStatus.ARRIVED:
+            answer = UpdateAck(task, accepted=True)
+        elif status is TaskStatus.DISCARDED:
+            answer = TaskCancel(task, "its update is not needed")
+        elif status is TaskStatus.LOST and not self._can_bring_back(site, task):
+            answer = TaskCancel(task, "it was given up, as the site was away for longer than its lease")
+        if answer is not None:
+            self._send(site.name, answer)
 
-    def _remind(self, site: SiteRecord, holds: TaskId | None) -> None:
-        """Tell a site that is back what it may have missed about its task."""
+    def _resend(self, site: SiteRecord, holds: TaskId | None) -> None:
+        """Send a site that is back what it may have missed about its task."""
         task = self._server.tasks.get(site.client)
         if task is None:
             return
-        assignment = self._registry.assigned[task.id]
+        record = self._registry.assigned[task.id]
         if holds != task.id:
-            self._driver.assign(assignment.command)
-        elif assignment.asked:
-            self._driver.answer(site, assignment.answer, task.id)
+            self._driver.assign(record.command)
+        elif record.asked:
+            self._driver.answer(site, record.answer, task.id)
         if task.recalled:
-            self._driver.say(site.name, TaskRecall(task.id))
-        if assignment.upload is not None:
-            self._driver.say(site.name, UploadGrant(task.id, assignment.upload.bits))
+            self._send(site.name, TaskRecall(task.id))
+        if record.upload is not None:
+            self._send(site.name, UploadGrant(task.id, record.upload.bits))
 
-    # ---- its task ----
+    # ---- tasks ----
 
     def _running(self, site: SiteRecord, task_id: TaskId) -> Task | None:
-        """The site's task in training, if this is it."""
+        """The site's task in training, if it is this one."""
         task = self._server.tasks.get(site.client)
         return task if task is not None and task.id == task_id else None
 
-    def _asks(self, now: float, site: SiteRecord, asks: ModelRequest) -> None:
-        say = self._driver.say
-        task = self._running(site, asks.task)
+    def _on_model_request(self, now: float, site: SiteRecord, request: ModelRequest) -> None:
+        task = self._running(site, request.task)
         if task is None:
-            say(site.name, TaskCancel(asks.task, "it is not in training"))
+            self._send(site.name, TaskCancel(request.task, "it is not in training"))
             return
-        assignment = self._registry.assigned[task.id]
-        if assignment.asked:
-            self._driver.answer(site, assignment.answer, task.id)
-        elif asks.steps != task.ask_after or not task.ask_after:
-            wanted = f"after {task.ask_after} steps" if task.ask_after else "never"
-            self._reject(InvalidUpdateError("request", ""))
-            say(site.name, Rejected(f"task {task.id} is to ask {wanted}, not after {asks.steps}", False))
-            say(site.name, ModelResponse(task.id))
+        record = self._registry.assigned[task.id]
+        if record.asked:
+            self._driver.answer(site, record.answer, task.id)
+        elif request.steps != task.ask_after or not task.ask_after:
+            allowed = f"after {task.ask_after} steps" if task.ask_after else "never"
+            self.rejected["request"] += 1
+            reason = f"task {task.id} may request a model {allowed}, not after {request.steps}"
+            self._send(site.name, Rejected(reason, final=False))
+            self._send(site.name, ModelResponse(task.id))
         else:
-            self._driver.apply(now, WantsModel(site.client, task.id, asks.steps))
+            self._driver.apply(now, WantsModel(site.client, task.id, request.steps))
 
-    def _done(self, now: float, site: SiteRecord, done: UpdateReady) -> None:
-        task = self._running(site, done.task)
+    def _on_ready(self, now: float, site: SiteRecord, ready: UpdateReady) -> None:
+        task = self._running(site, ready.task)
         if task is None:
-            self._driver.say(site.name, TaskCancel(done.task, "it is not in training"))
+            self._send(site.name, TaskCancel(ready.task, "it is not in training"))
             return
         upload = self._registry.assigned[task.id].upload
         if upload is not None:
-            self._driver.say(site.name, UploadGrant(task.id, upload.bits))
+            self._send(site.name, UploadGrant(task.id, upload.bits))
         elif not task.ready:
             try:
                 if not task.hold:
-                    raise InvalidUpdateError("request", f"task {task.id} is not one to hold")
-                metrics = check_metrics(done.metrics)
-                steps = check_steps(done.steps, task.steps)
+                    raise InvalidUpdateError(f"task {task.id} is not to be held", "request")
+                metrics = check_metrics(ready.metrics)
+                steps = check_steps(ready.steps, task.steps)
             except InvalidUpdateError as error:
-                self._reject(error)
-                self._driver.say(site.name, TaskCancel(task.id, str(error)))
-                self._nothing_came(now, site, task.id, f"rejected: {error}")
+                self._refuse(now, site, TaskCancel(task.id, str(error)), error)
             else:
                 self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
-    def _result(self, now: float, site: SiteRecord, result: UpdateSubmission) -> None:
-        task = self._running(site, result.task)
+    def _on_update(self, now: float, site: SiteRecord, update: UpdateSubmission) -> None:
+        task = self._running(site, update.task)
         if task is None:
-            self._driver.say(site.name, self._late(site, result.task))
+            self._send(site.name, self._ack_late(site, update.task))
             return
-        assignment, layout = self._registry.assigned[task.id], self._driver.tensors.model.layout
+        record, layout = self._registry.assigned[task.id], self._driver.tensors.model.layout
         try:
-            if task.hold and assignment.upload is None:
-                raise InvalidUpdateError("request", f"task {task.id} was not let send its update")
-            steps = assignment.command.steps
-            checked = check_result(result, layout, steps, self._conditions.codec, self._options.norm_bound)
+            if task.hold and record.upload is None:
+                raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
+            steps = record.command.steps
+            result = check_update(update, layout, steps, self._info.codec, self._options.norm_bound)
         except InvalidUpdateError as error:
-            self._reject(error)
-            self._driver.say(site.name, UpdateAck(task.id, accepted=False, reason=str(error)))
-            self._nothing_came(now, site, task.id, f"rejected: {error}")
+            self._refuse(now, site, UpdateAck(task.id, accepted=False, reason=str(error)), error)
             return
-        self.probation.delivered(site.name)
-        self._driver.say(site.name, UpdateAck(task.id, accepted=True))
-        self._driver.effects.updates[task.id] = checked
-        self._driver.apply(now, Arrived(site.client, task.id, result.steps, checked.metrics), checked)
+        self.breaker.record_success(site.name)
+        self._send(site.name, UpdateAck(task.id, accepted=True))
+        self._driver.effects.updates[task.id] = result
+        self._driver.apply(now, Arrived(site.client, task.id, update.steps, result.metrics), result)
 
-    def _nothing_came(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
-        """A task is lost; and its site leaves, if this was once too often."""
-        often = self.probation.setback(now, site.name)
-        if often is None:
+    def _refuse(
+        self, now: float, site: SiteRecord, answer: UpdateAck | TaskCancel, error: InvalidUpdateError
+    ) -> None:
+        self.rejected[error.kind] += 1
+        self._send(site.name, answer)
+        self._fail_task(now, site, answer.task, f"rejected: {error}")
+
+    def _fail_task(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
+        """A task is lost; its site has left, if that opens its circuit."""
+        failures = self.breaker.record_failure(now, site.name)
+        if failures is None:
             self._driver.apply(now, Lost(site.client, task, reason))
             return
-        said = _short(f"sent away (setbacks in a row: {often}), the last: {reason}")
+        reason = shorten(f"sent away (setbacks in a row: {failures}), the last: {reason}")
         site.connected = False
-        self._driver.apply(now, Left(site.client, reason=said))
-        self._driver.hang_up(site.name, said)
+        self._driver.apply(now, Left(site.client, reason=reason))
+        self._driver.close(site.name, reason)
 
-    def _late(self, site: SiteRecord, task: TaskId) -> UpdateAck:
+    def _ack_late(self, site: SiteRecord, task: TaskId) -> UpdateAck:
         """The answer to an update of a task that is not in training."""
-        fate = self._registry.fate(site.client, task)
-        if fate is TaskStatus.ARRIVED:
+        status = self._registry.fate(site.client, task)
+        if status is TaskStatus.ARRIVED:
             return UpdateAck(task, accepted=True)
-        if fate is None:
-            error = InvalidUpdateError("foreign task", f"task {task} was never given to this site")
-            self._reject(error)
-            return UpdateAck(task, accepted=False, reason=str(error))
-        return UpdateAck(task, accepted=False, reason=f"task {task} is over: it was {fate.name.lower()}")
-
-    def _reject(self, error: InvalidUpdateError) -> None:
-        self.rejected[error.kind] += 1
-
-
-def _short(reason: str) -> str:
-    """What a site gives as a reason, as one short line."""
-    line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
-    return line if len(line) <= LONGEST_REASON else line[: LONGEST_REASON - 1] + "…"
+        if status is None:
+            self.rejected["foreign task"] += 1
+            return UpdateAck(task, accepted=False, reason=f"task {task} was never assigned to this site")
+        return UpdateAck(task, accepted=False, reason=f"task {task} is over: it was {status.name.lower()}")

@@ -1,7 +1,6 @@
 """Serving a run, from its start or from where its state directory has it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
@@ -25,21 +24,21 @@ from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.evaluator import Evaluate
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.service import Service
-from offbeat.net.server.sessions import tell_the_end
-from offbeat.net.transport import ChannelClosedError, OnChannel, ServerChannel
+from offbeat.net.server.sessions import Sessions
+from offbeat.net.transport import OnChannel
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, SERVED
 from offbeat.version import __version__
 
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
-"""Opens a server's door: every link that comes in is given to the function it is called with."""
+"""Begins to listen; every connection of a site is passed to the function it is called with."""
 
 
 class Listener(Protocol):
-    """A door that can be closed."""
+    """What listens, and can be closed."""
 
     async def close(self) -> None:
-        """Take no more links, and end those there are."""
+        """Stop listening, and close all connections."""
 
 
 async def serve(
@@ -96,7 +95,7 @@ async def serve(
         recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
     if isinstance(opened, str):
-        return await _tell(opened, listen, clock, linger)
+        return await _serve_finished(opened, listen, clock, linger)
     service = Service(
         opened.coordinator, opened.store,
         evaluate=opened.evaluate, clock=clock, label=opened.label, linger=linger,
@@ -104,7 +103,7 @@ async def serve(
     if started is not None:
         started(service)
     try:
-        listener = await listen(service.on_link)
+        listener = await listen(service.on_channel)
     except BaseException:
         await service.abandon()
         raise
@@ -114,15 +113,11 @@ async def serve(
         await listener.close()
 
 
-async def _tell(reason: str, listen: ListenFactory, clock: Clock, linger: float) -> str:
-    """Tell those who come that the run is over: a server may die before all have heard of it."""
-
-    async def on_link(link: ServerChannel) -> None:
-        with suppress(ChannelClosedError):
-            await tell_the_end(link, reason)
-        await link.close()
-
-    listener = await listen(on_link)
+async def _serve_finished(reason: str, listen: ListenFactory, clock: Clock, linger: float) -> str:
+    """Tell the sites that come that the run has finished: a server may die before all of them know."""
+    sessions = Sessions(clock.now, lambda: None)
+    sessions.finish(reason)
+    listener = await listen(sessions.on_channel)
     try:
         await clock.sleep(linger)
     finally:

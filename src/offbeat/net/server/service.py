@@ -1,10 +1,10 @@
-"""A running server: links on one side, the coordinator and its state directory on the other.
+"""A running server: connections on one side, the coordinator and its state directory on the other.
 
-The event loop talks to sites and never waits for anything else: it answers signs of life at once. What sites
-say is handed in batches to one thread, which owns the coordinator: it feeds it and lets its time pass; where
-the model is small the loop does that itself, since to hand it over takes longer. One more thread makes what
-comes of it durable, all that has come meanwhile in one transaction: the one computes while the other waits
-for the disk. What is durable the loop says to the sites, in order.
+The event loop sends and receives and never waits for anything else: it answers heartbeats at once. It passes
+the messages of sites in batches to one thread, which owns the coordinator; where the model is small the loop
+does that itself, since another thread takes longer. A second thread commits the effects, all that have come
+meanwhile in one transaction: the one computes while the other waits for the disk. Once they are durable the
+loop sends the messages in them, in order.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ _T = TypeVar("_T")
 
 
 class Service:
-    """Serves one run until it ends, fails, or is left to go on another time.
+    """Serves one run until it finishes, fails, or is detached to go on another time.
 
-    When the run has ended it waits at most `linger` seconds for sites that have not heard of it.
+    After the end it waits at most `linger` seconds for sites that do not know of it.
     """
 
     def __init__(
@@ -50,87 +50,87 @@ class Service:
     ) -> None:
         self._coordinator, self._state = coordinator, state
         self._clock, self._label = clock or SystemClock(), label
-        self._patience = linger
+        self._linger_seconds = linger
         self._offset = coordinator.now - self._clock.now()
         self._small = coordinator.tensors.model.layout.nbytes <= SMALL
-        self._stirred = asyncio.Event()
-        self._links = Sessions(self.now, self._stirred.set)
+        self._wakeup = asyncio.Event()
+        self._sessions = Sessions(self.now, self._wakeup.set)
         self._evaluator = Evaluator(evaluate, self._evaluated)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._alarm: asyncio.Task[None] | None = None
-        self._rings = 0.0  # when the alarm does
-        self._wish: str | None = None  # to end the run, for this reason
-        self._leaving = False
+        self._timer: asyncio.Task[None] | None = None
+        self._wake_at = 0.0  # when the timer ends
+        self._stop_requested: str | None = None  # the reason
+        self._detaching = False
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
         self._writer = ThreadPoolExecutor(1, "offbeat-writer")
-        self._unsettled: list[tuple[Effects, Batch]] = []  # what came of which batch
-        self._settling: asyncio.Task[None] | None = None
+        self._uncommitted: list[tuple[Effects, Batch]] = []  # the effects of each batch
+        self._committing: asyncio.Task[None] | None = None
         self._busy = Lock()  # held while the coordinator changes
-        self._asked, self._changed = False, False
-        self._shown = snapshot(coordinator, self._label)
+        self._watched, self._changed = False, False
+        self._snapshot = snapshot(coordinator, self._label)
 
-    # ---- for whoever runs it ----
+    # ---- control ----
 
     async def run(self) -> str | None:
-        """Serve until the run ends (returns why) or `leave` is called (returns None).
+        """Serve until the run ends (returns why) or `detach` is called (returns None).
 
         Raises `RunError` where the state directory cannot be written: what was acknowledged is in it.
         """
         self._loop = asyncio.get_running_loop()
         try:
-            while self._coordinator.stopped is None and not self._leaving:
+            while self._coordinator.stopped is None and not self._detaching:
                 await self._wait()
                 await self._round()
-            await self._settled()
+            await self._committed()
             if self._coordinator.stopped is None:
                 await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
                 self._writer.submit(self._state.abandon, "interrupted")
                 return None
-            return await self._finish()
+            return await self._end()
         except BaseException:  # in the thread that may still be writing, once it is done
             self._writer.submit(self._state.abandon, "failed")
             raise
         finally:
             await self._close()
 
-    async def on_link(self, link: ServerChannel) -> None:
-        """Talk to a site until its link ends."""
-        await self._links.on_link(link)
+    async def on_channel(self, channel: ServerChannel) -> None:
+        """Serve a connection of a site to its end."""
+        await self._sessions.on_channel(channel)
 
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
         self._writer.submit(self._state.abandon, "interrupted")
         await self._close()
 
-    def stop(self, reason: str = "stopped") -> None:
-        """End the run: its model as it is then is the final one."""
-        self._wish = reason
-        self._stirred.set()
+    def finish(self, reason: str = "stopped") -> None:
+        """End the run; its current model is the final one."""
+        self._stop_requested = reason
+        self._wakeup.set()
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         """Stop serving; the run can go on another time."""
-        self._leaving = True
-        self._links.shut()
-        self._stirred.set()
+        self._detaching = True
+        self._sessions.stop_accepting()
+        self._wakeup.set()
 
     def snapshot(self) -> Snapshot:
         """The server as it is now; while a batch is under way, as it was before, or a little earlier.
 
         It never waits, and may be called in any thread.
         """
-        self._asked = True
+        self._watched = True
         if self._busy.acquire(blocking=False):
             try:
-                self._look()
+                self._refresh()
             finally:
                 self._busy.release()
-        return self._shown
+        return self._snapshot
 
-    def _look(self) -> None:
-        """Show the server as it is. With many sites this takes a while: so only if somebody watches."""
-        if self._changed and self._asked:
-            self._shown = snapshot(self._coordinator, self._label)
-            self._asked = self._changed = False
+    def _refresh(self) -> None:
+        """Renew the snapshot, if somebody watches: with many sites this takes a while."""
+        if self._changed and self._watched:
+            self._snapshot = snapshot(self._coordinator, self._label)
+            self._watched = self._changed = False
 
     def now(self) -> float:
         """Seconds of the run's clock."""
@@ -139,120 +139,120 @@ class Service:
     def _evaluated(self) -> None:
         """Wake the loop up, from the thread that evaluates."""
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._stirred.set)
+        self._loop.call_soon_threadsafe(self._wakeup.set)
 
     # ---- the loop ----
 
     async def _wait(self) -> None:
         """Wait until somebody says something or time asks for something.
 
-        An alarm that rings too early costs one empty round, so it is set anew only to ring earlier.
+        An alarm that wake_at too early costs one empty round, so it is set anew only to ring earlier.
         """
         lease, now = self._coordinator.options.lease, self.now()
         due = self._coordinator.next_due()
-        rings = now + lease / 4 if due is None else min(max(due, now), now + lease / 4)
-        if self._alarm is None or self._alarm.done() or rings < self._rings:
-            if self._alarm is not None:
-                self._alarm.cancel()
-            self._rings, self._alarm = rings, asyncio.create_task(self._ring(rings - now))
-        await self._stirred.wait()
-        self._stirred.clear()
+        wake_at = now + lease / 4 if due is None else min(max(due, now), now + lease / 4)
+        if self._timer is None or self._timer.done() or wake_at < self._wake_at:
+            if self._timer is not None:
+                self._timer.cancel()
+            self._wake_at, self._timer = wake_at, asyncio.create_task(self._wake_after(wake_at - now))
+        await self._wakeup.wait()
+        self._wakeup.clear()
 
-    async def _ring(self, pause: float) -> None:
-        await self._clock.sleep(pause)
-        self._stirred.set()
+    async def _wake_after(self, seconds: float) -> None:
+        await self._clock.sleep(seconds)
+        self._wakeup.set()
 
     async def _round(self) -> None:
-        """One batch to the coordinator; what comes of it is settled meanwhile, and later."""
-        measured, batch = self._evaluator.collect(), self._links.take()
+        """Process one batch; its effects are committed meanwhile."""
+        measured, batch = self._evaluator.collect(), self._sessions.take()
         if self._small:
-            outcome = self._process(batch, measured)
+            effects = self._process(batch, measured)
         else:
-            outcome = await _in(self._thread, partial(self._process, batch, measured))
-        self._unsettled.append((outcome, batch))
-        if self._settling is None or self._settling.done():
-            await self._settled()
-            self._settling = asyncio.create_task(self._settle())
+            effects = await _in(self._thread, partial(self._process, batch, measured))
+        self._uncommitted.append((effects, batch))
+        if self._committing is None or self._committing.done():
+            await self._committed()
+            self._committing = asyncio.create_task(self._commit())
         if self._state.due(self._coordinator.tensors.model.layout.nbytes):
-            await self._settled()
+            await self._committed()
             await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
 
-    async def _settle(self) -> None:
-        """Make durable what has come of the batches, then say what is to be said."""
-        while self._unsettled:
-            unsettled, self._unsettled = self._unsettled, []
-            durable = [outcome for outcome, _ in unsettled if outcome.durable]
+    async def _commit(self) -> None:
+        """Make durable what has come of the batches, then say what is to be inbound."""
+        while self._uncommitted:
+            uncommitted, self._uncommitted = self._uncommitted, []
+            durable = [effects for effects, _ in uncommitted if effects.durable]
             try:
                 if durable:
                     await _in(self._writer, partial(self._state.commit, *durable))
             except BaseException:
-                self._stirred.set()  # or nobody would ask how it went
+                self._wakeup.set()  # so that the loop sees the error
                 raise
-            for outcome, batch in unsettled:
-                self._deliver(outcome)
-                for said in batch.said:
-                    said.heard()
+            for effects, batch in uncommitted:
+                self._deliver(effects)
+                for inbound in batch.messages:
+                    inbound.release()
 
-    async def _settled(self) -> None:
-        """Wait until all is settled that has come. Raises what that has raised."""
-        if self._settling is not None:
-            await self._settling
+    async def _committed(self) -> None:
+        """Wait for the commit under way, and raise its error."""
+        if self._committing is not None:
+            await self._committing
 
     def _process(self, batch: Batch, measured: Measurements) -> Effects:
-        """Feed the coordinator."""
+        """Pass a batch to the coordinator."""
         with self._busy:
-            outcome = self._feed(batch, measured)
+            effects = self._feed(batch, measured)
             self._changed = True
-            self._look()
-        return outcome
+            self._refresh()
+        return effects
 
     def _feed(self, batch: Batch, measured: Measurements) -> Effects:
         coordinator = self._coordinator
-        for site, (at, beat) in batch.seen.items():
+        for site, (at, beat) in batch.heartbeats.items():
             coordinator.seen(at, site, beat)
-        for said in batch.said:
-            if said.message is None:
-                coordinator.disconnected(said.at, said.site)
+        for inbound in batch.messages:
+            if inbound.message is None:
+                coordinator.disconnected(inbound.at, inbound.site)
             else:
-                coordinator.receive(said.at, said.site, said.message)
+                coordinator.receive(inbound.at, inbound.site, inbound.message)
         for evaluation, metrics in measured:
             coordinator.evaluated(evaluation, metrics)
         coordinator.tick(self.now())
-        if self._wish is not None:
-            coordinator.stop(self.now(), self._wish)
+        if self._stop_requested is not None:
+            coordinator.stop(self.now(), self._stop_requested)
         return coordinator.take()
 
-    def _deliver(self, outcome: Effects) -> None:
-        for row in outcome.rows:
+    def _deliver(self, effects: Effects) -> None:
+        for row in effects.rows:
             if row.name in ("joined", "left", "lost", "begin", "stop"):
                 log.info("%s", row.name, extra={k: v for k, v in row.flat().items() if k != "name"})
-        self._links.deliver(outcome)
-        if outcome.evaluations:
-            self._evaluator.request(outcome.evaluations[-1])
+        self._sessions.deliver(effects)
+        if effects.evaluations:
+            self._evaluator.request(effects.evaluations[-1])
 
     # ---- the end ----
 
-    async def _finish(self) -> str:
-        """Measure the last version, tell the sites, write the final model."""
+    async def _end(self) -> str:
+        """Evaluate the last version, notify the sites, write the final model."""
         coordinator = self._coordinator
         reason = coordinator.stopped or ""
-        self._links.over(reason)
+        self._sessions.finish(reason)
         measured = await _in(self._thread, lambda: self._evaluator.finish(coordinator.last_evaluation()))
         await _in(self._writer, lambda: self._write_end(measured))
         await self._linger()
         return reason
 
     async def _linger(self) -> None:
-        """Wait until the sites have heard that the run is over, but not for those that do not come."""
+        """Wait until the sites know that the run has finished, but not for those that may not come back."""
         coordinator, now = self._coordinator, self.now()
         sites = coordinator.registry.sites.values()
         expected = {site.name for site in sites if site.present or not coordinator.may_come(now, site.name)}
-        passed = asyncio.create_task(self._clock.sleep(self._patience))
-        while not expected <= self._links.told and not passed.done():
-            self._stirred.clear()
-            stirred = asyncio.create_task(self._stirred.wait())
-            await asyncio.wait({stirred, passed}, return_when=asyncio.FIRST_COMPLETED)
-            stirred.cancel()
+        passed = asyncio.create_task(self._clock.sleep(self._linger_seconds))
+        while not expected <= self._sessions.notified and not passed.done():
+            self._wakeup.clear()
+            wakeup = asyncio.create_task(self._wakeup.wait())
+            await asyncio.wait({wakeup, passed}, return_when=asyncio.FIRST_COMPLETED)
+            wakeup.cancel()
         passed.cancel()
 
     def _write_end(self, measured: Measurements) -> None:
@@ -265,15 +265,15 @@ class Service:
             self._changed = True
 
     async def _close(self) -> None:
-        self._leaving = True
-        self._links.cut("the server has stopped")
-        if self._alarm is not None:
-            self._alarm.cancel()
-            await asyncio.gather(self._alarm, return_exceptions=True)
+        self._detaching = True
+        self._sessions.close("the server has stopped")
+        if self._timer is not None:
+            self._timer.cancel()
+            await asyncio.gather(self._timer, return_exceptions=True)
         await _in(self._thread, self._evaluator.close)
-        if self._settling is not None:
-            self._settling.cancel()
-            await asyncio.gather(self._settling, return_exceptions=True)
+        if self._committing is not None:
+            self._committing.cancel()
+            await asyncio.gather(self._committing, return_exceptions=True)
         self._thread.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 

@@ -1,155 +1,108 @@
-"""The open links of a server: what sites say is collected here, and what they are told goes out here.
+"""The connections of a server: one inbox for all sites, and the queue of each.
 
-Signs of life are answered at once, whatever else the server is doing.
+Heartbeats are answered at once, whatever else the server is doing.
 """
 
-import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 
-from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, Rejected, RunFinished
+from offbeat.net.messages import FromSite, Heartbeat, Leave, RunFinished
 from offbeat.net.server.effects import Effects
-from offbeat.net.server.outbound_queue import OutboundQueue
 from offbeat.net.transport import ChannelClosedError, ServerChannel
-
-HELLO_SECONDS = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Inbound:
-    """What a site said, or (without a message) that its link has ended."""
+    """A message of a site, or None at the end of its connection. `release` is called once it is processed."""
 
     at: float
     site: str
     message: FromSite | None
-    slot: asyncio.Semaphore | None = None
-
-    def heard(self) -> None:
-        """It has been dealt with: the site may say the next thing."""
-        if self.slot is not None:
-            self.slot.release()
+    release: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came in since the last time: in order, but for the last sign of life of each site."""
+    """What came in since the last batch: messages in order, and the last heartbeat of each site."""
 
-    said: list[Inbound]
-    seen: dict[str, tuple[float, Heartbeat]]
+    messages: list[Inbound] = field(default_factory=list)
+    heartbeats: dict[str, tuple[float, Heartbeat]] = field(default_factory=dict)
 
 
 class Sessions:
-    """Talks to sites. `now` is the run's clock; `stirred` is called when there is something to take.
+    """The connections of a run. `now` is the run's clock; `wake_up` is called when there is news to take.
 
-    `told` are the sites that have heard that the run is over.
+    `notified` are the sites that have confirmed that the run has finished.
     """
 
-    def __init__(self, now: Callable[[], float], stirred: Callable[[], None]) -> None:
-        self.told: set[str] = set()
-        self._now, self._stirred = now, stirred
-        self._open: dict[str, OutboundQueue] = {}
-        self._readers: set[asyncio.Task[None]] = set()
-        self._batch = Batch([], {})
-        self._over: str | None = None
-        self._closed = False
+    def __init__(self, now: Callable[[], float], wake_up: Callable[[], None]) -> None:
+        self.notified: set[str] = set()
+        self._now, self._wake_up = now, wake_up
+        self._channels: dict[str, ServerChannel] = {}
+        self._inbox = Batch()
+        self._finished: str | None = None
+        self._accepting = True
 
-    async def on_link(self, link: ServerChannel) -> None:
-        """Talk to a site until its link ends."""
-        try:
-            hello = await asyncio.wait_for(link.receive(), HELLO_SECONDS)
-            if not isinstance(hello, Register):
-                await link.send(Rejected("a conversation begins with hello", final=False))
-            elif self._over is not None:
-                await asyncio.wait_for(tell_the_end(link, self._over), HELLO_SECONDS)
-                self._heard_of_the_end(link.site)
-            elif not self._closed:
-                await self._converse(link, hello)
-        except (ChannelClosedError, TimeoutError):
-            pass
-        await link.close()
+    async def on_channel(self, channel: ServerChannel) -> None:
+        """Receive from a site until its connection ends."""
+        if self._accepting:
+            self._channels[channel.site] = channel
+            with suppress(ChannelClosedError):
+                await channel.forward(partial(self._put, channel))
+            del self._channels[channel.site]
+            self._append(Inbound(self._now(), channel.site, None))
+        await channel.close()
 
     def take(self) -> Batch:
         """What came in since the last call."""
-        batch, self._batch = self._batch, Batch([], {})
+        batch, self._inbox = self._inbox, Batch()
         return batch
 
-    def deliver(self, outcome: Effects) -> None:
-        """Send messages, and end links."""
-        for site, message in outcome.messages:
-            if site in self._open:
-                self._open[site].say(message)
-        for site, reason in outcome.closed:
-            if site in self._open:
-                self._open[site].finish(reason)
+    def deliver(self, effects: Effects) -> None:
+        """Send messages, and close connections once these are sent."""
+        for site, message in effects.messages:
+            if site in self._channels:
+                self._channels[site].send(message)
+        for site, reason in effects.closed:
+            if site in self._channels:
+                self._channels[site].end(reason)
 
-    def over(self, reason: str) -> None:
-        """The run is over: whoever says something from now on hears of it, and who has said something too."""
-        self._over = reason
-        for said in self._batch.said:
-            said.heard()
-            if said.message is not None and said.site in self._open:
-                self._open[said.site].say(RunFinished(reason))
+    def finish(self, reason: str) -> None:
+        """The run has finished: answer every message with that, also those in the inbox."""
+        self._finished = reason
+        for inbound in self.take().messages:
+            inbound.release()
+            if inbound.message is not None and inbound.site in self._channels:
+                self._channels[inbound.site].send(RunFinished(reason))
 
-    def shut(self) -> None:
-        """Talk to no new link."""
-        self._closed = True
+    def stop_accepting(self) -> None:
+        """Close every new connection."""
+        self._accepting = False
 
-    def cut(self, reason: str) -> None:
-        """End every link."""
-        self.shut()
-        for mailbox in list(self._open.values()):
-            mailbox.cut(reason)
-        for reader in list(self._readers):
-            reader.cancel()
+    def close(self, reason: str) -> None:
+        """Close every connection, and every new one."""
+        self.stop_accepting()
+        for channel in self._channels.values():
+            channel.end(reason)
 
-    async def _converse(self, link: ServerChannel, hello: Register) -> None:
-        older, mine = self._open.get(link.site), OutboundQueue(link)
-        self._open[link.site] = mine
-        if older is not None:
-            older.cut("the site has opened another link")
-        reader = asyncio.create_task(self._read(link, mine, hello))
-        self._readers.add(reader)
-        try:
-            await asyncio.wait({reader})
-            if not reader.cancelled():
-                reader.result()
-        finally:
-            reader.cancel()
-            self._readers.discard(reader)
-            if self._open.get(link.site) is mine:
-                del self._open[link.site]
-                self._put(Inbound(self._now(), link.site, None))
-            await mine.close()
+    def _put(self, channel: ServerChannel, message: FromSite, release: Callable[[], None]) -> None:
+        site = channel.site
+        if isinstance(message, Heartbeat):
+            self._inbox.heartbeats[site] = self._now(), message
+            channel.send(Heartbeat())
+        elif self._finished is None:
+            self._append(Inbound(self._now(), site, message, release))
+            return
+        elif isinstance(message, Leave):
+            self.notified.add(site)
+            self._wake_up()
+            channel.end()
+        else:
+            channel.send(RunFinished(self._finished))
+        release()
 
-    async def _read(self, link: ServerChannel, mailbox: OutboundQueue, first: FromSite) -> None:
-        """Hand over what a site says, one at a time; signs of life are answered here."""
-        slot, message = asyncio.Semaphore(1), first
-        while True:
-            if isinstance(message, Heartbeat):
-                self._batch.seen[link.site] = (self._now(), message)
-                mailbox.say(Heartbeat())
-            elif self._over is not None:
-                if isinstance(message, Leave):
-                    self._heard_of_the_end(link.site)
-                    return
-                mailbox.say(RunFinished(self._over))
-            else:
-                await slot.acquire()
-                self._put(Inbound(self._now(), link.site, message, slot))
-            del message  # which may be large
-            message = await link.receive()
-
-    def _put(self, said: Inbound) -> None:
-        self._batch.said.append(said)
-        self._stirred()
-
-    def _heard_of_the_end(self, site: str) -> None:
-        self.told.add(site)
-        self._stirred()
-
-
-async def tell_the_end(link: ServerChannel, reason: str) -> None:
-    """Tell a site that the run is over, until it says that it has heard."""
-    await link.send(RunFinished(reason))
-    while not isinstance(await link.receive(), Leave):
-        pass
+    def _append(self, inbound: Inbound) -> None:
+        self._inbox.messages.append(inbound)
+        self._wake_up()

@@ -1,65 +1,61 @@
-"""The bodies of messages: what parts they have, what a model's layout says of their sizes, room for them.
+"""The bodies of messages: their parts, the sizes that a model's layout gives them, their memory.
 
-What a peer announces is held against the layout and the limits before memory is taken for it.
+The sizes that a peer announces are checked against the layout and the limits before memory is allocated.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from offbeat.core.model import Entry, Layout
+from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.fields import ProtocolError, count, text
 from offbeat.net.wire.limits import Limits
 from offbeat.vectors.pool import POOL
 
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD
 _WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1}
+_BODIES = {
+    "update_submission": ([DELTA], [PAYLOAD]),
+    "task_assignment": ([VALUES],),
+    "model_response": ([VALUES],),
+}
+"""The messages with a body, and what its first part may be."""
 _SECTIONS = {
     "parameter": {"float32", "float16", "bfloat16"},
     "buffer": {"float32", "float16", "bfloat16", "float64"},
     "integer": {"int64", "int32", "int16", "int8", "uint8", "bool"},
 }
 
+NAME = 1000
+
 Bodies = Mapping[int, Tensor | bytearray]
 """The tensors and the payload of a body, by kind of part."""
 
 
-def announced(envelope: pb.Envelope, kind: str, known: Layout | None, limits: Limits) -> dict[int, int]:
-    """The sizes of the parts that are to follow, in order, held against the layout and the limits.
+def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits: Limits) -> dict[int, int]:
+    """The sizes in bytes of the parts that are to follow, in order, within the layout and the limits.
 
-    Nothing has been allocated when this raises `ProtocolError`.
+    Raises `ProtocolError`; nothing has been allocated then.
     """
-    sizes = _sizes(envelope)
-    if len(sizes) < len(envelope.parts):
+    sizes: dict[int, int] = {part.kind: part.bytes for part in parts}
+    if len(sizes) < len(parts):
         raise ProtocolError(f"{kind} has two parts of one kind", "size")
-    if not sizes and kind != "result" and kind != "assign":
+    if not sizes and kind not in ("update_submission", "task_assignment"):
         return {}
-    if kind not in ("result", "assign", "fresh"):
-        raise ProtocolError(f"{kind} has a body, which only result, assign and fresh may have", "size")
-    if sum(sizes.values()) > limits.body:
-        said = sum(sizes.values())
-        raise ProtocolError(f"{kind} announces {said} bytes: at most {limits.body} are allowed", "size")
-    first = (DELTA, PAYLOAD) if kind == "result" else (VALUES,)
+    if kind not in _BODIES:
+        raise ProtocolError(f"{kind} has a body, which only {', '.join(_BODIES)} may have", "size")
+    if (total := sum(sizes.values())) > limits.body:
+        raise ProtocolError(f"{kind} announces {total} bytes: at most {limits.body} are allowed", "size")
     order = list(sizes)
-    if len(order) not in (2, 3) or order[0] not in first or order[1:] not in ([INTEGERS], [INTEGERS, SHARED]):
+    if order[:1] not in _BODIES[kind] or order[1:] not in ([INTEGERS], [INTEGERS, SHARED]):
         raise ProtocolError(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
-    for part, size in sizes.items():
-        if size % _WIDTH[part]:
-            raise ProtocolError(
-                f"{kind} announces a part of {size} bytes, not a whole number of values", "size"
-            )
+    if any(size % _WIDTH[part] for part, size in sizes.items()):
+        raise ProtocolError(f"{kind} announces a part that is not a whole number of values", "size")
     if known is not None:
         _fits(sizes, kind, known, limits)
-    return sizes
-
-
-def _sizes(envelope: pb.Envelope) -> dict[int, int]:
-    sizes: dict[int, int] = {}
-    for part in envelope.parts:
-        sizes[part.kind] = part.bytes
     return sizes
 
 
@@ -70,7 +66,7 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
         INTEGERS: 8 * layout.integers,
         SHARED: 4 * layout.shared,
     }
-    if kind != "result" and (SHARED in sizes) != bool(layout.shared):
+    if kind != "update_submission" and (SHARED in sizes) != bool(layout.shared):
         raise ProtocolError(f"{kind} and its layout differ in whether a shared vector travels", "layout")
     for part, size in sizes.items():
         name = pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
@@ -85,11 +81,11 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
 
 
 def allocate(sizes: Mapping[int, int]) -> dict[int, Tensor | bytearray]:
-    """Room for the parts of a body."""
-    return {part: _room(part, size) for part, size in sizes.items()}
+    """Memory for the parts of a body."""
+    return {part: _buffer(part, size) for part, size in sizes.items()}
 
 
-def _room(part: int, size: int) -> Tensor | bytearray:
+def _buffer(part: int, size: int) -> Tensor | bytearray:
     if part == PAYLOAD:
         return bytearray(size)
     dtype = torch.int64 if part == INTEGERS else torch.float32
@@ -97,12 +93,11 @@ def _room(part: int, size: int) -> Tensor | bytearray:
 
 
 def told_layout(envelope: pb.Envelope, kind: str, limits: Limits) -> Layout | None:
-    """The layout that an envelope brings, checked; none if it brings none."""
-    if kind == "assign" and envelope.assign.HasField("layout"):
-        return _checked(envelope.assign.layout, limits)
-    if kind == "fresh" and envelope.fresh.HasField("layout"):
-        return _checked(envelope.fresh.layout, limits)
-    return None
+    """The checked layout in an envelope; None if it has none."""
+    if kind not in ("task_assignment", "model_response"):
+        return None
+    message = getattr(envelope, kind)
+    return _checked(message.layout, limits) if message.HasField("layout") else None
 
 
 def _checked(told: pb.Layout, limits: Limits) -> Layout:
@@ -113,19 +108,19 @@ def _checked(told: pb.Layout, limits: Limits) -> Layout:
     entries = tuple(_entry(entry) for entry in told.entries)
     if len({entry.name for entry in entries}) < len(entries):
         raise ProtocolError("two tensors of the model have one name", "layout")
-    layout = Layout(entries, count("shared", told.shared))
+    layout = Layout(entries, told.shared)
     if layout.nbytes > limits.body:
-        said = f"a model of {layout.nbytes} bytes: at most {limits.body} are allowed"
-        raise ProtocolError(said, "layout")
+        raise ProtocolError(f"a model of {layout.nbytes} bytes: at most {limits.body} are allowed", "layout")
     return layout
 
 
 def _entry(told: pb.Entry) -> Entry:
-    text("a tensor's name", told.name, 1000)
+    if len(told.name) > NAME:
+        raise ProtocolError(f"a tensor's name has {len(told.name)} characters: at most {NAME} are allowed")
     if told.dtype not in _SECTIONS.get(told.section, ()):
         raise ProtocolError(
             f"tensor {told.name!r}: section {told.section!r} with dtype {told.dtype!r}", "layout"
         )
     if len(told.shape) > 32 or any(size > 1 << 40 for size in told.shape):
-        raise ProtocolError(f"tensor {told.name!r} has a shape that no model has", "layout")
+        raise ProtocolError(f"tensor {told.name!r} has an impossible shape", "layout")
     return Entry(told.name, tuple(told.shape), told.dtype, told.section)

@@ -1,15 +1,15 @@
-"""How fast and how much: a bucket that refills with time, and a pool of memory that links share."""
+"""Rate limit and memory limit: a token bucket, and a budget of bytes that connections share."""
 
 import asyncio
 from collections.abc import Callable
 from time import monotonic
 
 BURST = 10.0
-"""Seconds' worth that may come at once."""
+"""Seconds' worth of units that may come at once."""
 
 
 class TokenBucket:
-    """Lets `rate` units a second through, and at first ten seconds' worth at once."""
+    """Token bucket of `rate` units a second; ten seconds' worth may come at once."""
 
     def __init__(self, rate: float, clock: Callable[[], float] = monotonic) -> None:
         self._rate, self._clock = rate, clock
@@ -25,32 +25,25 @@ class TokenBucket:
 
 
 class MemoryBudget:
-    """So many bytes that all links share for the bodies they receive; first come, first served."""
+    """Bytes that all connections share for the bodies they receive."""
 
     def __init__(self, size: int) -> None:
         self._free = size
-        self._waiting = 0
-        self._change = asyncio.Condition()
+        self._change = asyncio.Event()
 
     @property
     def free(self) -> int:
-        """Bytes that nobody has taken."""
+        """Bytes that are not taken."""
         return self._free
 
     async def take(self, size: int) -> None:
-        """Wait until so many bytes are free, and take them; more than the pool has must not be asked."""
-        if size > self._free or self._waiting:
-            self._waiting += 1
-            try:
-                async with self._change:
-                    await self._change.wait_for(lambda: size <= self._free)
-            finally:
-                self._waiting -= 1
+        """Wait until `size` bytes are free, and take them. The budget must be at least that large."""
+        while size > self._free:
+            self._change.clear()
+            await self._change.wait()
         self._free -= size
 
-    async def give(self, size: int) -> None:
-        """Give back what was taken."""
+    def give(self, size: int) -> None:
+        """Give back bytes that were taken."""
         self._free += size
-        if size and self._waiting:
-            async with self._change:
-                self._change.notify_all()
+        self._change.set()

@@ -1,45 +1,51 @@
-"""Frames in, messages out: a side's reading of the stream, without sockets or clocks.
+"""Frames in, messages out, without sockets or clocks.
 
-After an envelope that announces a body, its chunks follow. Between them may be envelopes of messages
-without a body; each is a message at once. How all this is distributed over frames makes no difference. What
-breaks the rules is a `ProtocolError`, and ends the conversation.
+The chunks of a body follow the envelope that announces it. Between them may be envelopes of messages without
+a body, each a whole message. The distribution over frames makes no difference. In a frame the fields may come
+in any order, and unknown ones are skipped. Whatever breaks the rules raises `ProtocolError`.
 """
 
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar, cast
 
 import numpy as np
+from google.protobuf.message import DecodeError
 from torch import Tensor
 from xxhash import xxh3_64
 
-from offbeat.net.messages import FromServer, FromSite, Message
+from offbeat.core.model import Layout
+from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import allocate, announced, told_layout
-from offbeat.net.wire.decode import FROM_SERVER, FROM_SITE, decode, kind_of
-from offbeat.net.wire.fields import ProtocolError
-from offbeat.net.wire.frames import parse
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
+from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, deserialize, kind_of
+from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
 
+FIELDS = 64
+"""Fields of a frame, at most: envelopes, its chunk, and what a later version may add."""
 M = TypeVar("M", FromSite, FromServer)
 
 
 @dataclass(slots=True)
 class _Body:
-    """A body under way: what of each part is still to be filled."""
+    """A body that has not come whole: `unfilled` is the memory that is still to be filled."""
 
     envelope: pb.Envelope
     kind: str
+    layout: Layout | None
     bodies: dict[int, Tensor | bytearray]
     unfilled: list[memoryview]
+    size: int
     left: int
     checksum: xxh3_64
 
 
 @dataclass(slots=True)
 class ReadResult(Generic[M]):
-    """What a frame has brought: `messages` that are whole, each with the bytes of its body.
+    """The whole messages that a frame completes, each with the bytes of its body.
 
-    `announced` are the bytes of a body that it has announced; `has_chunk` says whether it had a part of one.
+    `announced` is the size in bytes of a body that the frame announces; `has_chunk`: it has a part of one.
     """
 
     messages: list[tuple[M, int]]
@@ -48,16 +54,14 @@ class ReadResult(Generic[M]):
 
 
 class MessageReader(Generic[M]):
-    """Reads what a `peer` says. A site must say `Hello` first, and once."""
+    """Reads the frames of a `peer`. A site must register first, and once, unless it is `registered`."""
 
-    def __init__(self, peer: Literal["site", "server"], limits: Limits) -> None:
+    def __init__(self, peer: Literal["site", "server"], limits: Limits, *, registered: bool = False) -> None:
         self._allowed = FROM_SITE if peer == "site" else FROM_SERVER
-        self._limits = limits
-        self._layout = limits.layout
-        self._greeted = peer == "server"
-        self._hello_came = False
+        self._limits, self._layout = limits, limits.layout
+        self._checks_order = peer == "site" and not registered
+        self._registered = False
         self._body: _Body | None = None
-        self._finished = 0
 
     @property
     def under_way(self) -> bool:
@@ -65,7 +69,7 @@ class MessageReader(Generic[M]):
         return self._body is not None
 
     def feed(self, frame: bytes) -> ReadResult[M]:
-        """What a frame brings. Raises `ProtocolError`."""
+        """Read a frame. Raises `ProtocolError`."""
         envelopes, checksum, data = parse(frame, self._limits.envelope)
         read: ReadResult[M] = ReadResult([], has_chunk=data is not None)
         for envelope in envelopes:
@@ -75,48 +79,42 @@ class MessageReader(Generic[M]):
         return read
 
     def drop(self) -> None:
-        """Forget the body under way."""
+        """Free the memory of a body that has not come whole."""
         self._body = None
 
     def _envelope(self, envelope: pb.Envelope, read: ReadResult[M]) -> None:
         kind = kind_of(envelope, self._allowed)
-        self._greeting(kind)
+        self._check_order(kind)
         told = told_layout(envelope, kind, self._limits)
-        sizes = announced(envelope, kind, told or self._layout, self._limits)
-        if not sizes:
-            read.messages.append((self._message(envelope, kind, {}), 0))
-            return
-        if self._body is not None:
+        sizes = announced(kind, envelope.parts, told or self._layout, self._limits)
+        if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
-        if kind != "result":
+        if sizes and kind != "update_submission":
             self._layout = told or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
-        bodies = allocate(sizes)
-        total = sum(sizes.values())
-        if not total:
-            read.messages.append((self._message(envelope, kind, bodies), 0))
-            return
+        bodies, total = allocate(sizes), sum(sizes.values())
         views = [_writable(vector) for vector in bodies.values() if len(vector)]
-        self._body = _Body(envelope, kind, bodies, views, total, xxh3_64())
-        read.announced = total
+        body = _Body(envelope, kind, self._layout, bodies, views, total, total, xxh3_64())
+        if total:
+            self._body, read.announced = body, total
+        else:
+            read.messages.append(self._message(body))
 
-    def _greeting(self, kind: str) -> None:
-        if kind == "hello" and self._hello_came:
-            raise ProtocolError("a second hello", "handshake")
-        if kind != "hello" and not self._greeted:
-            raise ProtocolError(f"{kind} before hello", "handshake")
-        self._hello_came = self._greeted = True
+    def _check_order(self, kind: str) -> None:
+        if self._checks_order and (kind == "register") == self._registered:
+            raise ProtocolError(
+                "a second register" if self._registered else f"{kind} before register", "handshake"
+            )
+        self._registered = True
 
-    def _message(self, envelope: pb.Envelope, kind: str, bodies: dict[int, Tensor | bytearray]) -> M:
-        message: Message = decode(envelope, kind, self._layout, bodies)
-        return cast(M, message)
+    def _message(self, body: _Body) -> tuple[M, int]:
+        return cast(M, deserialize(body.envelope, body.kind, body.layout, body.bodies)), body.size
 
     def _chunk(self, checksum: int, data: memoryview, read: ReadResult[M]) -> None:
-        body = self._body
+        body, size = self._body, len(data)
         if body is None:
             raise ProtocolError("a chunk that no message has announced", "frame")
-        size = len(data)
         if size > body.left:
             raise ProtocolError(f"a chunk of {size} bytes where {body.left} are left", "frame")
         if size > MOST_CHUNK or (size < LEAST_CHUNK and size < body.left):
@@ -131,12 +129,7 @@ class MessageReader(Generic[M]):
         body.left -= size
         if not body.left:
             self._body = None
-            message = self._message(body.envelope, body.kind, body.bodies)
-            read.messages.append((message, _total(body.envelope)))
-
-
-def _total(envelope: pb.Envelope) -> int:
-    return sum(part.bytes for part in envelope.parts)
+            read.messages.append(self._message(body))
 
 
 def _writable(vector: Tensor | bytearray) -> memoryview:
@@ -146,7 +139,7 @@ def _writable(vector: Tensor | bytearray) -> memoryview:
 
 
 def _fill(unfilled: list[memoryview], data: memoryview) -> None:
-    """Write data to the first parts that are not full."""
+    """Copy data to the first parts that are not full."""
     while len(data):
         room = unfilled[0]
         size = min(len(room), len(data))
@@ -156,3 +149,81 @@ def _fill(unfilled: list[memoryview], data: memoryview) -> None:
             unfilled.pop(0)
         else:
             unfilled[0] = room[size:]
+
+
+# ---- frames ----
+
+
+def parse(frame: bytes, most: int) -> tuple[list[pb.Envelope], int, memoryview | None]:
+    """The envelopes of a frame, at most `most` bytes each, and the checksum and data of its chunk, if any.
+
+    Raises `ProtocolError`.
+    """
+    envelopes: list[pb.Envelope] = []
+    checksum, data, at, fields = 0, None, 0, 0
+    try:
+        while at < len(frame):
+            fields += 1
+            if fields > FIELDS:
+                raise ProtocolError(f"a frame with more than {FIELDS} fields", "frame")
+            tag, at, end = _next_field(frame, at)
+            if tag == ENVELOPE_TAG:
+                if end - at > most:
+                    raise ProtocolError(
+                        f"a message of {end - at} bytes without its tensors: {most} are allowed", "size"
+                    )
+                envelopes.append(pb.Envelope.FromString(frame[at:end]))
+            elif tag == CHUNK_TAG:
+                if data is not None:
+                    raise ProtocolError("a frame with two chunks", "frame")
+                checksum, data = _read_chunk(frame, at, end)
+            at = end
+    except DecodeError:
+        raise _not_protobuf() from None
+    if data is None and not envelopes:
+        raise ProtocolError("a frame with neither an envelope nor a chunk", "frame")
+    return envelopes, checksum, data
+
+
+def _next_field(frame: bytes, at: int) -> tuple[int, int, int]:
+    """The tag of the field at an offset, and the offsets of its content's begin and end."""
+    tag, at = _read_varint(frame, at)
+    match tag & 7:
+        case 0:
+            _, end = _read_varint(frame, at)
+        case 1:
+            end = at + 8
+        case 2:
+            size, at = _read_varint(frame, at)
+            end = at + size
+        case 5:
+            end = at + 4
+        case _:
+            raise _not_protobuf()
+    if end > len(frame):
+        raise _not_protobuf()
+    return tag, at, end
+
+
+def _read_chunk(frame: bytes, at: int, end: int) -> tuple[int, memoryview]:
+    """A chunk's checksum and data: the data is not copied if the chunk is encoded as `writer` does it."""
+    if end - at > 10 and frame[at] == SUM_TAG and frame[at + 9] == DATA_TAG:
+        size, start = _read_varint(frame, at + 10)
+        if start + size == end:
+            return int.from_bytes(frame[at + 1 : at + 9], "little"), memoryview(frame)[start:end]
+    chunk = pb.Chunk.FromString(frame[at:end])
+    return chunk.sum, memoryview(chunk.data)
+
+
+def _read_varint(frame: bytes, at: int) -> tuple[int, int]:
+    """A number of at most five bytes, and the offset of its end."""
+    number = 0
+    for shift, octet in zip(range(0, 35, 7), frame[at : at + 5], strict=False):
+        number |= (octet & 0x7F) << shift
+        if octet < 0x80:
+            return number, at + shift // 7 + 1
+    raise _not_protobuf()
+
+
+def _not_protobuf() -> ProtocolError:
+    return ProtocolError("a frame that is not protobuf", "frame")

@@ -24,42 +24,42 @@ class Chunk(_message.Message):
     def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("hello", "beat", "asks", "done", "result", "failed", "bye", "welcome", "refused", "assign", "fresh", "cut_short", "may_send", "forget", "receipt", "over", "parts")
-    HELLO_FIELD_NUMBER: _ClassVar[int]
-    BEAT_FIELD_NUMBER: _ClassVar[int]
-    ASKS_FIELD_NUMBER: _ClassVar[int]
-    DONE_FIELD_NUMBER: _ClassVar[int]
-    RESULT_FIELD_NUMBER: _ClassVar[int]
-    FAILED_FIELD_NUMBER: _ClassVar[int]
-    BYE_FIELD_NUMBER: _ClassVar[int]
-    WELCOME_FIELD_NUMBER: _ClassVar[int]
-    REFUSED_FIELD_NUMBER: _ClassVar[int]
-    ASSIGN_FIELD_NUMBER: _ClassVar[int]
-    FRESH_FIELD_NUMBER: _ClassVar[int]
-    CUT_SHORT_FIELD_NUMBER: _ClassVar[int]
-    MAY_SEND_FIELD_NUMBER: _ClassVar[int]
-    FORGET_FIELD_NUMBER: _ClassVar[int]
-    RECEIPT_FIELD_NUMBER: _ClassVar[int]
-    OVER_FIELD_NUMBER: _ClassVar[int]
+    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "parts")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_READY_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_SUBMISSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FAILED_FIELD_NUMBER: _ClassVar[int]
+    LEAVE_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    REJECTED_FIELD_NUMBER: _ClassVar[int]
+    TASK_ASSIGNMENT_FIELD_NUMBER: _ClassVar[int]
+    MODEL_RESPONSE_FIELD_NUMBER: _ClassVar[int]
+    TASK_RECALL_FIELD_NUMBER: _ClassVar[int]
+    UPLOAD_GRANT_FIELD_NUMBER: _ClassVar[int]
+    TASK_CANCEL_FIELD_NUMBER: _ClassVar[int]
+    UPDATE_ACK_FIELD_NUMBER: _ClassVar[int]
+    RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
-    hello: Hello
-    beat: Beat
-    asks: Asks
-    done: Done
-    result: Result
-    failed: Failed
-    bye: Bye
-    welcome: Welcome
-    refused: Refused
-    assign: Assign
-    fresh: Fresh
-    cut_short: CutShort
-    may_send: MaySend
-    forget: Forget
-    receipt: Receipt
-    over: Over
+    register: Register
+    heartbeat: Heartbeat
+    model_request: ModelRequest
+    update_ready: UpdateReady
+    update_submission: UpdateSubmission
+    task_failed: TaskFailed
+    leave: Leave
+    registered: Registered
+    rejected: Rejected
+    task_assignment: TaskAssignment
+    model_response: ModelResponse
+    task_recall: TaskRecall
+    upload_grant: UploadGrant
+    task_cancel: TaskCancel
+    update_ack: UpdateAck
+    run_finished: RunFinished
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, hello: _Optional[_Union[Hello, _Mapping]] = ..., beat: _Optional[_Union[Beat, _Mapping]] = ..., asks: _Optional[_Union[Asks, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., result: _Optional[_Union[Result, _Mapping]] = ..., failed: _Optional[_Union[Failed, _Mapping]] = ..., bye: _Optional[_Union[Bye, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., refused: _Optional[_Union[Refused, _Mapping]] = ..., assign: _Optional[_Union[Assign, _Mapping]] = ..., fresh: _Optional[_Union[Fresh, _Mapping]] = ..., cut_short: _Optional[_Union[CutShort, _Mapping]] = ..., may_send: _Optional[_Union[MaySend, _Mapping]] = ..., forget: _Optional[_Union[Forget, _Mapping]] = ..., receipt: _Optional[_Union[Receipt, _Mapping]] = ..., over: _Optional[_Union[Over, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("kind", "bytes")
@@ -89,7 +89,7 @@ class Labels(_message.Message):
     counts: _containers.RepeatedScalarFieldContainer[int]
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
-class Hello(_message.Message):
+class Register(_message.Message):
     __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
@@ -103,7 +103,7 @@ class Hello(_message.Message):
     run: str
     def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ...) -> None: ...
 
-class Beat(_message.Message):
+class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -111,7 +111,7 @@ class Beat(_message.Message):
     steps: int
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
-class Asks(_message.Message):
+class ModelRequest(_message.Message):
     __slots__ = ("task", "steps")
     TASK_FIELD_NUMBER: _ClassVar[int]
     STEPS_FIELD_NUMBER: _ClassVar[int]
@@ -119,7 +119,7 @@ class Asks(_message.Message):
     steps: int
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ...) -> None: ...
 
-class Done(_message.Message):
+class UpdateReady(_message.Message):
     __slots__ = ("task", "steps", "metrics")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -136,7 +136,7 @@ class Done(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
-class Result(_message.Message):
+class UpdateSubmission(_message.Message):
     __slots__ = ("task", "steps", "metrics", "lr")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
@@ -155,7 +155,7 @@ class Result(_message.Message):
     lr: float
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ...) -> None: ...
 
-class Failed(_message.Message):
+class TaskFailed(_message.Message):
     __slots__ = ("task", "reason")
     TASK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -163,13 +163,13 @@ class Failed(_message.Message):
     reason: str
     def __init__(self, task: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class Bye(_message.Message):
+class Leave(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
-class Welcome(_message.Message):
+class Registered(_message.Message):
     __slots__ = ("client", "run", "plan", "lease")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -181,13 +181,13 @@ class Welcome(_message.Message):
     lease: float
     def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ...) -> None: ...
 
-class Refused(_message.Message):
+class Rejected(_message.Message):
     __slots__ = ("reason", "final")
     REASON_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
     reason: str
     final: bool
-    def __init__(self, reason: _Optional[str] = ..., final: _Optional[bool] = ...) -> None: ...
+    def __init__(self, reason: _Optional[str] = ..., final: bool = ...) -> None: ...
 
 class Entry(_message.Message):
     __slots__ = ("name", "shape", "dtype", "section")
@@ -209,7 +209,7 @@ class Layout(_message.Message):
     shared: int
     def __init__(self, entries: _Optional[_Iterable[_Union[Entry, _Mapping]]] = ..., shared: _Optional[int] = ...) -> None: ...
 
-class Assign(_message.Message):
+class TaskAssignment(_message.Message):
     __slots__ = ("task", "base", "steps", "seed", "ask_after", "lr_factor", "hold", "layout")
     TASK_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
@@ -227,9 +227,9 @@ class Assign(_message.Message):
     lr_factor: float
     hold: bool
     layout: Layout
-    def __init__(self, task: _Optional[int] = ..., base: _Optional[int] = ..., steps: _Optional[int] = ..., seed: _Optional[int] = ..., ask_after: _Optional[int] = ..., lr_factor: _Optional[float] = ..., hold: _Optional[bool] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., base: _Optional[int] = ..., steps: _Optional[int] = ..., seed: _Optional[int] = ..., ask_after: _Optional[int] = ..., lr_factor: _Optional[float] = ..., hold: bool = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
-class Fresh(_message.Message):
+class ModelResponse(_message.Message):
     __slots__ = ("task", "version", "clock", "layout")
     TASK_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -241,13 +241,13 @@ class Fresh(_message.Message):
     layout: Layout
     def __init__(self, task: _Optional[int] = ..., version: _Optional[int] = ..., clock: _Optional[int] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
-class CutShort(_message.Message):
+class TaskRecall(_message.Message):
     __slots__ = ("task",)
     TASK_FIELD_NUMBER: _ClassVar[int]
     task: int
     def __init__(self, task: _Optional[int] = ...) -> None: ...
 
-class MaySend(_message.Message):
+class UploadGrant(_message.Message):
     __slots__ = ("task", "bits")
     TASK_FIELD_NUMBER: _ClassVar[int]
     BITS_FIELD_NUMBER: _ClassVar[int]
@@ -255,7 +255,7 @@ class MaySend(_message.Message):
     bits: int
     def __init__(self, task: _Optional[int] = ..., bits: _Optional[int] = ...) -> None: ...
 
-class Forget(_message.Message):
+class TaskCancel(_message.Message):
     __slots__ = ("task", "reason")
     TASK_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -263,7 +263,7 @@ class Forget(_message.Message):
     reason: str
     def __init__(self, task: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
-class Receipt(_message.Message):
+class UpdateAck(_message.Message):
     __slots__ = ("task", "accepted", "reason")
     TASK_FIELD_NUMBER: _ClassVar[int]
     ACCEPTED_FIELD_NUMBER: _ClassVar[int]
@@ -271,9 +271,9 @@ class Receipt(_message.Message):
     task: int
     accepted: bool
     reason: str
-    def __init__(self, task: _Optional[int] = ..., accepted: _Optional[bool] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, task: _Optional[int] = ..., accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
-class Over(_message.Message):
+class RunFinished(_message.Message):
     __slots__ = ("reason",)
     REASON_FIELD_NUMBER: _ClassVar[int]
     reason: str

@@ -1,38 +1,46 @@
 """Messages in, frames out: which frame is sent next, without sockets or clocks.
 
-Messages go out in the order they were put in, those without a body together with what comes after them.
-There is one exception to the order: while a body of tensors is on its way, a
-message without a body is sent between two chunks, unless it speaks of the same task as the body or as a
-message that waits before it. So a recall does not wait for another task's model, and what is said of one
-task keeps its order. `Heartbeat` passes everything: it only says that the sender is alive.
+Messages are sent in the order they were queued, those without a body in one frame with what follows. There is
+one exception: while a body of tensors is being sent, a message without a body is sent between two chunks,
+unless it is about the same task as the body or as a message queued before it. So a recall does not wait for
+another task's model, and the messages of one task keep their order. A `Heartbeat` passes everything, and
+replaces an older one that is still queued.
+
+Frames are encoded here and parsed in `reader` by hand, in the bytes that protobuf defines for them, because
+protobuf would copy a chunk's data twice more.
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+
+from xxhash import xxh3_64
 
 from offbeat.core.model import Layout
 from offbeat.net.messages import Heartbeat, Message, ModelResponse, TaskAssignment, UpdateSubmission
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.encode import encode
-from offbeat.net.wire.frames import frames
+from offbeat.net.wire.limits import CHUNK
+from offbeat.net.wire.serialization import serialize
 
 TOGETHER = 16
-"""Messages of a frame, at most: however long their reasons, a frame stays far below what a peer takes."""
+"""Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
+ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
+SUM_TAG, DATA_TAG = 0x09, 0x12  # Chunk.sum, Chunk.data
 _EVERYTHING = object()
 
 
 class MessageWriter:
-    """What is still to be sent to a peer, which may know the model's layout already."""
+    """Queue of messages to a peer, with bodies in chunks of `chunk` bytes."""
 
-    def __init__(self) -> None:
+    def __init__(self, chunk: int = CHUNK) -> None:
+        self._chunk = chunk
         self._waiting: deque[Message] = deque()
         self._body: Iterator[bytes] = iter(())
         self._next: bytes | None = None
-        self._speaks_of: object = None
+        self._subject: object = None
         self._told: Layout | None = None
 
     def __len__(self) -> int:
-        """Number of messages that wait, without the one whose body is on its way."""
+        """Number of queued messages, without the one whose body is being sent."""
         return len(self._waiting)
 
     @property
@@ -41,7 +49,9 @@ class MessageWriter:
         return not self._waiting and self._next is None
 
     def put(self, message: Message) -> None:
-        """Send this after what is there."""
+        """Queue a message."""
+        if isinstance(message, Heartbeat):
+            self._waiting = deque(m for m in self._waiting if not isinstance(m, Heartbeat))
         self._waiting.append(message)
 
     def frame(self) -> bytes:
@@ -51,7 +61,7 @@ class MessageWriter:
         else:
             passing = self._take_passing()
             if passing is not None:
-                return next(frames([encode(passing).envelope], ()))
+                return next(frames([serialize(passing).envelope], ()))
         frame, self._next = self._next, next(self._body, None)
         assert frame is not None
         return frame
@@ -62,17 +72,17 @@ class MessageWriter:
         body: tuple[memoryview, ...] = ()
         while self._waiting and not body and len(envelopes) < TOGETHER:
             message = self._waiting.popleft()
-            outgoing = encode(message, self._told)
+            outgoing = serialize(message, self._told)
             if isinstance(message, TaskAssignment | ModelResponse) and message.model is not None:
                 self._told = message.model.layout
             envelopes.append(outgoing.envelope)
-            body, self._speaks_of = outgoing.body, _subject(message)
-        self._body = frames(envelopes, body)
+            body, self._subject = outgoing.body, _subject(message)
+        self._body = frames(envelopes, body, self._chunk)
         self._next = next(self._body)
 
     def _take_passing(self) -> Message | None:
-        """The first message that may be sent before the body under way is complete."""
-        before = {self._speaks_of}
+        """The first message that may be sent before the body is complete."""
+        before = {self._subject}
         for place, message in enumerate(self._waiting):
             subject = _subject(message)
             small = not isinstance(message, TaskAssignment | ModelResponse | UpdateSubmission)
@@ -85,5 +95,55 @@ class MessageWriter:
 
 
 def _subject(message: Message) -> object:
-    """The task that a message speaks of; one that speaks of none keeps its place among all."""
+    """The task that a message is about; one that is about none keeps its place among all."""
     return getattr(message, "task", _EVERYTHING)
+
+
+def frames(
+    envelopes: Sequence[pb.Envelope], body: Sequence[memoryview], size: int = CHUNK
+) -> Iterator[bytes]:
+    """The frames of messages of which only the last has a body, in chunks of `size` bytes."""
+    head = b"".join(_field(envelope) for envelope in envelopes)
+    checksum = xxh3_64()
+    for pieces in _cut(body, size):
+        for piece in pieces:
+            checksum.update(piece)
+        yield b"".join((head, _chunk_head(checksum.intdigest(), pieces), *pieces))
+        head = b""
+    if head:
+        yield head
+
+
+def _field(envelope: pb.Envelope) -> bytes:
+    octets = envelope.SerializeToString()
+    return b"".join((bytes((ENVELOPE_TAG,)), _varint(len(octets)), octets))
+
+
+def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
+    length = sum(len(piece) for piece in pieces)
+    inner = b"".join((bytes((SUM_TAG,)), checksum.to_bytes(8, "little"), bytes((DATA_TAG,)), _varint(length)))
+    return b"".join((bytes((CHUNK_TAG,)), _varint(len(inner) + length), inner))
+
+
+def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
+    pieces: list[memoryview] = []
+    room = size
+    for part in parts:
+        while len(part):
+            pieces.append(part[:room])
+            room -= len(pieces[-1])
+            part = part[len(pieces[-1]) :]
+            if not room:
+                yield pieces
+                pieces, room = [], size
+    if pieces:
+        yield pieces
+
+
+def _varint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,233 @@
+"""Messages as protobuf envelopes with bodies of tensors, and back.
+
+A message and its protobuf message have the same name and the same fields; tensors are the body. Every field
+of a peer is checked here: one that is out of range is a `ProtocolError`.
+"""
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.core.errors import RunError
+from offbeat.core.model import Layout, Model
+from offbeat.net.messages import LONGEST_REASON, FromServer, FromSite, Message, UpdateSubmission, shorten
+from offbeat.net.transport import ProtocolError
+from offbeat.net.wire import wire_pb2 as pb
+from offbeat.net.wire.bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES, Bodies
+
+RUN, METRICS, METRIC, LABELS, DEPTH = 200, 100, 100, 100_000, 32
+MOST = (1 << 63) - 1
+
+
+def _kind(message: type[Message]) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", message.__name__).lower()
+
+
+MESSAGES: Mapping[str, type[Message]] = {_kind(message): message for message in get_args(Message)}
+"""The messages by their kind: the name of their field in an envelope."""
+FROM_SITE = frozenset(map(_kind, get_args(FromSite)))
+FROM_SERVER = frozenset(map(_kind, get_args(FromServer)))
+_KINDS = {message: kind for kind, message in MESSAGES.items()}
+_FIELDS = {
+    kind: [field for field in getattr(pb, message.__name__).DESCRIPTOR.fields if field.name != "layout"]
+    for kind, message in MESSAGES.items()
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingMessage:
+    """The envelope of a message, and the bytes of its body, which are those of the tensors."""
+
+    envelope: pb.Envelope
+    body: tuple[memoryview, ...] = ()
+
+
+def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
+    """The envelope and body of a message; `known` is the layout that the peer has been told.
+
+    Raises `ValueError` for a number outside the range of the protocol, such as one below 0, and `TypeError`
+    for a value that is not a message.
+    """
+    if (kind := _KINDS.get(type(message))) is None:
+        raise TypeError(f"{type(message).__name__} is not a message")
+    values = {field.name: _to_field(field.name, getattr(message, field.name)) for field in _FIELDS[kind]}
+    model: Model | None = getattr(message, "model", None)
+    if model is not None and model.layout != known:
+        values["layout"] = _layout(model.layout)
+    parts = _model_parts(model) if model is not None else []
+    if isinstance(message, UpdateSubmission):
+        parts = _update_parts(message)
+    told = getattr(pb, type(message).__name__)(**values)
+    sizes = [pb.Part(kind=part, bytes=len(octets)) for part, octets in parts]
+    return OutgoingMessage(pb.Envelope(**{kind: told}, parts=sizes), tuple(octets for _, octets in parts))
+
+
+def _to_field(name: str, value: Any) -> Any:
+    match name:
+        case "reason":
+            return shorten(value)
+        case "labels":
+            return None if value is None else pb.Labels(counts=value)
+        case "plan":
+            return json.dumps(value, allow_nan=False)
+    return value
+
+
+def _layout(layout: Layout) -> pb.Layout:
+    entries = [pb.Entry(name=e.name, shape=e.shape, dtype=e.dtype, section=e.section) for e in layout.entries]
+    return pb.Layout(entries=entries, shared=layout.shared)
+
+
+Parts = list[tuple[pb.Part.Kind, memoryview]]
+
+
+def _model_parts(model: Model) -> Parts:
+    parts: Parts = [(VALUES, octets(model.values)), (INTEGERS, octets(model.integers))]
+    return [*parts, (SHARED, octets(model.shared))] if model.layout.shared else parts
+
+
+def _update_parts(update: UpdateSubmission) -> Parts:
+    delta = update.delta
+    first = (PAYLOAD, memoryview(delta)) if isinstance(delta, bytes) else (DELTA, octets(delta))
+    parts: Parts = [first, (INTEGERS, octets(update.integers))]
+    return parts if update.shared is None else [*parts, (SHARED, octets(update.shared))]
+
+
+def octets(tensor: Tensor) -> memoryview:
+    """The bytes of a float32 or int64 vector on the CPU, not a copy."""
+    if sys.byteorder != "little":
+        raise RunError("tensors are sent as they are in memory, little-endian: this machine is big-endian")
+    if tensor.dim() != 1 or tensor.dtype not in (torch.float32, torch.int64):
+        raise ValueError(f"a tensor of {tensor.dim()} dimensions, {tensor.dtype}, cannot be sent")
+    array = np.ascontiguousarray(tensor.detach().numpy())
+    return array.view(np.uint8).data if len(array) else memoryview(b"")
+
+
+# ---- from a peer ----
+
+
+def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
+    """The kind of the message in an envelope; raises `ProtocolError` for one that this peer may not send."""
+    kind: str | None = envelope.WhichOneof("message")
+    if kind is None:
+        raise ProtocolError("an envelope without a message, or with one that this version does not know")
+    if kind not in allowed:
+        raise ProtocolError(f"{kind} is not for this side to send")
+    return kind
+
+
+def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> Message:
+    """The message of an envelope whose kind, parts and layout have been checked, with its whole body."""
+    told = getattr(envelope, kind)
+    values = {field.name: _from_field(told, field) for field in _FIELDS[kind]}
+    if kind == "task_assignment" or (kind == "model_response" and bodies):
+        values["model"] = _model(layout, bodies)
+    elif kind == "update_submission":
+        delta = bodies[DELTA] if DELTA in bodies else bodies[PAYLOAD]
+        values["delta"] = delta if isinstance(delta, Tensor) else bytes(delta)
+        values["integers"], values["shared"] = bodies[INTEGERS], bodies.get(SHARED)
+    return MESSAGES[kind](**values)
+
+
+def _model(layout: Layout | None, bodies: Bodies) -> Model:
+    if layout is None:
+        raise ProtocolError("a model before its layout", "layout")
+    vectors = {part: vector for part, vector in bodies.items() if isinstance(vector, Tensor)}
+    return Model(layout, vectors[VALUES], vectors[INTEGERS], vectors.get(SHARED, torch.zeros(0)))
+
+
+def _from_field(told: Any, field: Any) -> Any:
+    """The checked value of a field; None for an optional one that is absent."""
+    name: str = field.name
+    if field.has_presence and not told.HasField(name):
+        return None
+    value = getattr(told, name)
+    if name in _CHECKS:
+        return _CHECKS[name](name, value)
+    return count(name, value) if type(value) is int else value
+
+
+def count(name: str, value: int) -> int:
+    """A number from 0 to 2^63 - 1."""
+    if not 0 <= value <= MOST:
+        raise ProtocolError(f"{name} = {value}: it must be from 0 to {MOST}")
+    return value
+
+
+def text(name: str, value: str, most: int) -> str:
+    """A text of at most `most` characters."""
+    if len(value) > most:
+        raise ProtocolError(f"{name} has {len(value)} characters: at most {most} are allowed")
+    return value
+
+
+def _finite(name: str, value: float) -> float:
+    if not isfinite(value):
+        raise ProtocolError(f"{name} = {value}: it must be finite")
+    return value
+
+
+def _not_negative(name: str, value: float) -> float:
+    if _finite(name, value) < 0:
+        raise ProtocolError(f"{name} = {value}: it must not be negative")
+    return value
+
+
+def _labels(name: str, value: pb.Labels) -> tuple[int, ...]:
+    if len(value.counts) > LABELS:
+        raise ProtocolError(f"{len(value.counts)} labels: at most {LABELS} are allowed")
+    return tuple(count(name, number) for number in value.counts)
+
+
+def _metrics(_: str, values: Mapping[str, float]) -> dict[str, float]:
+    """Named numbers. They may be NaN: the server refuses such an update, and the connection goes on."""
+    if len(values) > METRICS:
+        raise ProtocolError(f"{len(values)} metrics: at most {METRICS} are allowed")
+    return {text("a metric's name", k, METRIC): v for k, v in sorted(values.items())}
+
+
+def _json_object(name: str, value: str) -> dict[str, Any]:
+    """A JSON object of finite numbers, nested at most `DEPTH` deep."""
+    try:
+        parsed = json.loads(value, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"{name} is not JSON: {type(error).__name__}") from None
+    if not isinstance(parsed, dict):
+        raise ProtocolError(f"{name} is not a JSON object")
+    level: list[Any] = [parsed]
+    for _ in range(DEPTH):
+        level = [inner for outer in level for inner in _inside(name, outer)]
+        if not level:
+            return parsed
+    raise ProtocolError(f"{name} is nested deeper than {DEPTH}")
+
+
+def _inside(name: str, value: Any) -> list[Any]:
+    if isinstance(value, float):
+        _finite(f"a number in {name}", value)
+    if isinstance(value, dict):
+        return list(value.values())
+    return value if isinstance(value, list) else []
+
+
+def _refuse(word: str) -> None:
+    raise ValueError(word)
+
+
+_CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
+    "reason": lambda name, value: text(name, value, LONGEST_REASON),
+    "run": lambda name, value: text(name, value, RUN),
+    "labels": _labels,
+    "metrics": _metrics,
+    "plan": _json_object,
+    "lease": _not_negative,
+    "lr_factor": _not_negative,
+}
