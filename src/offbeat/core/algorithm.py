@@ -78,7 +78,7 @@ class View(Protocol):
 
     @property
     def now(self) -> float:
-        """Time of the event at hand, in seconds of the driver's clock."""
+        """Time of the current event, in seconds of the run's clock."""
 
     @property
     def version(self) -> Version:

@@ -1,8 +1,8 @@
 """The engine under every driver: an event in; journal rows, tensors and counters; commands out.
 
 A driver (the simulator, a coordinator on a network or in a Flower federation, a replay) brings the time and
-the events, and carries the commands out. What follows from an event whoever drives is done here, in this
-order:
+the events, and carries the commands out. The consequences of an event that all drivers share are here, in
+this order:
 
 1. The server admits the event and the schedule reacts (`core.server`).
 2. The event's row goes to the journal; the update of an `Arrived` is held.
@@ -116,12 +116,12 @@ class Engine:
         self.rows = row.seq + 1
 
     def lose(self, task: TaskId) -> None:
-        """Free the tensors of a task that ended without an update and cannot be brought back."""
+        """Free the tensors of a task that is lost for good."""
         if self.tensors is not None:
             self.tensors.lose(task)
 
     def stop_reason(self) -> str | None:
-        """Why the run stops now: the schedule's reason, or the limit that is reached; None means go on."""
+        """Reason to stop now, the schedule's or a limit's. None means that the run continues."""
         server = self.server
         if server.stopped is not None:
             return server.stopped
@@ -145,4 +145,4 @@ _MOVES: dict[type, Callable[[GlobalModel, Any], object]] = {
     Drop: lambda tensors, command: tensors.drop(command.task),
     Discard: lambda tensors, command: tensors.lose(command.task),
 }
-"""What a command does to the tensors, by its kind."""
+"""Effect of each kind of command on the tensors."""

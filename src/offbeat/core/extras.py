@@ -1,4 +1,4 @@
-"""What to say when an optional dependency is not installed."""
+"""The error for an optional dependency that is not installed."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

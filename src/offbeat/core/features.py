@@ -28,8 +28,8 @@ class Feature(StrEnum):
         "a model that ends in a linear layer, whose input represents a sample",
     )
     RADIO = "radio", "a world with a channel that can be measured"
-    LABELS = "labels", "clients that tell how many samples of each class they have"
-    NORMS = "norms", "clients that tell the length of the update they hold"
+    LABELS = "labels", "clients that report their number of samples of each class"
+    NORMS = "norms", "clients that report the norm of the update they hold"
     # of the other parts
     TIERS = "tiers", "a schedule that aggregates by tiers"
     ASKING = "asking", "a schedule whose clients request fresh models"

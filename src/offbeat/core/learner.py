@@ -155,7 +155,7 @@ class NoTraining:
         return self.batches
 
     def label_counts(self, client: ClientId) -> list[int] | None:
-        """None: there are no classes."""
+        """Return None, as there are no classes."""
         return None
 
     def initial(self, seed: int) -> Model:

@@ -1,4 +1,4 @@
-"""When a run ends, and when its global model is evaluated."""
+"""Limits of a run, and the intervals of its evaluations."""
 
 from pydantic.dataclasses import dataclass
 
@@ -29,7 +29,7 @@ class Until:
         return (self.seconds, self.versions, self.tasks, self.accuracy) == (None, None, None, None)
 
     def reached(self, version: int, tasks: int) -> str | None:
-        """The reason to stop at this version, after so many tasks; None means go on."""
+        """Reason to stop at this version, after `tasks` tasks; None means that the run continues."""
         if self.versions is not None and version >= self.versions:
             return f"reached {self.versions} versions"
         if self.tasks is not None and tasks >= self.tasks:
@@ -37,20 +37,20 @@ class Until:
         return None
 
     def reached_accuracy(self, accuracy: float | None) -> str | None:
-        """The reason to stop after an evaluation; None means go on."""
+        """Reason to stop after an evaluation; None means that the run continues."""
         if self.accuracy is None or accuracy is None or accuracy < self.accuracy:
             return None
         return f"reached accuracy {self.accuracy:g}"
 
     @property
     def out_of_time(self) -> str:
-        """The reason to stop when `seconds` have passed."""
+        """Reason to stop when `seconds` have passed."""
         return f"reached {self.seconds:g} seconds"
 
 
 @dataclass(frozen=True, config=STRICT)
 class Every:
-    """How often the global model is evaluated.
+    """Intervals of the evaluations of the global model.
 
     With neither argument it is not evaluated at all; otherwise also at the start and at the end. Evaluating
     draws nothing from the run's random streams and changes nothing in it.

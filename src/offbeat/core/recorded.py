@@ -7,7 +7,7 @@ from offbeat.core.journal import Row, expand
 
 
 class ReplayError(RunError):
-    """A run gives something else than its record has.
+    """A repeated run differs from its record.
 
     Args:
         difference: What the run gives now and what is recorded, as a clause.

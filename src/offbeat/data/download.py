@@ -27,39 +27,31 @@ class _Remote:
     limit: int
 
 
-# The MD5 sums only detect damaged downloads.
+def _idx(*sums: str) -> dict[str, str | None]:
+    """The idx files with their MD5 sums, which only detect damaged downloads."""
+    return {f"{name}.gz": md5 for name, md5 in zip(IDX_FILES, sums, strict=True)}
+
+
 _REMOTES = {
     "mnist": _Remote(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "mnist/raw",
-        dict(
-            zip(
-                (f"{name}.gz" for name in IDX_FILES),
-                (
-                    "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-                    "d53e105ee54ea40749a09fcbcd1e9432",
-                    "9fb629c4189551a2d022fa330f9573f3",
-                    "ec29112dd5afa0611ce80d1b7f02629c",
-                ),
-                strict=True,
-            )
+        _idx(
+            "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "d53e105ee54ea40749a09fcbcd1e9432",
+            "9fb629c4189551a2d022fa330f9573f3",
+            "ec29112dd5afa0611ce80d1b7f02629c",
         ),
         64 << 20,
     ),
     "fashion_mnist": _Remote(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
         "fashion_mnist/raw",
-        dict(
-            zip(
-                (f"{name}.gz" for name in IDX_FILES),
-                (
-                    "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-                    "25c81989df183df01b3e8a0aad5dffbe",
-                    "bef4ecab320f06d8554ea6380940ec79",
-                    "bb300cfdad3c16e7a12a480ee83cd310",
-                ),
-                strict=True,
-            )
+        _idx(
+            "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "25c81989df183df01b3e8a0aad5dffbe",
+            "bef4ecab320f06d8554ea6380940ec79",
+            "bb300cfdad3c16e7a12a480ee83cd310",
         ),
         64 << 20,
     ),

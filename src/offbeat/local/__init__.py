@@ -2,16 +2,6 @@
 
 from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
-from offbeat.local.training import CosineDecay, Decay, ExponentialDecay, InverseDecay, Optimizer, Training
+from offbeat.local.training import CosineDecay, ExponentialDecay, InverseDecay, Training
 
-__all__ = [
-    "CosineDecay",
-    "Decay",
-    "ExponentialDecay",
-    "InverseDecay",
-    "Optimizer",
-    "Plain",
-    "Proximal",
-    "TorchLearner",
-    "Training",
-]
+__all__ = ["CosineDecay", "ExponentialDecay", "InverseDecay", "Plain", "Proximal", "TorchLearner", "Training"]

@@ -109,7 +109,9 @@ def resume_run(
 def recorded_recipe(record: RunRecord) -> Recipe:
     """The recipe of a recorded run. Raises `UsageError` for a run that was started from Python."""
     if record.recipe is None:
-        raise UsageError(f"{record.path} was started from Python: go on with offbeat.resume(directory, …)")
+        raise UsageError(
+            f"{record.path} was started from Python: resume it with offbeat.resume(directory, …)"
+        )
     return check(record.recipe, str(record.path))
 
 

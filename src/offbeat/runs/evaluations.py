@@ -1,4 +1,4 @@
-"""What a run's evaluations have found so far."""
+"""Log of a run's evaluations."""
 
 from offbeat.core.events import Metrics, Version
 from offbeat.runs.schema import Metric
@@ -15,7 +15,7 @@ class EvaluationLog:
     def add(
         self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, found: Metrics
     ) -> Metric:
-        """The row of an evaluation that found these metrics.
+        """Count an evaluation, and make its row.
 
         Args:
             time: When it was due, in seconds of the run's clock.

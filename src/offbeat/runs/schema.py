@@ -62,6 +62,6 @@ class Metric(NamedTuple):
 
     @property
     def found(self) -> dict[str, Any]:
-        """What the evaluation found: "loss" and "accuracy" where there are any, and further metrics."""
+        """Metrics by name: "loss" and "accuracy" where there are any, and further ones."""
         named = {"loss": self.loss, "accuracy": self.accuracy}
         return {name: value for name, value in named.items() if value is not None} | (self.data or {})

@@ -54,7 +54,7 @@ class Summary:
 
 
 def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:
-    """What every driver knows of a run, by the names of `Summary`.
+    """Numbers of a run that every driver has, by the names of `Summary`.
 
     Args:
         engine: The run's engine, with its tensors.

@@ -16,7 +16,7 @@ Interval = tuple[NonNegative, Positive | None]
 
 @dataclass(frozen=True, config=STRICT)
 class Availability:
-    """When each client is present, and how often its tasks are lost.
+    """Presence of the clients, and the probability that a task is lost.
 
     Args:
         dropout: Probability in [0, 1) that a task is lost, at a moment uniform over its duration; one for

@@ -25,7 +25,7 @@ Speeds = Literal["jitter", "tasks"]
 _FREE = 1e18  # bits per second of a link that takes no time beside others that do
 _LEAST = 1e-9  # seconds per step of a client whose tasks took no time
 _ENOUGH = 8  # equations, before anything but p is looked for
-_PENALTY = 10.0  # L or T is there if it makes the journal e^5 times as likely: by chance in 1 of 500 fits
+_PENALTY = 10.0  # L or T is there if it makes the journal e^5 times as likely: at random in 1 of 500 fits
 _UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally good ones the first is taken
 
 
@@ -246,7 +246,7 @@ def _by_task(
 def _least_squares(
     a: NDArray[np.float64], b: NDArray[np.float64], columns: tuple[int, ...]
 ) -> NDArray[np.float64] | None:
-    """The unknowns of these columns, the others 0; None where the equations do not tell them apart."""
+    """The unknowns of these columns, the others 0; None where the equations do not separate them."""
     chosen = a[:, columns]
     if len(columns) > 1 and (len(b) < _ENOUGH or np.linalg.matrix_rank(chosen) < len(columns)):
         return None

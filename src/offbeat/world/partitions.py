@@ -137,7 +137,7 @@ class ClassPartition:
         return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
 
     def _assign(self, clients: int, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
-        """Which client owns which class, [clients, classes], every class owned (lines 2 to 9)."""
+        """Draw the owners of each class, [clients, classes], every class owned (lines 2 to 9)."""
         for _ in range(_COVER_DRAWS):
             counts = rng.integers(self.min_classes, self.max_classes, size=clients, endpoint=True)
             ranks = rng.permuted(np.tile(np.arange(classes), (clients, 1)), axis=1)
