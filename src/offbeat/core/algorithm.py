@@ -25,7 +25,7 @@ from offbeat.core.codec import Codec
 from offbeat.core.commands import Command
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Metrics, TaskId, Version
-from offbeat.core.features import DRIVERS, NONE, Feature
+from offbeat.core.features import DRIVERS, Feature, Part
 from offbeat.core.fleet import Fleet
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
@@ -110,22 +110,12 @@ class View(Protocol):
         """The run's random stream for this purpose."""
 
 
-class Schedule(Protocol):
+class Schedule(Part, Protocol):
     """Decides which client trains when, and which updates are aggregated together.
 
     The schedule itself is a frozen dataclass of hyper-parameters; its state in a run is the plain data that
     `initial` returns and `on` changes.
     """
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Features required of the other parts or the driver."""
-        return NONE
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Features provided to other parts."""
-        return NONE
 
     @property
     def concurrency(self) -> int | None:
@@ -184,18 +174,8 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     note: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Aggregator(Protocol):
+class Aggregator(Part, Protocol):
     """Turns updates into a step of the global model, w := w + step."""
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Features required of the other parts or the driver."""
-        return NONE
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Features provided to other parts."""
-        return NONE
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Compute the step.

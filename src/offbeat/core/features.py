@@ -6,7 +6,7 @@ an algorithm that cannot work is refused when it is composed, and a driver that 
 """
 
 from enum import StrEnum
-from typing import Self
+from typing import Protocol, Self
 
 
 class Feature(StrEnum):
@@ -47,3 +47,17 @@ DRIVERS = frozenset(Feature) - {Feature.TIERS, Feature.ASKING, Feature.MERGE, Fe
 """Features that the driver provides."""
 
 NONE: frozenset[Feature] = frozenset()
+
+
+class Part(Protocol):
+    """A part of an algorithm, with the features that it requires and provides; by default none."""
+
+    @property
+    def requires(self) -> frozenset[Feature]:
+        """Features required of the other parts or the driver."""
+        return NONE
+
+    @property
+    def provides(self) -> frozenset[Feature]:
+        """Features provided to other parts."""
+        return NONE

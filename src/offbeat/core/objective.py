@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.events import Metrics
-from offbeat.core.features import NONE, Feature
+from offbeat.core.features import Part
 from offbeat.core.model import Tensors
 from offbeat.core.wrapper import Wrapper
 
@@ -97,23 +97,13 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.zeros(0)
 
 
-class Objective:
+class Objective(Part):
     """A local objective: changes of the loss and its gradient at each step of a task; by default none.
 
     An objective is a frozen dataclass of hyper-parameters, so that it can be sent to any process; its state
     is in the `LocalRun`. Of vectors that travel with the model the server has the mean over all clients of
     their reports.
     """
-
-    @property
-    def requires(self) -> frozenset[Feature]:
-        """Features required of the other parts or the driver."""
-        return NONE
-
-    @property
-    def provides(self) -> frozenset[Feature]:
-        """Features provided to other parts."""
-        return NONE
 
     @property
     def shared_vectors(self) -> int:
