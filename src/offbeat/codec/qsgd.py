@@ -52,7 +52,7 @@ from offbeat.core.validation import STRICT
 class Qsgd:
     """QSGD codec: all coordinates with ν levels; refuses a budget that is too small.
 
-    Args:
+    Attributes:
         levels: ν, from 1 to 32,767.
         coding: "fixed" (the same bits for each coordinate) or "elias" (few bits for small levels).
     """

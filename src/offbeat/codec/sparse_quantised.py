@@ -46,7 +46,7 @@ from offbeat.core.validation import STRICT
 class SparseQuantised:
     """Sparse quantised codec: r random coordinates with ν levels, r as large as the budget allows.
 
-    Args:
+    Attributes:
         levels: ν, from 1 to 32,767.
         fraction: At most ⌈fraction · d⌉ coordinates are kept, also without a budget; in (0, 1].
         unbiased: Whether the receiver scales the values by d/r.

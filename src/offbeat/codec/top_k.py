@@ -30,7 +30,7 @@ from offbeat.core.validation import STRICT
 class TopK:
     """Top-k codec: the k largest |u_i|, k as large as the budget allows; of equal ones, the first.
 
-    Args:
+    Attributes:
         levels: ν of quantised values, from 1 to 32,767. None means float32 values.
         fraction: At most ⌈fraction · d⌉ coordinates are kept, also without a budget; in (0, 1].
     """

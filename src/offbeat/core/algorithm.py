@@ -38,7 +38,7 @@ class Task(msgspec.Struct, gc=False):
 
     `staleness`, `samples`, `share`, `arrival` and `population` are set when the update arrives.
 
-    Args:
+    Attributes:
         id: Number of the task, from 0 in order of dispatch.
         client: The client that trains.
         base: Version it starts from.
@@ -151,7 +151,7 @@ class ScheduleWrapper(Wrapper, Schedule):
 class Update(msgspec.Struct, frozen=True, gc=False):
     """One arrived update, as an aggregator sees it. Never write to its tensors.
 
-    Args:
+    Attributes:
         task: The task, with staleness and share.
         base: Model w_o it was trained from.
         delta: Δ_i = w_i − w_o over the flat values, float32 [values].
@@ -209,7 +209,7 @@ class ServerStep(Protocol):
 class Algorithm:
     """A complete algorithm, as every driver takes it.
 
-    Args:
+    Attributes:
         schedule: Which client trains when, and which updates are aggregated together.
         aggregator: The step of the global model.
         objective: The local objective. Under the buffers "local" and "recompute" it is wrapped in

@@ -20,7 +20,7 @@ UNSTAMPED = -1
 class Train(Struct, frozen=True, gc=False):
     """Train this idle client for `steps` local steps from the current global model.
 
-    Args:
+    Attributes:
         client: The client.
         steps: Local steps, at least 1.
         note: Note for the journal.
@@ -44,7 +44,7 @@ class Train(Struct, frozen=True, gc=False):
 class Send(Struct, frozen=True, gc=False):
     """Send the client of the current `WantsModel` the current global model, to merge into its own.
 
-    Args:
+    Attributes:
         client: The client.
         clock: Age of the model in the run for the merge (FedASMU's g); 0 means the number of the version
             counted from 1.
@@ -72,7 +72,7 @@ class Recall(Struct, frozen=True, gc=False):
 class Measure(Struct, frozen=True, gc=False):
     """Measure the channel of these clients now; the answer is `Measured`.
 
-    Args:
+    Attributes:
         clients: The clients.
         seconds: Radio time that they share. None means the channel's own iteration.
     """
@@ -84,7 +84,7 @@ class Measure(Struct, frozen=True, gc=False):
 class Upload(Struct, frozen=True, gc=False):
     """Let a client that is ready send its update.
 
-    Args:
+    Attributes:
         client: The client.
         bits: Budget of the update in bits. None means no budget.
         task: Number of the task, stamped by the server.
@@ -106,7 +106,7 @@ class Discard(Struct, frozen=True, gc=False):
 class Aggregate(Struct, frozen=True, gc=False):
     """Make the next version of the global model from arrived updates.
 
-    Args:
+    Attributes:
         tasks: Tasks of the updates, at least one, in order.
         note: Note for the journal and the aggregator.
         server_step: Whether the server steps (momentum and the like) are applied to the aggregator's step.

@@ -17,7 +17,7 @@ Metrics = Mapping[str, float]
 class Joined(Struct, frozen=True, gc=False):
     """A client has joined and is idle. Before `Begin` this only fills the fleet.
 
-    Args:
+    Attributes:
         client: The client.
         samples: n_i, its number of training samples.
         steps_per_epoch: ⌈n_i / batch size⌉.

@@ -39,7 +39,7 @@ COMMAND_NAMES = (
 class Row(Struct, frozen=True, gc=False):
     """One event or command.
 
-    Args:
+    Attributes:
         seq: Number of the row, from 0.
         t: Seconds of the run's clock.
         kind: "event" or "command".

@@ -15,7 +15,7 @@ from offbeat.core.objective import Objective
 class LocalTask(Struct, frozen=True, gc=False):
     """A task as a learner trains it, without models and state: small enough to send anywhere.
 
-    Args:
+    Attributes:
         task: Number of the task.
         client: The client that trains.
         base: Version of the model to train from.
@@ -37,7 +37,7 @@ class LocalTask(Struct, frozen=True, gc=False):
 class MergePoint(Struct, frozen=True, gc=False):
     """A merge of a fresh model in mid-task.
 
-    Args:
+    Attributes:
         after: Local steps before the merge.
         version: Version of the model.
         clock: Age of the model in the run, for its weight (FedASMU's g).
@@ -60,7 +60,7 @@ class LocalResult(Struct, frozen=True, gc=False):
 
     Aggregators hold these tensors in buffers and windows, so a learner must not write to them afterwards.
 
-    Args:
+    Attributes:
         delta: Δ = w_i − w_o over the flat values, float32 [values], on the CPU.
         integers: Integer buffers, int64 [integers], on the CPU.
         metrics: The client's metrics, such as "loss".
@@ -134,7 +134,7 @@ class NoTraining:
 
     Every update is the zero vector.
 
-    Args:
+    Attributes:
         clients: Number of clients.
         parameters: Number of parameters of the model.
         samples_per_client: Number of training samples n_i of each client.

@@ -28,7 +28,7 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 class Entry:
     """One tensor of a model.
 
-    Args:
+    Attributes:
         name: Name in the module's state dict.
         shape: Shape.
         dtype: Name of the PyTorch dtype, such as "float32".
@@ -50,7 +50,7 @@ class Entry:
 class Layout:
     """Names, shapes and dtypes of a model's tensors, in the order of their flat vectors.
 
-    Args:
+    Attributes:
         entries: The tensors: parameters, then floating buffers, then integer buffers.
         shared: Length of the vector that travels with the model; 0 means none.
     """
@@ -133,7 +133,7 @@ def _entry(name: str, tensor: Tensor, section: str) -> Entry:
 class Model(msgspec.Struct, frozen=True):
     """One immutable version of a model. Never write to its vectors.
 
-    Args:
+    Attributes:
         layout: Names, shapes and dtypes of its tensors.
         values: Parameters and floating buffers, float32 [values], on the CPU.
         integers: Integer buffers, int64 [integers].

@@ -17,7 +17,7 @@ from offbeat.core.wrapper import Wrapper
 class FreshModel:
     """A global model received in mid-task.
 
-    Args:
+    Attributes:
         values: Its values, shaped as the module's float tensors.
         clock: Age of the model in the run (FedASMU's g).
         staleness: Versions published between the task's base and it.
@@ -38,7 +38,7 @@ class LocalRun:
 
     All lists of tensors are in the order of the module's parameters and have their shapes.
 
-    Args:
+    Attributes:
         parameters: The module's parameters w.
         anchor: Parameters w_o the task started from.
         buffers: The module's floating buffers.

@@ -16,7 +16,7 @@ from offbeat.core.validation import STRICT
 class Programme:
     """The length of a task: exactly one of the two.
 
-    Args:
+    Attributes:
         steps: Q, local steps, at least 1.
         epochs: E, passes over the client's data, at least 1.
     """

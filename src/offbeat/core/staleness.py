@@ -25,7 +25,7 @@ from offbeat.core.validation import STRICT
 class ConstantWeight:
     """Constant weight, s(τ) = value (FedAsync, Xie et al. 2019).
 
-    Args:
+    Attributes:
         value: The weight, in (0, 1].
     """
 
@@ -41,7 +41,7 @@ class ConstantWeight:
 class PolynomialWeight:
     """Polynomial weight, s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass: α = 0.9, a = 0.5).
 
-    Args:
+    Attributes:
         alpha: α, the weight of a fresh update, in (0, 1].
         a: The exponent, at least 0.
     """
@@ -59,7 +59,7 @@ class PolynomialWeight:
 class HingeWeight:
     """Hinge weight, s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019).
 
-    Args:
+    Attributes:
         a: The slope, above 0.
         b: The largest staleness with weight 1, at least 0.
     """
@@ -81,7 +81,7 @@ class AgeWeight:
     by their sum, as theirs are. Their exponent, the age a = t − s, counts iterations, which are versions
     where each iteration makes one.
 
-    Args:
+    Attributes:
         gamma: γ, above 0.
     """
 

@@ -21,7 +21,7 @@ IndexLike = torch.Tensor | npt.NDArray[np.integer] | Sequence[int]
 class Dataset:
     """Samples and their labels.
 
-    Args:
+    Attributes:
         x: The samples, float32 [N, ...].
         y: The labels, int64 [N], values in [0, classes).
         classes: Number of classes.
@@ -81,7 +81,7 @@ class Dataset:
 class Source:
     """A loaded dataset before it is divided among clients.
 
-    Args:
+    Attributes:
         name: Name of the dataset.
         train: Train samples.
         test: Test samples.
@@ -102,7 +102,7 @@ class FederatedData:
 
     Client i owns the train samples `indices[offsets[i]:offsets[i + 1]]`.
 
-    Args:
+    Attributes:
         train: Train samples of all clients.
         test: Common test set.
         indices: Train-set indices by client, int64 [samples used].

@@ -24,7 +24,7 @@ def fixed_permutation(n: int, key: int, stream: int) -> npt.NDArray[np.int64]:
 class Subsample:
     """Random subsample of a dataset. For one seed a smaller subsample is contained in a larger one.
 
-    Args:
+    Attributes:
         samples: Number of train samples, at least 1. None means all.
         test_samples: Number of test samples, at least 1. None means all.
         seed: Seed in [0, 2^64).

@@ -24,7 +24,7 @@ class Plain(Objective):
 class Proximal(Objective):
     """Proximal objective, loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o).
 
-    Args:
+    Attributes:
         mu: μ, at least 0.
     """
 

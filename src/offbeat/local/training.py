@@ -18,7 +18,7 @@ from offbeat.local.fast.sgd import SGD
 class ExponentialDecay:
     """Exponential decay, rate · gamma^⌊version / every⌋.
 
-    Args:
+    Attributes:
         gamma: Factor in (0, 1].
         every: Versions between two factors, at least 1.
     """
@@ -36,7 +36,7 @@ class ExponentialDecay:
 class InverseDecay:
     """Inverse decay, rate · kappa / (kappa + version), as the wireless paper's β / (t + κ).
 
-    Args:
+    Attributes:
         kappa: Versions after which the rate is half, above 0.
     """
 
@@ -52,7 +52,7 @@ class InverseDecay:
 class CosineDecay:
     """Cosine decay, rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2).
 
-    Args:
+    Attributes:
         versions: Versions until the floor, at least 1.
         floor: Factor from then on, in [0, 1].
     """
@@ -90,7 +90,7 @@ class Optimizer(Protocol):
 class Training:
     """Options of the local training, on batches of reshuffled passes over the client's data.
 
-    Args:
+    Attributes:
         optimizer: "sgd", "adam" or "adamw".
         lr: Learning rate, above 0.
         batch_size: Samples of a batch, at least 1.

@@ -32,7 +32,7 @@ from offbeat.sim.signals import terminated_as_interrupted
 class PlannedRun:
     """One run of a comparison.
 
-    Args:
+    Attributes:
         recipe: The experiment.
         spec: The algorithm, with its label.
         seed: The run's seed.
@@ -58,7 +58,7 @@ class PlannedRun:
 class RunProgress:
     """A report of one run.
 
-    Args:
+    Attributes:
         name: Label and seed of the run.
         progress: Its progress. None means that the run has ended.
         finished: Whether the run has ended.

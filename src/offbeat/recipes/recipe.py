@@ -22,7 +22,7 @@ class Section(BaseModel):
 class Data(Section):
     """The data of an experiment.
 
-    Args:
+    Attributes:
         dataset: Name of the dataset.
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
@@ -41,7 +41,7 @@ class Data(Section):
 class Recipe(Section):
     """An experiment.
 
-    Args:
+    Attributes:
         title: Title for reports.
         about: Description for readers.
         clients: Number of clients.

@@ -19,7 +19,7 @@ from offbeat.runs.schema import DATABASE, FORMAT, Metric
 class Checkpoint:
     """A point at which a run can be resumed.
 
-    Args:
+    Attributes:
         journal: Number of journal rows before it.
         metrics: Number of evaluations before it.
         version: Version of the global model.
@@ -46,7 +46,7 @@ class Checkpoint:
 class RunRecord:
     """A recorded run. Rows and evaluations are read from its database at each call.
 
-    Args:
+    Attributes:
         path: The run's directory.
         meta: Entries of the table `meta`.
     """

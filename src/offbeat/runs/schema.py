@@ -38,7 +38,7 @@ CREATE TABLE sessions(started TEXT NOT NULL, wall_seconds REAL NOT NULL, events 
 class Metric(NamedTuple):
     """One evaluation of the global model.
 
-    Args:
+    Attributes:
         seq: Number of the evaluation, from 0.
         t: Seconds of the run's clock.
         version: Version of the model.

@@ -18,7 +18,7 @@ Interval = tuple[NonNegative, Positive | None]
 class Availability:
     """Presence of the clients, and the probability that a task is lost.
 
-    Args:
+    Attributes:
         dropout: Probability in [0, 1) that a task is lost, at a moment uniform over its duration; one for
             all clients, or a list of one each.
         join: Time in seconds at which a client joins, per client. None means at the start.

@@ -37,7 +37,7 @@ class Shadowing:
 
     Its median is 1 and its mean is above 1.
 
-    Args:
+    Attributes:
         sigma_db: Standard deviation in dB, from 0 to 100.
         per: "client" for one draw per client (an obstacle that stays where it is), "draw" for one per client
             and iteration.
@@ -70,7 +70,7 @@ class Rician:
     A direct path has K times the power of all others. K = 0 is Rayleigh fading; a large K is hardly any
     fading.
 
-    Args:
+    Attributes:
         k: K, a plain ratio of powers, not in dB.
         shadowing: Shadowing of the gain. None means none.
     """
@@ -91,7 +91,7 @@ class Trace:
 
     A channel that stayed at its last gain would no longer fade.
 
-    Args:
+    Attributes:
         gains: Per client a list of the gains |h|², one per iteration from iteration 0 on. Lists may have
             different lengths; a list of one gain is a channel that never changes.
         shadowing: Shadowing of the gain. None means none.
@@ -117,7 +117,7 @@ class LargeScale:
     `beta` and `power` are one number for all clients, a list of one each, or a law drawn from once per
     client.
 
-    Args:
+    Attributes:
         beta: β_k, the large-scale gain of the path: received over transmitted power, a plain ratio.
         noise: σ_w², the noise power in watts over the same band.
         power: P_k, the transmit power in watts.
@@ -132,7 +132,7 @@ class LargeScale:
 class Channel:
     """The uplink that all clients share. Its draws come from the run's seed: see `Radio`.
 
-    Args:
+    Attributes:
         symbols: n, the symbols that clients share in an iteration.
         period: Length in seconds of an iteration with n symbols; one of another length has in proportion (the
             paper: n in T_max/4). None means n in every iteration.

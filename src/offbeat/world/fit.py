@@ -33,7 +33,7 @@ _UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally
 class ClientFit:
     """The fit of one client.
 
-    Args:
+    Attributes:
         client: The client's number.
         seconds_per_step: Seconds of a local step.
         jitter: Relative deviation of a task's speed.

@@ -13,7 +13,7 @@ class Network:
 
     Each quantity is one number for all clients, a list of one each, or a law drawn from once per client.
 
-    Args:
+    Attributes:
         latency: Seconds of a message each way.
         up: Bandwidth to the server in bits per second. None, also in a list, means that the transfer takes
             no time.

@@ -51,7 +51,7 @@ class Shards:
 
     Every sample is used; shard sizes differ by at most one.
 
-    Args:
+    Attributes:
         shards_per_client: Number of random shards that each client gets.
     """
 
@@ -85,7 +85,7 @@ class ClassPartition:
     positive are drawn again, and so is the whole partition until every client has `min_size` samples. The
     paper uses 5 to 6 classes for 5 clients, and 3 to 5 for 10 and 20.
 
-    Args:
+    Attributes:
         min_classes: Fewest classes of a client.
         max_classes: Most classes of a client, included.
         mean: Mean of the amounts, which are relative to each other.
@@ -167,7 +167,7 @@ class DualDirichlet:
     down: line 12 prints that denominator garbled, and the column sum is the reading that gives out each class
     once. Our addition: drawn again until every client has `min_size` samples.
 
-    Args:
+    Attributes:
         alpha1: Concentration of the client sizes. None means the number of clients m.
         alpha2: Concentration of a client's class shares.
         min_size: Fewest samples of a client.
@@ -208,7 +208,7 @@ class LabelDirichlet:
     Every sample is used. Drawn again until every client has `min_size` samples. The per-class form of Hsu et
     al. (2019) that is in common use.
 
-    Args:
+    Attributes:
         alpha: Concentration: the smaller, the more the clients differ; large values approach IID.
         min_size: Fewest samples of a client.
     """

@@ -30,7 +30,7 @@ class _Client(Struct, gc=False):
 class TaskOutcome(Struct, frozen=True, gc=False):
     """The durations of one task, and whether it is lost.
 
-    Args:
+    Attributes:
         per_step: Seconds of a local step.
         down: Seconds in which the model reaches the client.
         up: Seconds in which the update reaches the server.

@@ -126,7 +126,7 @@ def _header(cells: list[str]) -> list[str]:
 class _Clients:
     """The clients of a trace, numbered in the order of their first rows.
 
-    Args:
+    Attributes:
         values: For each column the value of each client; None where all cells are blank.
         known: Number of each client by its name.
         lines: Line of each client's first row.

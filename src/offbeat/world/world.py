@@ -22,7 +22,7 @@ Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Pos
 class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 
-    Args:
+    Attributes:
         seconds_per_step: Seconds of one local step, per client: a law drawn from once per client, a number
             for all, a list of one number each, a list of lists (per client, per task; the last one repeats),
             or a function of (client, task number), where a client's first task has number 0.
