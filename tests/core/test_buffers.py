@@ -20,9 +20,9 @@ UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
 @UNSENT
 def test_an_algorithms_objective_is_what_its_clients_train(policy):
     changed = replace(ob.fedprox(mu=0.5), buffers=policy)
-    assert changed.objective == OwnBuffers(Proximal(0.5), kept=policy == "local")
-    assert replace(changed, buffers="recompute").objective == OwnBuffers(Proximal(0.5), kept=False)
-    assert replace(changed, objective=Plain()).objective == OwnBuffers(Plain(), kept=policy == "local")
+    assert changed.objective == OwnBuffers(Proximal(0.5), stateful=policy == "local")
+    assert replace(changed, buffers="recompute").objective == OwnBuffers(Proximal(0.5), stateful=False)
+    assert replace(changed, objective=Plain()).objective == OwnBuffers(Plain(), stateful=policy == "local")
     assert replace(changed, buffers="mean").objective == Proximal(0.5)
     assert replace(ob.scaffold(), buffers=policy).objective.shared_vectors == 1
 
@@ -105,7 +105,7 @@ AS_THEY_CAME = [[0.0], [1.0, 1.0], 4]
 
 
 def test_kept_buffers_go_on_where_they_were_and_leave_no_change():
-    own = OwnBuffers(Plain(), kept=True)
+    own = OwnBuffers(Plain(), stateful=True)
     first, second = run_of(), None
     assert train(own, first) == (AS_THEY_CAME, AS_THEY_CAME)
     kept = {name: tensor.clone() for name, tensor in first.state.items()}
@@ -121,7 +121,7 @@ def test_kept_buffers_go_on_where_they_were_and_leave_no_change():
 
 
 def test_buffers_that_nobody_keeps_begin_anew_each_time():
-    own = OwnBuffers(Plain(), kept=False)
+    own = OwnBuffers(Plain(), stateful=False)
     first = run_of()
     assert train(own, first) == (AS_THEY_CAME, AS_THEY_CAME)
     assert first.state == {}
@@ -131,7 +131,7 @@ def test_an_objective_inside_keeps_its_own_state_and_sees_the_clients_buffers():
     """MOON compares with the model received, under the client's statistics, and keeps its own."""
     state = {"buffers.floating": torch.tensor([5.0, 6.0, 7.0]), "buffers.integer": torch.tensor([8])}
     run = run_of(state)
-    own = OwnBuffers(ob.moon(mu=1.0).objective, kept=True)
+    own = OwnBuffers(ob.moon(mu=1.0).objective, stateful=True)
     own.begin(run)
     assert [t.tolist() for t in run.scratch["received"]] == [[1.0], [5.0], [6.0, 7.0]]
     run.buffers[0].add_(10)
@@ -143,7 +143,7 @@ def test_an_objective_inside_keeps_its_own_state_and_sees_the_clients_buffers():
 def test_a_model_without_buffers_leaves_nothing_behind():
     w = torch.tensor([1.0])
     run = LocalRun([w], [w])
-    own = OwnBuffers(Plain(), kept=True)
+    own = OwnBuffers(Plain(), stateful=True)
     own.begin(run)
     assert own.end(run) == {}
     assert run.state == {}
@@ -154,7 +154,7 @@ def test_a_model_without_buffers_leaves_nothing_behind():
 def test_a_model_that_comes_in_mid_task_mixes_no_buffers(mu, kept):
     """β = 3/11 as in FedASMU's own numbers, and above one half: rounding has two ways there."""
     run = run_of()
-    own = OwnBuffers(FreshMerge(options=Merge(mu=mu)), kept=kept)
+    own = OwnBuffers(FreshMerge(options=Merge(mu=mu)), stateful=kept)
     own.begin(run)
 
     def loss():

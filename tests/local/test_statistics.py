@@ -17,7 +17,7 @@ from offbeat.data import Dataset, FederatedData, federate
 from offbeat.local import statistics
 from offbeat.local.objectives import Plain
 
-LOCAL = OwnBuffers(Plain(), kept=True)
+LOCAL = OwnBuffers(Plain(), stateful=True)
 FIRST, SECOND = [1.0, 3.0], [5.0, 11.0]  # the inputs of two clients: means 2 and 8, variances 2 and 18
 
 
@@ -69,7 +69,7 @@ def test_what_a_client_trains_is_the_same_under_every_policy() -> None:
     base, task = learner.initial(0), LocalTask(0, 1, 0, 4, seed=1)
     state = learner.train(base, task, LOCAL).state
     plain = learner.train(base, task, Plain())
-    for objective, inputs in ((LOCAL, TaskInputs(state)), (OwnBuffers(Plain(), kept=False), TaskInputs())):
+    for objective, inputs in ((LOCAL, TaskInputs(state)), (OwnBuffers(Plain(), stateful=False), TaskInputs())):
         own = learner.train(base, task, objective, inputs)
         parameters = base.layout.parameters
         assert torch.equal(own.delta[:parameters], plain.delta[:parameters])

@@ -43,17 +43,17 @@ _FLOATING, _INTEGER = "buffers.floating", "buffers.integer"  # in a client's sta
 class OwnBuffers(ObjectiveWrapper):
     """An objective whose update has no change of the buffers, around any other objective.
 
-    With `kept` a task starts from the buffers with which its client's last task ended; a client's first task,
-    and without `kept` each, from those of the model.
+    With `stateful` a task starts from the buffers with which its client's last task ended; a client's first
+    task, and without `stateful` each, from those of the model.
     """
 
     inner: Objective
-    kept: bool
+    stateful: bool
 
     @property
     def requires(self) -> frozenset[Feature]:
         """A client that keeps its buffers keeps state."""
-        return self.inner.requires | (frozenset({Feature.CLIENT_STATE}) if self.kept else NONE)
+        return self.inner.requires | (frozenset({Feature.CLIENT_STATE}) if self.stateful else NONE)
 
     def begin(self, run: LocalRun) -> None:
         """Restore the client's own buffers, before the objective inside begins."""
@@ -74,7 +74,7 @@ class OwnBuffers(ObjectiveWrapper):
     def end(self, run: LocalRun) -> Metrics:
         """Store the buffers in the client's state, and restore the model's: the update has no change."""
         metrics = self.inner.end(run)
-        if self.kept:
+        if self.stateful:
             own = {_FLOATING: run.buffers, _INTEGER: run.integers}
             run.state = {**run.state, **{name: flat(buffers) for name, buffers in own.items() if buffers}}
         for buffer, came in zip((*run.buffers, *run.integers), run.scratch["buffers.came"], strict=True):
@@ -101,7 +101,7 @@ def wrap_buffers(objective: Objective, policy: str) -> Objective:
             "the model received, evaluated as it came, that is without running statistics: choose follow, "
             "mean or local"
         )
-    return OwnBuffers(objective, kept=policy == "local") if policy in UNSENT else objective
+    return OwnBuffers(objective, stateful=policy == "local") if policy in UNSENT else objective
 
 
 # ---- the model that is evaluated ----

@@ -82,7 +82,7 @@ class Engine:
         task = server.current_task
         record(event_row(self.rows, now, event, version, task))
         self.rows += 1
-        if type(event) is Arrived:  # `is`: a struct's class takes three times as long to say no
+        if type(event) is Arrived:  # `is`: a struct's class takes three times as long to refuse
             assert task is not None
             self.staleness_sum += task.staleness
             self.bits_up += int(event.metrics.get("bits", 8 * self._model_bytes))

@@ -2,7 +2,7 @@
 
 Parts compose freely but for this: what a part requires must be provided by another part or by the driver. So
 an algorithm that cannot work is refused when it is composed, and a driver that cannot serve an algorithm
-(secure aggregation, a federation without pushes) says so at the start.
+(secure aggregation, a federation without pushes) refuses it at the start.
 """
 
 from enum import StrEnum
@@ -12,7 +12,7 @@ from typing import Protocol, Self
 class Feature(StrEnum):
     """A name for something that one part requires and another part or the driver provides.
 
-    `description` says what it is, to go after "needs".
+    `description` is a phrase that follows "needs".
     """
 
     description: str

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 `Server.feed(now, event)` returns the commands to carry out, and that is all: no clock, no thread,
-no socket. The server keeps the state that every algorithm needs, so that no algorithm keeps it
-wrongly: who is here and idle, which tasks run, which updates are held, the version number, the
+no socket. The server has the state that every algorithm needs, so that no algorithm can get it
+wrong: which clients are present and idle, which tasks run, which updates are held, the version number, the
 staleness of each arrival. It lets the schedule react to the event, checks each command against its
 state and stamps it.
 

@@ -139,7 +139,7 @@ class TorchLearner:
     ) -> LocalResult:
         """Train a task from the checkpoint after `steps` steps, where the model of `task.fresh` is merged.
 
-        Gives what `train` gives in one go, in any process.
+        The result is that of `train`, in any process.
 
         Raises:
             UsageError: `saved` is the checkpoint of another model.

@@ -29,9 +29,9 @@ class Summary:
         accuracy: Accuracy of the last evaluation, in [0, 1].
         best_accuracy: The highest accuracy.
         loss: Loss of the last evaluation.
-        client_state_bytes: Bytes that clients keep from task to task, at the end.
-        server_state_bytes: Bytes that the aggregator and the server steps keep, at the end, a vector that
-            travels with the model included.
+        client_state_bytes: Bytes of the clients' states at the end.
+        server_state_bytes: Bytes of the memories of aggregator and server steps at the end, with a
+            vector that travels with the model.
     """
 
     seconds: float

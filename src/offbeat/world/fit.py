@@ -25,7 +25,7 @@ Speeds = Literal["jitter", "tasks"]
 _FREE = 1e18  # bits per second of a link that takes no time beside others that do
 _LEAST = 1e-9  # seconds per step of a client whose tasks took no time
 _ENOUGH = 8  # equations, before anything but p is looked for
-_PENALTY = 10.0  # L or T is there if it makes the journal e^5 times as likely: at random in 1 of 500 fits
+_PENALTY = 10.0  # L or T is above 0 if it makes the journal e^5 times as likely: at random in 1 of 500 fits
 _UNKNOWNS = ((), (1,), (2,), (1, 2))  # which of L and T are above 0; of equally good ones the first is taken
 
 
@@ -149,25 +149,25 @@ def _read(rows: Iterable[Row], clients: int) -> list[_History]:
     """Each client's equations, counts and presence; time starts at `begin`."""
     seen = [_History() for _ in range(clients)]
     tasks: dict[int, _FittedTask] = {}
-    there: dict[int, float] = {}
+    present: dict[int, float] = {}
     begun = 0.0
     for row in chain.from_iterable(map(expand, rows)):
         if row.name == "begin":
-            begun, there = row.t, dict.fromkeys(there, 0.0)
+            begun, present = row.t, dict.fromkeys(present, 0.0)
         t = row.t - begun
         if row.client is None or not 0 <= row.client < clients:
             continue
         own = seen[row.client]
         if row.name == "joined":
-            there.setdefault(row.client, t)
+            present.setdefault(row.client, t)
         elif row.name == "left":
-            since = there.pop(row.client, t)
+            since = present.pop(row.client, t)
             if since < t:
                 own.intervals.append((since, t))
             tasks = {task: open_ for task, open_ in tasks.items() if open_.client != row.client}
         elif row.task is not None:
             _follow(row, t, own, tasks)
-    for client, since in there.items():
+    for client, since in present.items():
         seen[client].intervals.append((since, None))
     return seen
 

@@ -271,15 +271,17 @@ def trace_text(world: World) -> str:
                 f"for each of {', '.join(_NUMBERS)}, and intervals"
             )
         columns[name] = value if isinstance(value, list) else [value] * clients
-    there = world.availability.intervals
+    intervals = world.availability.intervals
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["client", *columns, *(() if there is None else ("from", "until"))])
+    writer.writerow(["client", *columns, *(() if intervals is None else ("from", "until"))])
     for client in range(clients):
         numbers = [client, *(values[client] for values in columns.values())]
-        if there is not None and not there[client]:
+        if intervals is not None and not intervals[client]:
             raise UsageError(f"client {client} is never present: a trace has a row per interval of presence")
-        writer.writerows([*numbers, *interval] for interval in ([()] if there is None else there[client]))
+        writer.writerows(
+            [*numbers, *interval] for interval in ([()] if intervals is None else intervals[client])
+        )
     return text.getvalue()
 
 
