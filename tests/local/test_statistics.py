@@ -69,7 +69,10 @@ def test_what_a_client_trains_is_the_same_under_every_policy() -> None:
     base, task = learner.initial(0), LocalTask(0, 1, 0, 4, seed=1)
     state = learner.train(base, task, LOCAL).state
     plain = learner.train(base, task, Plain())
-    for objective, inputs in ((LOCAL, TaskInputs(state)), (OwnBuffers(Plain(), stateful=False), TaskInputs())):
+    for objective, inputs in (
+        (LOCAL, TaskInputs(state)),
+        (OwnBuffers(Plain(), stateful=False), TaskInputs()),
+    ):
         own = learner.train(base, task, objective, inputs)
         parameters = base.layout.parameters
         assert torch.equal(own.delta[:parameters], plain.delta[:parameters])

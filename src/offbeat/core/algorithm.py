@@ -25,7 +25,7 @@ from offbeat.core.codec import Codec
 from offbeat.core.commands import Command
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Metrics, TaskId, Version
-from offbeat.core.features import DRIVERS, Feature, Part
+from offbeat.core.features import DRIVERS, AlgorithmPart, Feature
 from offbeat.core.fleet import Fleet
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
@@ -110,7 +110,7 @@ class View(Protocol):
         """The run's random stream for this purpose."""
 
 
-class Schedule(Part, Protocol):
+class Schedule(AlgorithmPart, Protocol):
     """Decides which client trains when, and which updates are aggregated together.
 
     The schedule itself is a frozen dataclass of hyper-parameters; its state in a run is the plain data that
@@ -174,7 +174,7 @@ class Update(msgspec.Struct, frozen=True, gc=False):
     note: Mapping[str, Any] = msgspec.field(default_factory=dict)
 
 
-class Aggregator(Part, Protocol):
+class Aggregator(AlgorithmPart, Protocol):
     """Turns updates into a step of the global model, w := w + step."""
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:

@@ -49,7 +49,7 @@ DRIVERS = frozenset(Feature) - {Feature.TIERS, Feature.ASKING, Feature.MERGE, Fe
 NONE: frozenset[Feature] = frozenset()
 
 
-class Part(Protocol):
+class AlgorithmPart(Protocol):
     """A part of an algorithm, with the features that it requires and provides; by default none."""
 
     @property

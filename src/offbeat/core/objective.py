@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.events import Metrics
-from offbeat.core.features import Part
+from offbeat.core.features import AlgorithmPart
 from offbeat.core.model import Tensors
 from offbeat.core.wrapper import Wrapper
 
@@ -97,7 +97,7 @@ def flat(tensors: Sequence[Tensor]) -> Tensor:
     return torch.cat([t.detach().reshape(-1) for t in tensors]) if tensors else torch.zeros(0)
 
 
-class Objective(Part):
+class Objective(AlgorithmPart):
     """A local objective: changes of the loss and its gradient at each step of a task; by default none.
 
     An objective is a frozen dataclass of hyper-parameters, so that it can be sent to any process; its state
