@@ -89,7 +89,7 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 def process(*arguments: object, **environment: str) -> Answer:
     """The command line as a process of its own."""
     done = subprocess.run(
-        [OFFBEAT, *map(str, arguments)], capture_output=True, text=True, timeout=120, check=False,
+        [OFFBEAT, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False,
         env={**os.environ, **environment},
     )  # fmt: skip
     return Answer(done.returncode, done.stdout, done.stderr)
@@ -319,7 +319,7 @@ def begin(*arguments: object) -> subprocess.Popen[str]:
 
 
 def wait_for(path: Path) -> None:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not path.exists():
         assert time.monotonic() < end
         time.sleep(0.005)
@@ -335,7 +335,7 @@ def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     wait_for(directory / "run.db")
     time.sleep(0.5)
     run.send_signal(number)
-    said = run.communicate(timeout=60)
+    said = run.communicate(timeout=300)
     assert run.returncode == 130, said
     assert said[1].count("\n") == 1, said
     assert said[1].startswith("offbeat: interrupted")
@@ -358,7 +358,7 @@ def test_kill_ctrl_c_and_resume(kills: int, long_recipe: str) -> None:
         run = begin("resume", directory) if started else begin("run", long_recipe, "--out", directory)
         if started:
             sessions = rows_in(directory, "sessions")
-            end = time.monotonic() + 60
+            end = time.monotonic() + 300
             while rows_in(directory, "sessions") == sessions and time.monotonic() < end:
                 time.sleep(0.01)
     wait_for(directory / "run.db")

@@ -126,7 +126,7 @@ async def raw(address: str, metadata: Sequence[tuple[str, str | bytes]] = ()) ->
 
 async def status(call: Any) -> tuple[str, str]:
     """How a call ended; what it was told before is read over."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         with suppress(aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError):
             while isinstance(await call.read(), bytes):
                 pass
@@ -142,6 +142,6 @@ async def write(call: Any, *frames: bytes) -> None:
 
 async def until(ready: Callable[[], bool]) -> None:
     """Wait for something that is about to be true."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(300):
         while not ready():
             await asyncio.sleep(0.01)

@@ -161,7 +161,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
             await asyncio.gather(sites[i], return_exceptions=True)
             sites[i] = begin(i)
         reason = await server
-        await asyncio.wait_for(asyncio.gather(*sites), 30)
+        await asyncio.wait_for(asyncio.gather(*sites), 300)
         return reason
 
     assert asyncio.run(run()) == "reached 40 client tasks"

@@ -70,7 +70,7 @@ def not_for_good() -> Any:
         raise TimeoutError("nothing happens any more")
 
     before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(120)
+    signal.alarm(300)
     yield
     signal.alarm(0)
     signal.signal(signal.SIGALRM, before)
@@ -187,7 +187,7 @@ def test_closing_in_the_middle_ends_everything(learner: ob.TorchLearner) -> None
         workers.submit(LocalTask(i, 0, 0, 10**6, seed=0), base, i, NO_INPUTS)  # would take minutes
     began = time.monotonic()
     workers.close()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60
     assert not any(p.is_alive() for p in processes)
 
 
