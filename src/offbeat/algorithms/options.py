@@ -4,10 +4,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-Count = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+from offbeat.core.types import Count as Count
+from offbeat.core.types import NonNegative as NonNegative
+from offbeat.core.types import Positive as Positive
+from offbeat.core.types import Share as Share
+
 Memory = Annotated[float, Field(ge=0, lt=1)]
 """Share of an old value that is kept in a running mean or a momentum."""
 
