@@ -11,7 +11,7 @@ from offbeat.world.world import World
 T = TypeVar("T")
 
 
-class _Drawn:
+class _HypothesisChoices:
     """Choices drawn by Hypothesis; the first option and small numbers are the simplest."""
 
     def __init__(self, draw: st.DrawFn) -> None:
@@ -30,4 +30,4 @@ class _Drawn:
 @st.composite
 def worlds(draw: st.DrawFn, clients: tuple[int, int] = (1, 5)) -> World:
     """A strategy of worlds with clients[0] to clients[1] clients."""
-    return make_world(_Drawn(draw), clients)
+    return make_world(_HypothesisChoices(draw), clients)

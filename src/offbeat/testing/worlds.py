@@ -50,7 +50,7 @@ class Choices(Protocol):
         """A number in [low, high]."""
 
 
-class _Drawn:
+class _UniformChoices:
     """Choices drawn uniformly from a generator."""
 
     def __init__(self, rng: np.random.Generator) -> None:
@@ -76,7 +76,7 @@ def random_worlds(count: int, seed: int = 0, clients: tuple[int, int] = (1, 5)) 
     """
     rng = np.random.default_rng(seed)
     for _ in range(count):
-        yield make_world(_Drawn(rng), clients)
+        yield make_world(_UniformChoices(rng), clients)
 
 
 def make_world(choose: Choices, clients: tuple[int, int] = (1, 5)) -> World:
