@@ -31,7 +31,7 @@ MAY_USE: dict[str, set[str]] = {
     "world": {"core", "data"},
     "algorithms": {"core", "local", "codec", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},
-    "runs": {"core", "version"},
+    "runs": {"lazy", "core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
     "net": {"lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
     "flower": {"core", "models", "local", "data", "net"},
