@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test test-thorough test-bits test-ray test-flower check-wheel lint docs timelines env clean
+.PHONY: demo check test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
@@ -11,7 +11,7 @@ env: .venv/installed
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,net,dev,docs]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[digits,net,flower,dev,docs]"
 	@touch $@
 
 demo: env
@@ -50,21 +50,18 @@ INSTRUCTIONS := MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_
 test-bits: env
 	@for setting in $(INSTRUCTIONS); do echo $$setting; env $$setting $(BIN)/pytest -m "bits and not thorough" tests/local tests/sim || exit; done
 
-# What has an environment of its own, because it is large (Ray) or wants an older protobuf (Flower).
-.venv-%/installed: pyproject.toml
-	$(PYTHON) -m venv .venv-$*
-	.venv-$*/bin/python -m pip install --quiet --disable-pip-version-check -e ".[digits,test,$*]"
+# Ray is large: it has an environment of its own.
+.venv-ray/installed: pyproject.toml
+	$(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet --disable-pip-version-check -e ".[digits,test,ray]"
 	@touch $@
 
 test-ray: .venv-ray/installed
 	.venv-ray/bin/pytest tests/sim/executors/test_ray.py tests/sim/executors/test_ray_options.py
-
-test-flower: .venv-flower/installed
-	.venv-flower/bin/pytest tests/flower
 
 # Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
 check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
 
 clean:
-	rm -rf .venv .venv-ray .venv-flower site runs build dist *.egg-info src/*.egg-info
+	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info
