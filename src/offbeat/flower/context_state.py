@@ -4,6 +4,7 @@ All of it is in the node's `Context.state`.
 """
 
 from dataclasses import dataclass, field
+from typing import cast
 
 import torch
 from flwr.app import ConfigRecord, RecordDict
@@ -56,7 +57,7 @@ def load_state(record: RecordDict) -> Memory:
     config = record.get(_STATE)
     if not isinstance(config, ConfigRecord):
         return Memory()
-    tensors, pending = load(config["tensors"]), config["pending"]
+    tensors, pending = load(cast(bytes, config["tensors"])), cast(int, config["pending"])
     memory = Memory(str(config["run"]), _named(tensors, "state"))
     if pending != _NONE:
         memory.pending = pending, _named(tensors, "pending")
