@@ -5,11 +5,14 @@ import sys
 
 import pytest
 
-HEAVY = {"torch", "numpy", "plotly", "matplotlib", "jinja2", "aiohttp", "grpc", "ray", "sklearn"}
+HEAVY = {
+    "torch", "numpy", "plotly", "matplotlib", "jinja2", "aiohttp", "grpc", "ray", "sklearn", "filelock",
+    "offbeat.data", "offbeat.report", "offbeat.sim", "offbeat.world",
+}  # fmt: skip
 
 
 def loaded(*arguments: str) -> tuple[int, set[str]]:
-    """The exit code of a call in a process of its own, and which of the heavy packages it has imported."""
+    """The exit code of a call in a process of its own, and which of these packages it has imported."""
     code = (
         "import sys\nfrom offbeat.cli import main\nsys.argv[0] = 'offbeat'\ntry:\n    main()\n"
         f"finally:\n    print('loaded:', *({HEAVY!r} & sys.modules.keys()))"

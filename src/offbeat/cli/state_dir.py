@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
-from offbeat.runs.lock import lock
 from offbeat.runs.schema import DATABASE
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
@@ -27,6 +26,8 @@ def server_pid(directory: Path) -> int:
 
 def is_locked(directory: Path) -> bool:
     """Whether a process writes this run. Raises `UsageError` if the lock file cannot be opened."""
+    from offbeat.runs.lock import lock
+
     try:
         lock(directory).release()
     except UsageError:

@@ -1,7 +1,5 @@
 """The client's side with PyTorch: local objectives, options of the training, and the learner."""
 
-from offbeat.local.learner import TorchLearner
-from offbeat.local.objectives import Plain, Proximal
-from offbeat.local.training import CosineDecay, ExponentialDecay, InverseDecay, Training
+from offbeat.lazy import exports
 
-__all__ = ["CosineDecay", "ExponentialDecay", "InverseDecay", "Plain", "Proximal", "TorchLearner", "Training"]
+__all__, __getattr__, __dir__ = exports(__name__)

@@ -1,0 +1,8 @@
+from offbeat.local.learner import TorchLearner as TorchLearner
+from offbeat.local.objectives import Plain as Plain, Proximal as Proximal
+from offbeat.local.training import (
+    CosineDecay as CosineDecay,
+    ExponentialDecay as ExponentialDecay,
+    InverseDecay as InverseDecay,
+    Training as Training,
+)
