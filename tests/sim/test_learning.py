@@ -16,7 +16,7 @@ from offbeat.models.registry import MLPSpec, build
 
 CLIENTS, TASKS = 10, 200
 ALONE = 0.35  # no client gets so far alone
-MARGIN = 0.2  # asked for; reached when this was written: fedasync 0.22, the others above 0.39
+MARGIN = 0.15  # asked for; reached when this was written: wireless and fedasmu 0.19, the others more
 OPTIONS = {
     "fedavg": {"steps": 10},
     "fedavgm": {"steps": 10, "momentum": 0.5},
