@@ -114,7 +114,7 @@ def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...
     try:
         with torch.device("meta"):
             layout = Layout.of(build_module(model, sample_shape, classes))
-    except (RuntimeError, TypeError, OverflowError):  # PyTorch has no room for such numbers
+    except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot allocate such numbers
         layout = Layout.flat(2**63)
     if layout.nbytes > (most := Limits().body):
         raise UsageError(

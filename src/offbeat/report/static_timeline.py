@@ -95,9 +95,9 @@ def _draw_client(ax: Axes, timeline: Timeline, client: int, k: int, unit: Unit, 
     colours = [_colour(task, timeline, style) for task in tasks]
     bars = [(task.start / unit.size, task.seconds / unit.size) for task in tasks]
     ax.broken_barh(bars, (low, height), facecolors=colours, edgecolor="white", linewidth=0.8, zorder=2)
-    room = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
+    per_inch = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
     for task, colour in zip(tasks, colours, strict=True):
-        if task.steps is None or task.seconds < room * INCHES_PER_DIGIT * (len(str(task.steps)) + 1.5):
+        if task.steps is None or task.seconds < per_inch * INCHES_PER_DIGIT * (len(str(task.steps)) + 1.5):
             continue
         middle = (task.start + task.end) / 2 / unit.size
         ax.text(

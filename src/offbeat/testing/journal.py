@@ -188,7 +188,7 @@ class JournalAudit:
         command(self, row)
 
     def _balance(self) -> None:
-        """The books between two events."""
+        """The state between two events."""
         counts = {**self.ended, "waiting": len(self.held), "running": len(self.running)}
         self.check(
             len(self.tasks) == sum(counts.values()),

@@ -20,7 +20,7 @@ from pathlib import Path
 os.environ.setdefault("THP_MEM_ALLOC_ENABLE", "1")
 
 KEPT = 16 << 20
-"""Bytes at a heap's end that may be free before they are given back: room for some chunks."""
+"""Bytes at a heap's end that may be free before they are given back: space for some chunks."""
 LARGEST = 32 << 20
 """Bytes of the largest block from a heap: glibc comes to it by itself where a program frees such blocks."""
 GROWTH = 128 << 20

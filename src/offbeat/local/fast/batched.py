@@ -71,11 +71,11 @@ class BatchedTrainer:
         losses = torch.zeros_like(plan.weights)
         rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
         scaled = plan.steps(plan.weights * rate.unsqueeze(1))
-        room = {active: self._samples[: active * self._size] for active in set(plan.active)}
+        inputs = {active: self._samples[: active * self._size] for active in set(plan.active)}
         found = []
         for step, active in enumerate(plan.active):
             stacked.activate(active)
-            x = torch.index_select(ready.x, 0, rows[step], out=room[active])
+            x = torch.index_select(ready.x, 0, rows[step], out=inputs[active])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
             stacked.backward(output, gradient)
@@ -145,8 +145,8 @@ class _Sgd:
         self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
         self._shrinks, self._anchored = bool(decay or mu), bool(mu)
         self._anchors = {s: s.values[: len(rate)].clone() for s in slots if s.trains} if mu else {}
-        rooms = {s: ParameterSlots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
-        self._velocity = {s: room.values.zero_() for s, room in rooms.items()}
+        slots_of = {s: ParameterSlots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
+        self._velocity = {s: own.values.zero_() for s, own in slots_of.items()}
 
     def step(self, gradients: Mapping[ParameterSlots, Sequence[Gradient]]) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""

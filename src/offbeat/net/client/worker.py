@@ -156,7 +156,7 @@ class Worker:
             self._send(pending.update)
 
     def _acknowledge(self, task: TaskId, *, accepted: bool) -> None:
-        """The server has answered. A full disk does not end the site: there may be room later."""
+        """The server has answered. A full disk does not end the site: there may be space later."""
         try:
             self._store.acknowledge(task, accepted)
         except (RunError, OSError) as error:

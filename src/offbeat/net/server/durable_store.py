@@ -32,7 +32,7 @@ from offbeat.runs.store import RunStore, Statement
 CHECKPOINT_SECONDS = 30.0
 MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
 SMALL = 2**18  # bytes of an update up to which the database takes it faster than the file
-MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the room they took
+MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the space they took
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
     "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",
@@ -122,7 +122,7 @@ class DurableStore:
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
-                f"{what}. No acknowledged update is lost: make room, or mend it, and start the server again"
+                f"{what}. No acknowledged update is lost: free space, or repair it, and start the server again"
             ) from None
 
     def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:

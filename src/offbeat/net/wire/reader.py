@@ -141,14 +141,14 @@ def _writable(vector: Tensor | bytearray) -> memoryview:
 def _fill(unfilled: list[memoryview], data: memoryview) -> None:
     """Copy data to the first parts that are not full."""
     while len(data):
-        room = unfilled[0]
-        size = min(len(room), len(data))
-        room[:size] = data[:size]
+        target = unfilled[0]
+        size = min(len(target), len(data))
+        target[:size] = data[:size]
         data = data[size:]
-        if size == len(room):
+        if size == len(target):
             unfilled.pop(0)
         else:
-            unfilled[0] = room[size:]
+            unfilled[0] = target[size:]
 
 
 # ---- frames ----

@@ -127,15 +127,15 @@ def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
 
 def _cut(parts: Sequence[memoryview], size: int) -> Iterator[list[memoryview]]:
     pieces: list[memoryview] = []
-    room = size
+    left = size
     for part in parts:
         while len(part):
-            pieces.append(part[:room])
-            room -= len(pieces[-1])
+            pieces.append(part[:left])
+            left -= len(pieces[-1])
             part = part[len(pieces[-1]) :]
-            if not room:
+            if not left:
                 yield pieces
-                pieces, room = [], size
+                pieces, left = [], size
     if pieces:
         yield pieces
 
