@@ -122,7 +122,7 @@ class DurableStore:
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
-                f"{what}. No acknowledged update is lost: free space, or repair it, and start the server again"
+                f"{what}. No acknowledged update is lost: free space, or repair it, and restart the server"
             ) from None
 
     def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:
