@@ -54,7 +54,7 @@ def test_an_argument_given_by_its_place_is_named() -> None:
     with pytest.raises(UsageError, match=r"fedbuff: steps = 2\.5 is not allowed"):
         ob.fedbuff(3, 2.5)
 
-    @algorithm(paper="none")
+    @algorithm(paper="none", kind="asynchronous")
     def mine(staleness: StalenessWeight) -> ob.Algorithm:
         """A factory whose first argument has options of its own."""
         return ob.fedasync(staleness=staleness)

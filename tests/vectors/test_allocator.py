@@ -158,9 +158,10 @@ def counted(self, command):
         most = max(most, len({version for version, _ in self.bases.values()}))
 
 GlobalModel.aggregate = counted
-before = memory.resident()
 world, learner = ob.World(ob.laws.Exponential(1.0, minimum=0.05)), ob.NoTraining(3000, parameters=16_000)
-ob.simulate(ob.fedasync(steps=2, concurrency=1500), world, learner, until=ob.Until(tasks=6000), evaluate=None)
+algorithm, simulate = ob.fedasync(steps=2, concurrency=1500), ob.simulate
+before = memory.resident()  # of a process that has imported what it needs
+simulate(algorithm, world, learner, until=ob.Until(tasks=6000), evaluate=None)
 peak = int(next(x for x in open("/proc/self/status") if x.startswith("VmHWM")).split()[1]) << 10
 print(most * 64_000, peak - before)
 """
