@@ -92,15 +92,8 @@ def _buffer(part: int, size: int) -> Tensor | bytearray:
     return POOL.vector(size // dtype.itemsize, dtype)
 
 
-def told_layout(envelope: pb.Envelope, kind: str, limits: Limits) -> Layout | None:
-    """The checked layout in an envelope; None if it has none."""
-    if kind not in ("task_assignment", "model_response"):
-        return None
-    message = getattr(envelope, kind)
-    return _checked(message.layout, limits) if message.HasField("layout") else None
-
-
-def _checked(told: pb.Layout, limits: Limits) -> Layout:
+def read_layout(told: pb.Layout, limits: Limits) -> Layout:
+    """The layout that a peer has told. Raises `ProtocolError`."""
     if len(told.entries) > limits.tensors:
         raise ProtocolError(
             f"a model of {len(told.entries)} tensors: at most {limits.tensors} are allowed", "layout"

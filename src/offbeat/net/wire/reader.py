@@ -17,13 +17,14 @@ from offbeat.core.model import Layout
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.bodies import allocate, announced, told_layout
+from offbeat.net.wire.bodies import allocate, announced, read_layout
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
 from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, deserialize, kind_of
 from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
 
 FIELDS = 64
 """Fields of a frame, at most: envelopes, its chunk, and what a later version may add."""
+_WITH_MODEL = ("task_assignment", "model_response")
 M = TypeVar("M", FromSite, FromServer)
 
 
@@ -85,7 +86,8 @@ class MessageReader(Generic[M]):
     def _envelope(self, envelope: pb.Envelope, read: ReadResult[M]) -> None:
         kind = kind_of(envelope, self._allowed)
         self._check_order(kind)
-        told = told_layout(envelope, kind, self._limits)
+        has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
+        told = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
         sizes = announced(kind, envelope.parts, told or self._layout, self._limits)
         if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
