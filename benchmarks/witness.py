@@ -138,14 +138,21 @@ class Honest:
 @dataclass
 class _Patient(Witness):
     honest: Honest | None = None
+    late: asyncio.Task[None] | None = None
 
     def send(self, message: FromSite) -> None:
         """Send, an update not before it may."""
         assert self.honest is not None
-        if isinstance(message, UpdateSubmission):
-            while message.task >= self.honest.after and self.honest.held.exists():
-                await asyncio.sleep(0.05)
-        super().send(message)
+        if isinstance(message, UpdateSubmission) and message.task >= self.honest.after:
+            self.late = asyncio.create_task(self._send_once_allowed(message))
+        else:
+            super().send(message)
+
+    async def _send_once_allowed(self, update: UpdateSubmission) -> None:
+        assert self.honest is not None
+        while self.honest.held.exists():
+            await asyncio.sleep(0.05)
+        super().send(update)
 
 
 def keep_company(address: str, honest: Honest, directory: Path) -> None:

@@ -137,7 +137,7 @@ def test_a_port_in_use_is_refused_before_anything_is_made(
         answer = offbeat(
             "serve", recipe, "--state", tmp_path / "run", *(x for pair in at.items() for x in pair)
         )
-    says = rf"{option}: address {address}: it cannot be listened at \(Address already in use\); give .* free"
+    says = rf"{option}: cannot listen on {address} \(Address already in use\): give .* a free port"
     refused(answer, says)
     assert not (tmp_path / "run").exists()
 
