@@ -122,6 +122,13 @@ def test_clients_that_change_move_after_their_round():
     assert short(arrive(server, 8, 1)) == [(3, (0, 1), [3, 2]), 0, 1]
 
 
+def test_one_slow_task_does_not_move_a_client_whose_mean_stays_in_its_tier():
+    server = fast_and_slow(retier=True)
+    arrive(server, 4.2, 1)  # (1.5 + 2.2)/2 = 1.85 s
+    assert short(arrive(server, 4.5, 0)) == [(1, (1, 0), [1, 2]), 0, 1]  # (1 + 2.5)/2 = 1.75 s
+    assert ranges(server) == [(1, 1, 2, [0, 1]), (2, 4, 8, [2])]
+
+
 def test_without_retier_nobody_moves():
     server = fast_and_slow()
     arrive(server, 50, 0)
