@@ -262,7 +262,7 @@ def test_the_memory_for_clients_reaches_every_run(
     offbeat("resume", "two", "--client-memory", "2MiB")
     loaded = load_recipe(recipe)
     (job,) = plan(loaded, ["fedavg"], 1, Path("many"), client_memory=7)
-    compare_module._news = queue.SimpleQueue()
+    compare_module._reports_queue = queue.SimpleQueue()
     compare_module._run(job)
     assert asked == [1500, None, 2 * 2**20, 7]
     assert "--client-memory" in offbeat("compare", "--help").out

@@ -13,7 +13,7 @@ from offbeat.runs.schema import DATABASE
 from tests.flower.superlink import LocalFederation
 
 APP = Path(__file__).parents[2] / "examples/flower"
-PATIENCE = 400.0  # seconds; each message is a new process that imports PyTorch
+GIVE_UP_AFTER = 400.0  # seconds; each message is a new process that imports PyTorch
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def federation(tmp_path: Path) -> Iterator[LocalFederation]:
 
 def wait_until(directory: Path, arrived: int, federation: LocalFederation) -> ob.RunRecord:
     """Until so many updates have arrived."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + GIVE_UP_AFTER
     while time.monotonic() < end:
         if (directory / DATABASE).is_file():
             record = ob.read_run(directory)
@@ -40,6 +40,7 @@ def wait_until(directory: Path, arrived: int, federation: LocalFederation) -> ob
     raise TimeoutError("\n".join(federation.log(name) for name in federation.processes))
 
 
+@pytest.mark.thorough  # every message is a new process: minutes
 def test_a_server_app_that_is_killed_goes_on_in_the_next_run(
     federation: LocalFederation, tmp_path: Path
 ) -> None:
