@@ -39,6 +39,7 @@ LAYOUT = Layout((Entry("w", (2, 2), "float32", "parameter"), Entry("n", (), "int
 NUMBERS = st.integers(0, 2**62)
 FLOATS = st.floats(allow_nan=False)
 FACTORS = st.floats(0, 1e9)
+PLANS = st.dictionaries(st.text(max_size=5), FACTORS, max_size=3)
 REASONS = st.text(max_size=9).map(shorten)
 VECTORS = st.lists(st.floats(width=32, allow_nan=False), max_size=5).map(torch.tensor)
 METRICS = st.dictionaries(st.text(max_size=5), FLOATS, max_size=3)
@@ -61,7 +62,7 @@ FROM_SITE = st.one_of(
     st.builds(Leave, REASONS),
 )  # fmt: skip
 FROM_SERVER = st.one_of(
-    st.builds(Registered, NUMBERS, st.text(max_size=9), METRICS, FACTORS),
+    st.builds(Registered, NUMBERS, st.text(max_size=9), PLANS, FACTORS),
     st.builds(
         TaskAssignment, NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.just(model()), NUMBERS, FACTORS, st.booleans()
     ),

@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import numpy as np
 import torch
+from google.protobuf.descriptor import FieldDescriptor
 from torch import Tensor
 
 from offbeat.core.errors import RunError
@@ -36,10 +37,6 @@ MESSAGES: Mapping[str, type[Message]] = {_kind(message): message for message in 
 FROM_SITE = frozenset(map(_kind, get_args(FromSite)))
 FROM_SERVER = frozenset(map(_kind, get_args(FromServer)))
 _KINDS = {message: kind for kind, message in MESSAGES.items()}
-_FIELDS = {
-    kind: [field for field in getattr(pb, message.__name__).DESCRIPTOR.fields if field.name != "layout"]
-    for kind, message in MESSAGES.items()
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +55,7 @@ def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
     """
     if (kind := _KINDS.get(type(message))) is None:
         raise TypeError(f"{type(message).__name__} is not a message")
-    values = {field.name: _to_field(field.name, getattr(message, field.name)) for field in _FIELDS[kind]}
+    values = {name: convert(getattr(message, name)) for name, convert in _TO_FIELDS[kind]}
     model: Model | None = getattr(message, "model", None)
     if model is not None and model.layout != known:
         values["layout"] = _layout(model.layout)
@@ -70,14 +67,11 @@ def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
     return OutgoingMessage(pb.Envelope(**{kind: told}, parts=sizes), tuple(octets for _, octets in parts))
 
 
-def _to_field(name: str, value: Any) -> Any:
-    match name:
-        case "reason":
-            return shorten(value)
-        case "labels":
-            return None if value is None else pb.Labels(counts=value)
-        case "plan":
-            return json.dumps(value, allow_nan=False)
+def _to_labels(labels: tuple[int, ...] | None) -> pb.Labels | None:
+    return None if labels is None else pb.Labels(counts=labels)
+
+
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -127,7 +121,10 @@ def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
 def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> Message:
     """The message of an envelope whose kind, parts and layout have been checked, with its whole body."""
     told = getattr(envelope, kind)
-    values = {field.name: _from_field(told, field) for field in _FIELDS[kind]}
+    values: dict[str, Any] = {
+        name: None if optional and not told.HasField(name) else check(name, getattr(told, name))
+        for name, optional, check in _FROM_FIELDS[kind]
+    }
     if kind == "task_assignment" or (kind == "model_response" and bodies):
         values["model"] = _model(layout, bodies)
     elif kind == "update_submission":
@@ -142,17 +139,6 @@ def _model(layout: Layout | None, bodies: Bodies) -> Model:
         raise ProtocolError("a model before its layout", "layout")
     vectors = {part: vector for part, vector in bodies.items() if isinstance(vector, Tensor)}
     return Model(layout, vectors[VALUES], vectors[INTEGERS], vectors.get(SHARED, torch.zeros(0)))
-
-
-def _from_field(told: Any, field: Any) -> Any:
-    """The checked value of a field; None for an optional one that is absent."""
-    name: str = field.name
-    if field.has_presence and not told.HasField(name):
-        return None
-    value = getattr(told, name)
-    if name in _CHECKS:
-        return _CHECKS[name](name, value)
-    return count(name, value) if type(value) is int else value
 
 
 def count(name: str, value: int) -> int:
@@ -222,6 +208,11 @@ def _refuse(word: str) -> None:
     raise ValueError(word)
 
 
+_CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
+    "reason": shorten,
+    "labels": _to_labels,
+    "plan": lambda plan: json.dumps(plan, allow_nan=False),
+}
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "reason": lambda name, value: text(name, value, LONGEST_REASON),
     "run": lambda name, value: text(name, value, RUN),
@@ -231,3 +222,16 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "lease": _not_negative,
     "lr_factor": _not_negative,
 }
+
+
+def _check(field: FieldDescriptor) -> Callable[[str, Any], Any]:
+    otherwise = count if field.type == FieldDescriptor.TYPE_UINT64 else lambda _, value: value
+    return _CHECKS.get(field.name, otherwise)
+
+
+_FIELDS: Mapping[str, list[FieldDescriptor]] = {
+    kind: [field for field in getattr(pb, message.__name__).DESCRIPTOR.fields if field.name != "layout"]
+    for kind, message in MESSAGES.items()
+}
+_TO_FIELDS = {k: [(f.name, _CONVERSIONS.get(f.name, _unchanged)) for f in fs] for k, fs in _FIELDS.items()}
+_FROM_FIELDS = {k: [(f.name, f.has_presence, _check(f)) for f in fs] for k, fs in _FIELDS.items()}
