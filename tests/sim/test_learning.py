@@ -15,7 +15,7 @@ from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, build
 
 CLIENTS, TASKS = 10, 200
-ALONE = 0.35  # no client gets so far alone
+ALONE = 0.325  # no client gets so far alone: 0.303 to 0.319 when this was written
 MARGIN = 0.15  # asked for; reached when this was written: wireless and fedasmu 0.19, the others more
 OPTIONS = {
     "fedavg": {"steps": 10},

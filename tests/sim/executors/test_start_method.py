@@ -17,6 +17,7 @@ from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.start_method import worker_context
+from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, digits, make, outcome
 
 
@@ -119,7 +120,7 @@ def start(folder: Path, text: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, *thorough(signal.SIGKILL, signal.SIGTERM)])
 def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Path) -> None:
     """Workers and fork server hold its output open: it ends when the last of them has ended."""
     process = start(tmp_path, SCRIPT)
