@@ -16,7 +16,7 @@ from offbeat.models.registry import MLPSpec, build
 
 CLIENTS, TASKS = 10, 200
 ALONE = 0.325  # no client gets so far alone: 0.303 to 0.319 when this was written
-MARGIN = 0.15  # asked for; reached when this was written: wireless and fedasmu 0.19, the others more
+MARGIN = 0.175  # asked for; reached when this was written: wireless 0.21, fedasmu 0.22, the others more
 OPTIONS = {
     "fedavg": {"steps": 10},
     "fedavgm": {"steps": 10, "momentum": 0.5},
