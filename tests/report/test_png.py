@@ -25,9 +25,11 @@ def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
         assert image[..., :3].std() > 0.02
 
 
-def test_labels_are_taken_literally_and_never_leave_the_folder(tmp_path: Path) -> None:
+def test_labels_are_taken_literally_however_many_and_never_leave_the_folder(tmp_path: Path) -> None:
+    """More labels than colours."""
     labels = ["../../$\\frac{", "_hidden", "<script>", "A b", "a/b", "..."]
-    paths = write_png([fleet(label, 0, tasks=10) for label in labels], tmp_path)
+    labels += map(str, range(len(LABEL_COLOURS) + 1 - len(labels)))
+    paths = write_png([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
     assert all(path.parent == tmp_path and path.exists() for path in paths)
     assert len({path.name.lower() for path in paths}) == len(COMMON) + len(labels)
 
@@ -35,12 +37,6 @@ def test_labels_are_taken_literally_and_never_leave_the_folder(tmp_path: Path) -
 def test_runs_with_nothing_recorded_have_no_curves(tmp_path: Path) -> None:
     paths = write_png([FakeRun("a")], tmp_path)
     assert [path.name for path in paths] == ["staleness.png", "participation.png", "timeline_a.png"]
-
-
-def test_more_labels_than_colours_can_be_drawn(tmp_path: Path) -> None:
-    labels = [str(k) for k in range(len(LABEL_COLOURS) + 1)]
-    paths = write_png([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
-    assert len(paths) == len(COMMON) + len(labels)
 
 
 def test_file_names_and_plain_texts() -> None:
