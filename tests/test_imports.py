@@ -188,3 +188,10 @@ def test_importing_the_package_loads_no_pytorch():
 
 def test_every_module_says_what_it_is():
     assert not [str(path) for path, tree in sources().items() if tree.body and not ast.get_docstring(tree)]
+
+
+@pytest.mark.parametrize("name", ["laws", "world", "fedbuff", "simulate"])
+def test_a_public_name_can_be_the_first_that_is_used(name: str):
+    code = f"import offbeat; print(offbeat.{name}.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip().endswith(name)
