@@ -192,6 +192,5 @@ def test_every_module_says_what_it_is():
 
 @pytest.mark.parametrize("name", ["laws", "world", "fedbuff", "simulate"])
 def test_a_public_name_can_be_the_first_that_is_used(name: str):
-    code = f"import offbeat; print(offbeat.{name}.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().endswith(name)
+    code = f"import offbeat; offbeat.{name}"
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -24,6 +24,7 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
         if name not in sources:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source = sources[name]
+        value: Any
         if source == package:
             value = import_module(f"{package}.{name}")
         else:
