@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from nets import build, parameters
 
 import offbeat as ob
+import offbeat.sim.simulate  # names are imported when they are first used: not while the clock runs
 
 SPEEDS = ob.laws.Exponential(1.0)
 
