@@ -59,7 +59,7 @@ class Tier(Round):
     low: float = 0.0
     high: float = 0.0
     members: set[ClientId] = field(default_factory=set)
-    forming: bool = False  # its first round is open to whoever answers in time
+    forming: bool = False  # its first round takes all clients that answer in time
     counted: bool = False  # it has been aggregated
 
     @property

@@ -1,4 +1,4 @@
-"""Progress of a simulation, for whoever watches it."""
+"""Progress of a simulation."""
 
 import time
 from collections.abc import Callable

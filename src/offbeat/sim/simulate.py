@@ -178,7 +178,7 @@ def resume(
             GlobalModel(algorithm, initial), trainer, clients, algorithm.codec, seed, complete
         )
         try:
-            record = read_run(Path(directory))  # as whoever held the lock before left it
+            record = read_run(Path(directory))  # as the last holder of the lock left it
             if record.status == "finished":
                 store.close()
                 return _finished(record, initial.layout)

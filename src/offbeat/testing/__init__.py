@@ -1,4 +1,4 @@
-"""Checks and test doubles for whoever writes an algorithm: see `docs/testing.md`.
+"""Checks and test doubles for authors of algorithms: see `docs/testing.md`.
 
 `offbeat.testing.strategies` needs Hypothesis, `offbeat.testing.network` the extra `net`; import them where
 they are used.

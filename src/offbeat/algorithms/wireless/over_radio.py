@@ -1,7 +1,8 @@
 """Any schedule on a shared radio: its clients upload as soon as they are ready.
 
-Nobody waits for a period: whoever is ready has its channel measured and gets the symbols of a slot. With
-the slot T' / N, for N updates in T' seconds, a schedule takes what the periodic scheme of `wireless` takes.
+There is no period to wait for: a client that is ready has its channel measured and gets the symbols of
+a slot. With the slot T' / N, for N updates in T' seconds, a schedule takes what the periodic scheme of
+`wireless` takes.
 """
 
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Snapshot of a coordinator, for whoever watches."""
+"""Snapshot of a coordinator."""
 
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
 from offbeat.net.server.coordinator import Coordinator

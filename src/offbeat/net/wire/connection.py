@@ -157,7 +157,7 @@ class Connection(Generic[Out, In]):
         return self._ending
 
     def release(self) -> None:
-        """Drop the messages that nobody has received."""
+        """Drop the messages that were not received."""
         while self._inbox:
             self._inbox.popleft()[1]()
 
