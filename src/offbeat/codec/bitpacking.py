@@ -6,10 +6,8 @@ A section of a payload is a string of bits, most significant first, filled up wi
 import numpy as np
 import numpy.typing as npt
 
-from offbeat.codec.validation import pieces
+from offbeat.codec.validation import Floats, is_finite, pieces
 from offbeat.core.codec import PayloadError
-
-Bits = npt.NDArray[np.uint8]
 
 
 def pack(numbers: npt.NDArray[np.integer | np.bool_], width: int) -> bytes:
@@ -70,6 +68,13 @@ class Reader:
         if not (np.isfinite(norm) and not np.signbit(norm)):
             raise PayloadError(f"the payload's norm is {norm}: it must be finite and not negative")
         return norm
+
+    def floats(self, count: int) -> Floats:
+        """Read `count` float32 that are finite."""
+        values = np.frombuffer(self.take(4 * count), "<f4").astype(np.float32)
+        if not is_finite(values):
+            raise PayloadError("the payload has values that are not finite")
+        return values
 
     def numbers(self, count: int, width: int) -> npt.NDArray[np.int32]:
         """Read a section of `count` numbers of `width` bits."""

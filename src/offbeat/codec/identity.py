@@ -7,8 +7,9 @@ import torch
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import refuse
-from offbeat.codec.validation import check_size, checked, is_finite
+from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
 from offbeat.core.validation import STRICT
 
@@ -36,7 +37,4 @@ class Identity:
         check_size(size)
         if len(payload) != 4 * size:
             raise PayloadError(f"the payload has {len(payload)} bytes: {size} values take {4 * size}")
-        values = np.frombuffer(payload, "<f4").astype(np.float32)
-        if not is_finite(values):
-            raise PayloadError("the payload has values that are not finite")
-        return torch.from_numpy(values)
+        return torch.from_numpy(Reader(payload).floats(size))
