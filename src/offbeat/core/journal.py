@@ -90,6 +90,11 @@ def _same(values: Sequence[int]) -> int | list[int]:
     return values[0] if values.count(values[0]) == len(values) else list(values)
 
 
+def _of(client: int, values: int | list[int]) -> int:
+    """One client's value of what `_same` returned."""
+    return values[client] if isinstance(values, list) else values
+
+
 def expand(row: Row, after: int = -1) -> Iterator[Row]:
     """Expand a row of `present_row`, any other into itself; yields rows with `seq` above `after` only."""
     if row.name != "joined" or row.client is not None:
@@ -100,12 +105,7 @@ def expand(row: Row, after: int = -1) -> Iterator[Row]:
     samples, steps_per_epoch, labels = data["samples"], data["steps_per_epoch"], data.get("labels")
     first = row.seq + 1 - data["clients"]
     for client in range(max(0, after + 1 - first), data["clients"]):
-        own = {
-            "samples": samples[client] if isinstance(samples, list) else samples,
-            "steps_per_epoch": (
-                steps_per_epoch[client] if isinstance(steps_per_epoch, list) else steps_per_epoch
-            ),
-        }
+        own = {"samples": _of(client, samples), "steps_per_epoch": _of(client, steps_per_epoch)}
         if labels is not None and labels[client] is not None:
             own["labels"] = labels[client]
         yield replace(row, seq=first + client, client=client, data=own)
@@ -114,29 +114,21 @@ def expand(row: Row, after: int = -1) -> Iterator[Row]:
 def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:
     """The row of an event; `task` is the server's record of the task it is about."""
     match event:  # the most frequent kind first
-        case Arrived():
+        case Arrived() | Ready():
             assert task is not None
+            name, stale = ("arrived", task.staleness) if type(event) is Arrived else ("ready", None)
             data = {**event.metrics, "seconds": t - task.started}
             return Row(
-                seq, t, "event", "arrived", event.client, event.task, task.base, version,
-                task.staleness, event.steps, data,
-            )  # fmt: skip
-        case Ready():
+                seq, t, "event", name, event.client, event.task, task.base, version, stale, event.steps, data
+            )
+        case WantsModel():
             assert task is not None
-            return Row(
-                seq, t, "event", "ready", event.client, event.task, task.base, version, None, event.steps,
-                {**event.metrics, "seconds": t - task.started},
-            )  # fmt: skip
+            name, base, stale = "wants_model", task.base, version - task.base
+            return Row(seq, t, "event", name, event.client, event.task, base, version, stale, event.steps)
         case Measured():
             capacities = [[client, capacity] for client, capacity in event.capacities]
             measured = {"capacities": capacities, "symbols": event.symbols}
             return Row(seq, t, "event", "measured", version=version, data=measured)
-        case WantsModel():
-            assert task is not None
-            return Row(
-                seq, t, "event", "wants_model", event.client, event.task, task.base, version,
-                version - task.base, event.steps,
-            )  # fmt: skip
         case Timer():
             return Row(seq, t, "event", "timer", version=version, data={"timer": event.timer})
         case Joined():
@@ -147,11 +139,9 @@ def event_row(seq: int, t: float, event: Event, version: int, task: Task | None)
         case Begin():
             return Row(seq, t, "event", "begin", version=version)
         case Lost() | Left():
-            name = "lost" if isinstance(event, Lost) else "left"
-            base, steps = (task.base, task.steps) if task else (None, None)
-            lost = task.id if task else event.task
-            reason = {"reason": event.reason}
-            return Row(seq, t, "event", name, event.client, lost, base, version, None, steps, reason)
+            name, reason = "lost" if isinstance(event, Lost) else "left", {"reason": event.reason}
+            lost, start, steps = (task.id, task.base, task.steps) if task else (event.task, None, None)
+            return Row(seq, t, "event", name, event.client, lost, start, version, None, steps, reason)
 
 
 def command_row(seq: int, t: float, command: Command, version: int) -> Row:
@@ -199,16 +189,12 @@ def event_of(row: Row) -> Event:
     """The event a row records."""
     data = row.data or {}
     match row.name:
-        case "ready":
+        case "ready" | "arrived" as name:
             metrics = {k: v for k, v in data.items() if k != "seconds"}
-            return Ready(_known(row.client), _known(row.task), _known(row.steps), metrics)
+            kind = Arrived if name == "arrived" else Ready
+            return kind(_known(row.client), _known(row.task), _known(row.steps), metrics)
         case "measured":
-            return Measured(
-                tuple((client, capacity) for client, capacity in data["capacities"]), data["symbols"]
-            )
-        case "arrived":
-            metrics = {k: v for k, v in data.items() if k != "seconds"}
-            return Arrived(_known(row.client), _known(row.task), _known(row.steps), metrics)
+            return Measured(tuple(map(tuple, data["capacities"])), data["symbols"])
         case "wants_model":
             return WantsModel(_known(row.client), _known(row.task), _known(row.steps))
         case "timer":
