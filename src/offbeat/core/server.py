@@ -16,9 +16,10 @@ Every command takes effect on this state before the schedule's next line runs. S
 yields `Aggregate` and then `Train` trains from the new version.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Schedule, Task
 from offbeat.core.commands import (
@@ -147,7 +148,7 @@ class Server:
         commands: list[Command] = []
         if self.begun:
             for command in self.schedule.on(event, self.state, self):
-                commands.append(_ENACT[type(command)](self, command))
+                commands.append(self._enact(command))
                 if self.stopped is not None:
                     break
         return commands
@@ -250,53 +251,71 @@ class Server:
 
     # ---- commands ----
 
+    def _enact(self, command: Command) -> Command:
+        """Check a command, apply it to the state, and stamp it."""
+        match command:  # the most frequent kinds first
+            case Train():
+                return self._train(command)
+            case Aggregate():
+                if not command.tasks:
+                    raise AlgorithmError("an aggregation needs at least one update")
+                clients = tuple([self._end(task, "aggregated").client for task in command.tasks])
+                self.version += 1
+                return replace(command, version=self.version, clients=clients)
+            case Drop():
+                return replace(command, client=self._end(command.task, "dropped").client)
+            case Send():
+                return self._send(command)
+            case Recall():
+                task = self.tasks.get(command.client)
+                if task is None:
+                    raise AlgorithmError(f"client {command.client} is not training: it cannot be recalled")
+                if task.recalled:
+                    raise AlgorithmError(f"task {task.id} of client {command.client} is recalled twice")
+                task.recalled = True
+                return replace(command, task=task.id)
+            case Measure():
+                if self._measuring:
+                    raise AlgorithmError("the channel is being measured already")
+                self._measuring = True
+            case Upload():
+                task = self._held_by(command.client)
+                if command.bits is not None and command.bits < 0:
+                    raise AlgorithmError(f"client {command.client} was given {command.bits} bits to upload")
+                task.ready = False
+                return replace(command, task=task.id)
+            case Discard():
+                task = self._held_by(command.client)
+                del self.tasks[command.client]
+                self.fleet.set_idle(command.client)
+                self.counts["dropped"] += 1
+                return replace(command, task=task.id)
+            case SetTimer():
+                if command.at < self.now:
+                    raise AlgorithmError(
+                        f"timer {command.timer!r} is set for {command.at}, before now ({self.now})"
+                    )
+                self.timers[command.timer] = command.at
+            case CancelTimer():
+                if self.timers.pop(command.timer, None) is None:
+                    raise AlgorithmError(f"timer {command.timer!r} is not set: it cannot be cancelled")
+            case Stop():
+                self.stopped = command.reason
+        return command
+
     def _train(self, command: Train) -> Train:
-        client = command.client
+        client, steps, ask = command.client, command.steps, command.ask_after
         if not self.fleet.is_idle(client):
             raise AlgorithmError(f"client {client} is not idle: it cannot be given a task")
-        if command.steps < 1:
-            raise AlgorithmError(
-                f"client {client} was given {command.steps} local steps: at least 1 is needed"
-            )
-        if not 0 <= command.ask_after < command.steps:
-            raise AlgorithmError(
-                f"client {client} cannot ask for a model after {command.ask_after} of {command.steps} steps"
-            )
-        ask = command.ask_after
-        task = Task(self.dispatched, client, self.version, command.steps, self.now, ask_after=ask)
-        task.hold = command.hold
+        if steps < 1:
+            raise AlgorithmError(f"client {client} was given {steps} local steps: at least 1 is needed")
+        if not 0 <= ask < steps:
+            raise AlgorithmError(f"client {client} cannot ask for a model after {ask} of {steps} steps")
+        task = Task(self.dispatched, client, self.version, steps, self.now, ask_after=ask, hold=command.hold)
         self.dispatched += 1
         self.tasks[client] = task
         self.fleet.set_busy(client)
-        return Train(
-            client, command.steps, command.note, task.id, task.base, ask, command.lr_factor, command.hold
-        )
-
-    def _measure(self, command: Measure) -> Measure:
-        if self._measuring:
-            raise AlgorithmError("the channel is being measured already")
-        self._measuring = True
-        return command
-
-    def _held_by(self, client: ClientId) -> Task:
-        task = self.tasks.get(client)
-        if task is None or not task.ready:
-            raise AlgorithmError(f"client {client} holds no update")
-        return task
-
-    def _upload(self, command: Upload) -> Upload:
-        task = self._held_by(command.client)
-        if command.bits is not None and command.bits < 0:
-            raise AlgorithmError(f"client {command.client} was given {command.bits} bits to upload")
-        task.ready = False
-        return Upload(command.client, command.bits, task.id)
-
-    def _discard(self, command: Discard) -> Discard:
-        task = self._held_by(command.client)
-        del self.tasks[command.client]
-        self.fleet.set_idle(command.client)
-        self.counts["dropped"] += 1
-        return Discard(command.client, command.reason, task.id)
+        return replace(command, task=task.id, base=task.base)
 
     def _send(self, command: Send) -> Send:
         task = self.tasks.get(command.client)
@@ -306,26 +325,13 @@ class Server:
         task.fresh = self.version
         self.sent += 1
         clock = command.clock or self.version + 1
-        return Send(command.client, clock, task.id, self.version)
+        return replace(command, clock=clock, task=task.id, version=self.version)
 
-    def _recall(self, command: Recall) -> Recall:
-        task = self.tasks.get(command.client)
-        if task is None:
-            raise AlgorithmError(f"client {command.client} is not training: it cannot be recalled")
-        if task.recalled:
-            raise AlgorithmError(f"task {task.id} of client {command.client} is recalled twice")
-        task.recalled = True
-        return Recall(command.client, task.id)
-
-    def _aggregate(self, command: Aggregate) -> Aggregate:
-        if not command.tasks:
-            raise AlgorithmError("an aggregation needs at least one update")
-        clients = tuple([self._end(task, "aggregated").client for task in command.tasks])
-        self.version += 1
-        return Aggregate(command.tasks, command.note, command.server_step, self.version, clients)
-
-    def _drop(self, command: Drop) -> Drop:
-        return Drop(command.task, command.reason, self._end(command.task, "dropped").client)
+    def _held_by(self, client: ClientId) -> Task:
+        task = self.tasks.get(client)
+        if task is None or not task.ready:
+            raise AlgorithmError(f"client {client} holds no update")
+        return task
 
     def _end(self, task_id: TaskId, how: str) -> Task:
         task = self.held.pop(task_id, None)
@@ -334,38 +340,7 @@ class Server:
         self.counts[how] += 1
         return task
 
-    def _set_timer(self, command: SetTimer) -> SetTimer:
-        if command.at < self.now:
-            raise AlgorithmError(f"timer {command.timer!r} is set for {command.at}, before now ({self.now})")
-        self.timers[command.timer] = command.at
-        return command
-
-    def _cancel_timer(self, command: CancelTimer) -> CancelTimer:
-        if self.timers.pop(command.timer, None) is None:
-            raise AlgorithmError(f"timer {command.timer!r} is not set: it cannot be cancelled")
-        return command
-
-    def _stop(self, command: Stop) -> Stop:
-        self.stopped = command.reason
-        return command
-
 
 def _check_samples(client: ClientId, samples: int, steps_per_epoch: int) -> None:
     if samples < 1 or steps_per_epoch < 1:
         raise AlgorithmError(f"client {client} has {samples} samples: it cannot train")
-
-
-_ENACT: dict[type, Callable[..., Command]] = {
-    Train: Server._train,
-    Send: Server._send,
-    Recall: Server._recall,
-    Measure: Server._measure,
-    Upload: Server._upload,
-    Discard: Server._discard,
-    Aggregate: Server._aggregate,
-    Drop: Server._drop,
-    SetTimer: Server._set_timer,
-    CancelTimer: Server._cancel_timer,
-    Stop: Server._stop,
-}
-"""Check, effect and stamp of each kind of command."""
