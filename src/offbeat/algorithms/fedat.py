@@ -93,11 +93,6 @@ class Tiers(Schedule):
     retier: Retier = False
     provides = frozenset({Feature.TIERS})
 
-    @property
-    def concurrency(self) -> int | None:
-        """Every tier trains."""
-        return None
-
     def initial(self) -> Tiering:
         """No speed known, no tier."""
         return Tiering()

@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import Momentum, Normalization, SumOfDeltas
+from offbeat.algorithms.options import Count, Memory
 from offbeat.algorithms.registry import algorithm
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
@@ -32,7 +33,10 @@ from offbeat.core.staleness import PolynomialWeight, StalenessWeight
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
-Steps = Annotated[int, Field(ge=1)]
+QMin = Annotated[Count, Field(description="fewest local steps Q_min of a task")]
+QMax = Annotated[Count, Field(description="most local steps Q_max of a task")]
+Latest = Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")]
+SpeedMemory = Annotated[Memory, Field(description="share ρ of the old speed estimate kept")]
 ROUNDING = 1e-9
 """Relative difference up to which two numbers that were computed in different ways are the same."""
 
@@ -88,21 +92,16 @@ class Compass:
 class CompassSchedule(Schedule):
     """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
 
-    q_min: Steps
-    q_max: Steps
-    latest: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.2
-    speed_memory: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    q_min: QMin
+    q_max: QMax
+    latest: Latest = 1.2
+    speed_memory: SpeedMemory = 0.0
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.q_min > self.q_max:
             raise ValueError(f"q_min = {self.q_min} must not be above q_max = {self.q_max}")
         return self
-
-    @property
-    def concurrency(self) -> int | None:
-        """Every client trains."""
-        return None
 
     def initial(self) -> Compass:
         """No speed known, no group."""
@@ -237,16 +236,14 @@ def _floor(x: float) -> int:
     kind="semi-asynchronous",
 )
 def fedcompass(
-    q_min: Annotated[int, Field(ge=1, description="fewest local steps Q_min of a task")] = 20,
-    q_max: Annotated[int, Field(ge=1, description="most local steps Q_max of a task")] = 100,
+    q_min: QMin = 20,
+    q_max: QMax = 100,
     *,
-    latest: Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")] = 1.2,
+    latest: Latest = 1.2,
     staleness: StalenessWeight = PolynomialWeight(0.9, 0.5),
-    momentum: Annotated[float, Field(ge=0, lt=1, description="server momentum β (+M); 0: none")] = 0.0,
+    momentum: Annotated[Memory, Field(description="server momentum β (+M); 0: none")] = 0.0,
     normalize: Annotated[bool, Field(description="divide each update by its steps (+N)")] = False,
-    speed_memory: Annotated[
-        float, Field(ge=0, lt=1, description="share ρ of the old speed estimate kept")
-    ] = 0.0,
+    speed_memory: SpeedMemory = 0.0,
 ) -> Algorithm:
     """Clients get as many local steps as lets groups of them arrive together; no group waits past λ.
 

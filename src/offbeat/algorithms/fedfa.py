@@ -131,14 +131,7 @@ def fedfa(
     """
     return Algorithm(
         schedule=Buffered(programme(steps, epochs), size=1, concurrency=concurrency),
-        aggregator=Window(
-            size,
-            kind,
-            scale=server_lr,
-            staleness=staleness,
-            weights=weights,
-            normalize=Normalization() if normalize else None,
-        ),
+        aggregator=Window(size, kind, server_lr, staleness, weights, Normalization() if normalize else None),
         objective=Proximal(mu) if mu else Plain(),
         buffers="mean",  # summed changes could take a running variance below 0
     )

@@ -5,13 +5,17 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.aggregators import Normalization, SumOfDeltas
-from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
+from offbeat.algorithms.options import Concurrency, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.programme import programme
 from offbeat.local.objectives import Plain, Proximal
+
+ClientRate = Annotated[
+    Positive | None, Field(description="learning rate η of the clients' SGD, needed with μ")
+]
 
 
 @algorithm(
@@ -26,10 +30,7 @@ def fednova(
     clients_per_round: Concurrency = None,
     momentum: Annotated[float, Field(ge=0, lt=1, description="momentum ρ of the clients' SGD")] = 0.0,
     mu: ProximalWeight = 0.0,
-    lr: Annotated[
-        float | None,
-        Field(gt=0, allow_inf_nan=False, description="learning rate η of the clients' SGD, needed with μ"),
-    ] = None,
+    lr: ClientRate = None,
 ) -> Algorithm:
     """FedAvg over updates per local step: who does more steps does not pull harder.
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, Steps
+from offbeat.algorithms.options import Concurrency, Epochs, NonNegative, Positive, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
@@ -32,6 +32,9 @@ from offbeat.core.programme import programme
 from offbeat.core.validation import STRICT
 from offbeat.local.objectives import Plain
 
+Mu = Annotated[NonNegative, Field(description="weight μ of the contrastive term")]
+Temperature = Annotated[Positive, Field(description="temperature T of the similarities")]
+
 
 @dataclass(frozen=True, config=STRICT)
 class Contrastive(Objective):
@@ -41,8 +44,8 @@ class Contrastive(Objective):
     last task, with its floating buffers.
     """
 
-    mu: Annotated[float, Field(ge=0, allow_inf_nan=False)]
-    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5
+    mu: Mu
+    temperature: Temperature = 0.5
     requires = frozenset({Feature.REPRESENTATIONS, Feature.CLIENT_STATE})
 
     def begin(self, run: LocalRun) -> None:
@@ -75,12 +78,8 @@ def moon(
     epochs: Epochs = None,
     *,
     clients_per_round: Concurrency = None,
-    mu: Annotated[
-        float, Field(ge=0, allow_inf_nan=False, description="weight μ of the contrastive term")
-    ] = 1.0,
-    temperature: Annotated[
-        float, Field(gt=0, allow_inf_nan=False, description="temperature T of the similarities")
-    ] = 0.5,
+    mu: Mu = 1.0,
+    temperature: Temperature = 0.5,
 ) -> Algorithm:
     """FedAvg whose clients keep their representations near the global model's and off their own last one's.
 

@@ -49,8 +49,6 @@ class Rounds(Schedule):
                 state.arrived.append(event.task)
             case Lost() | Left():
                 state.expected.discard(event.client)
-            case _:
-                pass
         if not state.expected:  # the round is over, or nobody was there to start one with
             yield from self._next_round(state, view)
 

@@ -119,7 +119,8 @@ class Schedule(AlgorithmPart, Protocol):
 
     @property
     def concurrency(self) -> int | None:
-        """Most clients that train at the same time. None means all."""
+        """Most clients that train at the same time. None means all, which is the default."""
+        return None
 
     def initial(self) -> Any:
         """The state before the first event."""

@@ -25,8 +25,8 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls
-from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
+from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, ControlsOption
+from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import (
     AskEvery,
     LearnedTiming,
@@ -58,7 +58,7 @@ MOVED = {
 Size = Annotated[Count, Field(description="clients triggered at a time m'")]
 Period = Annotated[Positive, Field(description="seconds 𝒯 between triggers")]
 Threshold = Annotated[
-    int | None, Field(ge=1, description="a trigger counts while fewer train; None means always")
+    Count | None, Field(description="a trigger counts while fewer train; None means always")
 ]
 TIMER = "trigger"
 
@@ -74,8 +74,9 @@ class Triggering:
 class Periodic(Schedule):
     """Every `period` seconds `size` idle clients start, or all there are, if fewer than `threshold` train.
 
-    So at most `threshold` − 1 + `size` train at the same time. A threshold of None means that every trigger
-    counts. Each update is aggregated as it comes; one staler than `tau_max` (s = τ + 1) is dropped.
+    So at most `threshold` − 1 + `size` train at the same time: any client may, as the threshold bounds how
+    many trained before a trigger, not after it. A threshold of None means that every trigger counts. Each
+    update is aggregated as it comes; one staler than `tau_max` (s = τ + 1) is dropped.
     """
 
     programme: Programme
@@ -83,11 +84,6 @@ class Periodic(Schedule):
     size: Size
     threshold: Threshold = None
     tau_max: Count | None = None
-
-    @property
-    def concurrency(self) -> int | None:
-        """Every client may train: the threshold bounds how many trained before a trigger, not after it."""
-        return None
 
     def initial(self) -> Triggering:
         """No trigger yet."""
@@ -106,8 +102,6 @@ class Periodic(Schedule):
                 yield from self._trigger(state, view)
             case Joined() if not state.set:
                 yield from self._trigger(state, view)
-            case _:
-                pass
 
     def _trigger(self, state: Triggering, view: View) -> Iterator[Command]:
         if self.threshold is None or view.running < self.threshold:  # line 4
@@ -135,12 +129,10 @@ def fedasmu(
     period: Period = 10.0,
     threshold: Threshold = None,
     tau_max: Annotated[int, Field(ge=1, description="most staleness s = t − o + 1 of an update used")] = 99,
-    controls: Annotated[
-        Controls, Field(description="the numbers λ, σ, ι of the server's weight")
-    ] = Controls(),
+    controls: ControlsOption = Controls(),
     ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,
-    merge: Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")] = Merge(),
+    merge: MergeOption = Merge(),
 ) -> Algorithm:
     """Updates are mixed in with weights that follow the loss; devices merge a fresh model in mid-training.
 

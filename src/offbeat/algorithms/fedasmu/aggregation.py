@@ -41,6 +41,9 @@ class Controls:
     ] = "base"
 
 
+ControlsOption = Annotated[Controls, Field(description="the numbers λ, σ, ι of the server's weight")]
+
+
 @plain
 class ClientControls:
     """λ_i, σ_i, ι_i of one client, and the ξ, s, t its last update was mixed with (s = 0: none was)."""

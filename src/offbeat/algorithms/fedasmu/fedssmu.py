@@ -14,10 +14,10 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.fedasmu import MOVED
-from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls
-from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
+from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, ControlsOption
+from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import AskEvery, LearnedTiming, Selector, with_requests
-from offbeat.algorithms.options import Count, Epochs, Steps
+from offbeat.algorithms.options import Concurrency, Count, Epochs, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, Schedule, View
@@ -38,16 +38,11 @@ class MixedRound:
 
 @dataclass(frozen=True, config=STRICT)
 class MixedRounds(Schedule):
-    """Rounds of `size` random clients (None: all), in which each update is aggregated as it arrives."""
+    """Rounds of m' random clients (`concurrency`; None: all): each update is aggregated as it arrives."""
 
     programme: Programme
-    size: Count | None = None
+    concurrency: Concurrency = None
     tau_max: Count | None = None
-
-    @property
-    def concurrency(self) -> int | None:
-        """m'."""
-        return self.size
 
     def initial(self) -> MixedRound:
         """No round yet."""
@@ -69,10 +64,8 @@ class MixedRounds(Schedule):
                     yield Aggregate((event.task,), {"round": state.number, "k": k})
             case Lost() | Left():
                 state.expected.discard(event.client)
-            case _:
-                pass
         if not state.expected:
-            clients = view.sample_idle(self.size or len(view.fleet))
+            clients = view.sample_idle(self.concurrency or len(view.fleet))
             state.number += bool(clients)
             state.expected.update(clients)
             for client in clients:
@@ -97,12 +90,10 @@ def fedssmu(
         int | None, Field(ge=1, description="clients of a round m'; None means all")
     ] = None,
     tau_max: Annotated[int, Field(ge=1, description="most staleness k + 1 of an update used")] = 99,
-    controls: Annotated[
-        Controls, Field(description="the numbers λ, σ, ι of the server's weight")
-    ] = Controls(),
+    controls: ControlsOption = Controls(),
     ask: Selector = LearnedTiming(),
     ask_every: AskEvery = None,
-    merge: Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")] = Merge(),
+    merge: MergeOption = Merge(),
 ) -> Algorithm:
     """Rounds whose updates are mixed in one by one, as they come; devices merge what others brought before.
 

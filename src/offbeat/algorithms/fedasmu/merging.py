@@ -35,6 +35,9 @@ class Merge:
     upsilon_rate: Annotated[NonNegative, Field(description="learning rate η_υ")] = 1e-4
 
 
+MergeOption = Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")]
+
+
 @dataclass(frozen=True, config=STRICT)
 class FreshMerge(ObjectiveWrapper):
     """w := (1 − β) w + β w_g, once in a task, round any other objective.

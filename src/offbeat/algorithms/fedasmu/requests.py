@@ -231,8 +231,6 @@ class RequestFreshModel(ScheduleWrapper):
                 self._learn(event, state)
             case Lost() | Left() if event.task is not None:
                 state.after.pop(event.task, None)
-            case _:
-                pass
         answered = False
         for command in self.inner.on(event, state.inner, view):
             answered |= isinstance(command, Send)

@@ -107,11 +107,6 @@ class RadioIterations(Schedule):
         own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
         return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
 
-    @property
-    def concurrency(self) -> int | None:
-        """Every client trains."""
-        return None
-
     def initial(self) -> Iterations:
         """Nobody is ready."""
         return Iterations()
@@ -139,8 +134,6 @@ class RadioIterations(Schedule):
                 state.expected.discard(event.client)
                 if isinstance(event, Lost):
                     yield from self._train([event.client], state, view)
-            case _:
-                pass
         yield from self._go_on(event, state, view)
 
     def _go_on(self, event: Event, state: Iterations, view: View) -> Iterator[Command]:
