@@ -56,14 +56,19 @@ def toward_models(updates: Sequence[Update], weights: Sequence[float], model: Mo
     return weighted_steps([u.delta for u in updates], weights, [u.base.values for u in updates], model.values)
 
 
+def shares(numbers: Sequence[float]) -> list[float]:
+    """Each number divided by their sum."""
+    total = sum(numbers)
+    return [number / total for number in numbers]
+
+
 @dataclass(frozen=True, config=STRICT)
 class MeanOfModels(Aggregator):
     """w := Σ n_i w_i / Σ n_i (FedAvg, McMahan et al. 2017, Algorithm 1)."""
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the mean of the clients' models, weighted by their numbers of samples."""
-        total = sum(u.task.samples for u in updates)
-        return toward_models(updates, [u.task.samples / total for u in updates], model)
+        return toward_models(updates, shares([u.task.samples for u in updates]), model)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -143,8 +148,7 @@ class SumOfDeltas(Aggregator):
             case "equal":
                 return [1 / len(tasks)] * len(tasks)
             case "samples":
-                total = sum(t.samples for t in tasks)
-                return [t.samples / total for t in tasks]
+                return shares([t.samples for t in tasks])
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -81,18 +81,10 @@ def compose(
         schedule = replace(on_air, inner=schedule)
     elif radio is not None:
         schedule = radio.around(schedule)
-    parts = {
-        "aggregator": aggregator,
-        "objective": objective,
-        "server_steps": server_steps,
-        "requests": requests,
-    }
-    taken: dict[str, Any] = {
-        k: {"name": a.name, **a.hyperparameters} for k, a in parts.items() if a is not None
-    }
-    options: dict[str, Any] = {"codec": codec, "radio": radio}
-    taken |= {k: asdict(v) for k, v in options.items() if v is not None}
-    taken |= {"buffers": buffers} if buffers is not None else {}
+    algorithms = zip(PARTS, (aggregator, objective, server_steps, requests), strict=True)
+    taken: dict[str, Any] = {part: {"name": a.name, **a.hyperparameters} for part, a in algorithms if a}
+    options: dict[str, Any] = {"codec": codec, "radio": radio, "buffers": buffers}
+    taken |= {k: v if isinstance(v, str) else asdict(v) for k, v in options.items() if v is not None}
     return replace(
         base,
         schedule=schedule,

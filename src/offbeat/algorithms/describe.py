@@ -40,16 +40,15 @@ class Part:
 
 def parts(algorithm: Algorithm) -> list[Part]:
     """The parts of an algorithm, each followed by those it wraps."""
-    own: dict[str, list[Any]] = {
-        "schedule": [algorithm.schedule],
-        "aggregator": [algorithm.aggregator],
-        "server step": list(algorithm.server_steps),
-        "objective": [unwrap_buffers(algorithm.objective)],
-    }
+    own = [
+        ("schedule", algorithm.schedule),
+        ("aggregator", algorithm.aggregator),
+        *(("server step", step) for step in algorithm.server_steps),
+        ("objective", unwrap_buffers(algorithm.objective)),
+    ]
     listed = [
         part
-        for role, members in own.items()
-        for member in members
+        for role, member in own
         for part in _with_those_inside(role, member, _conditions(member, algorithm), 0)
     ]
     others = [policy for policy in POLICIES if policy != algorithm.buffers]

@@ -26,7 +26,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import from_memory, toward_models
+from offbeat.algorithms.aggregators import MeanOfModels, from_memory, shares
 from offbeat.algorithms.options import Epochs, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Round, train
@@ -216,12 +216,10 @@ class TierWeights(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Renew the tier's own model, and go to the weighted mean of all tiers' models."""
         tier, order = updates[0].note["tier"], updates[0].note["order"]
-        total = sum(u.task.samples for u in updates)
-        step = toward_models(updates, [u.task.samples / total for u in updates], model)
+        step = MeanOfModels().step(updates, model, memory)
         from_memory(memory, f"tier.{tier}", step)
         memory.setdefault(f"updates.{tier}", torch.ones(1, dtype=torch.int64)).add_(1)
-        T = [int(memory[f"updates.{m}"]) for m in order]
-        weights = [T_m / sum(T) for T_m in reversed(T)]  # T_{M+1−m} / T
+        weights = shares([int(memory[f"updates.{m}"]) for m in reversed(order)])  # T_{M+1−m} / T
 
         def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:
             torch.add(out, w, out=tiers[order.index(tier)])  # w_m

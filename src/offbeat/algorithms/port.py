@@ -22,7 +22,7 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import toward_models
+from offbeat.algorithms.aggregators import shares, toward_models
 from offbeat.algorithms.options import Concurrency, Count, Epochs, NonNegative, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
@@ -76,13 +76,10 @@ class Bounded(Schedule):
         if view.running and len(state) < self.size:
             return
         overdue = takewhile(lambda t: view.version + 1 - t.base > self.tau_max, view.tasks.values())
-        if self.urgent:
-            late = list(overdue)
-            for task in [t for t in late if not t.recalled]:
-                yield Recall(task.client)
-            if late:
-                return
-        elif next(overdue, None) is not None:
+        if (oldest := next(overdue, None)) is not None:
+            for task in (oldest, *overdue) if self.urgent else ():
+                if not task.recalled:
+                    yield Recall(task.client)
             return
         if state:
             yield Aggregate(tuple(state))
@@ -118,10 +115,9 @@ class Similarity(Aggregator):
         weights = [u.task.samples * self._trust(u, model) for u in updates]
         if not any(weights):
             weights = [float(u.task.samples) for u in updates]
-        omega = [weight / sum(weights) for weight in weights]
         if self.average == "models":
-            return toward_models(updates, omega, model)
-        return weighted_sum([u.delta for u in updates], omega)
+            return toward_models(updates, shares(weights), model)
+        return weighted_sum([u.delta for u in updates], shares(weights))
 
     def _trust(self, update: Update, model: Model) -> float:
         """α g(τ) + β (1 + cos) / 2."""

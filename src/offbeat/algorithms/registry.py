@@ -131,14 +131,10 @@ def _siblings(signature: inspect.Signature, location: tuple[int | str, ...]) -> 
     return [name for c in classes if kind_of(c) in (None, inner[0]) for name in c.__pydantic_fields__]
 
 
-def _plain(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments as a run records them: mappings, and Python's numbers in place of NumPy's or PyTorch's."""
-    return {name: _plain_value(value) for name, value in arguments.items()}
-
-
-def _plain_value(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """A value as a run records it: mappings, and Python's numbers in place of NumPy's or PyTorch's."""
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     if isinstance(value, Mapping):
-        return _plain(value)
+        return {name: _plain(own) for name, own in value.items()}
     return value.item() if hasattr(value, "item") else value

@@ -21,7 +21,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Model
-from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, flat
+from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, cut, flat
 
 Buffers = Literal["follow", "mean", "local", "recompute"]
 
@@ -60,10 +60,8 @@ class OwnBuffers(ObjectiveWrapper):
         run.scratch["buffers.came"] = [buffer.clone() for buffer in (*run.buffers, *run.integers)]
         for name, buffers in ((_FLOATING, run.buffers), (_INTEGER, run.integers)):
             if name in run.state:
-                at = 0
-                for buffer in buffers:
-                    buffer.copy_(run.state[name][at : at + buffer.numel()].view(buffer.shape))
-                    at += buffer.numel()
+                for buffer, own in zip(buffers, cut(run.state[name], buffers), strict=False):
+                    buffer.copy_(own)
         self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:

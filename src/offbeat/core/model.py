@@ -65,10 +65,9 @@ class Layout:
         Raises:
             UsageError: A tensor has no shape yet, is complex, or has a dtype that float32 does not cover.
         """
-        parameters = dict(module.named_parameters())
         persistent = module.state_dict(keep_vars=True)
         buffers = [(n, b) for n, b in module.named_buffers() if n in persistent]
-        entries = [_entry(n, p, "parameter") for n, p in parameters.items()]
+        entries = [_entry(n, p, "parameter") for n, p in module.named_parameters()]
         entries += [_entry(n, b, "buffer") for n, b in buffers if b.is_floating_point()]
         entries += [_entry(n, b, "integer") for n, b in buffers if not b.is_floating_point()]
         return cls(tuple(entries))
@@ -149,14 +148,10 @@ class Model(msgspec.Struct, frozen=True):
     def of(cls, module: nn.Module) -> "Model":
         """Copy a module's parameters and persistent buffers; raises as `Layout.of`."""
         layout = Layout.of(module)
-        state = module.state_dict(keep_vars=True)
-        named = dict(module.named_parameters())
-        tensor = {e.name: (named.get(e.name, state.get(e.name))) for e in layout.entries}
+        tensors = {**module.state_dict(keep_vars=True), **dict(module.named_parameters())}
         model = cls.empty(layout)
         for entry, view in layout.views(model.values, model.integers):
-            source = tensor[entry.name]
-            assert source is not None
-            view.copy_(source.detach())
+            view.copy_(tensors[entry.name].detach())
         return model
 
     @classmethod

@@ -82,14 +82,18 @@ class LocalRun:
 
     def shaped(self, flat: Tensor) -> list[Tensor]:
         """Cut a flat vector into the shapes of the parameters (and buffers, if it is that long)."""
-        like = [*self.parameters, *self.buffers]
-        views, at = [], 0
-        for tensor in like:
-            if at == flat.numel():
-                break
-            views.append(flat[at : at + tensor.numel()].view(tensor.shape))
-            at += tensor.numel()
-        return views
+        return cut(flat, [*self.parameters, *self.buffers])
+
+
+def cut(flat: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """Cut a flat vector into the shapes of these tensors, or of as many as it is long; without a copy."""
+    views, at = [], 0
+    for tensor in like:
+        if at == flat.numel():
+            break
+        views.append(flat[at : at + tensor.numel()].view(tensor.shape))
+        at += tensor.numel()
+    return views
 
 
 def flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -123,20 +123,14 @@ class RunningWindow:
         c[k] = weight
         for name, number in zip(self._columns, numbers, strict=False):
             memory[name].numpy()[k] = number
+
+        def slide(s: Tensor, x: Tensor, delta: Tensor, *start: Tensor) -> None:
+            s.sub_(x, alpha=oldest)
+            s.add_(torch.add(start[0], delta, out=x) if start else delta, alpha=weight)
+
+        for_each_chunk(slide, total, memory[own], delta, *([] if start is None else [start]))
         if start is None:
-
-            def slide(s: Tensor, x: Tensor, delta: Tensor) -> None:
-                s.sub_(x, alpha=oldest).add_(delta, alpha=weight)
-
-            for_each_chunk(slide, total, memory[own], delta)
             memory[own] = delta
-        else:
-
-            def replace(s: Tensor, x: Tensor, start: Tensor, delta: Tensor) -> None:
-                s.sub_(x, alpha=oldest)
-                s.add_(torch.add(start, delta, out=x), alpha=weight)
-
-            for_each_chunk(replace, total, memory[own], start, delta)
         if self.arrivals % self.RESUM == 0:
             total.copy_(weighted_sum([memory[f"x{n}"] for n in range(self._size)], c.tolist()))
 

@@ -21,7 +21,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import toward_models
+from offbeat.algorithms.aggregators import shares, toward_models
 from offbeat.algorithms.options import Count, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
@@ -222,7 +222,7 @@ class AgeWeighted(Aggregator):
         weights = [u.task.samples * power(a) for u, a in zip(updates, ages, strict=True)]
         if not any(weights):  # too small for numbers: it is the differences of the ages that count
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
-        return toward_models(updates, [weight / sum(weights) for weight in weights], model)
+        return toward_models(updates, shares(weights), model)
 
 
 @algorithm(
