@@ -56,12 +56,6 @@ class Group:
     arrived: list[TaskId] = field(default_factory=list)
     fired: bool = False  # its timer has fired: kept only to recognise its late clients
 
-    @property
-    def members(self) -> Iterator[ClientId]:
-        """CL and ACL."""
-        yield from self.expected
-        yield from self.waiting
-
     def is_late(self, now: float) -> bool:
         """Is an arrival at `now` after T_max, by more than rounding?"""
         return now > self.T_max * (1 + ROUNDING)
@@ -142,29 +136,26 @@ class CompassSchedule(Schedule):
             yield from self._dispatch(client, state, view)
         elif group.is_late(view.now):  # late, lines 16-19
             state.late.append(task)
-            group.expected.discard(client)
-            if not group.expected:
-                yield from self._close(group, state, view)
+            yield from self._stop_waiting(client, group, state, view)
             yield from self._dispatch(client, state, view)
         else:  # on time, lines 21-23
-            group.expected.discard(client)
             group.waiting.add(client)
             group.arrived.append(task)
-            if not group.expected:
-                yield from self._close(group, state, view)
-            elif group.fired:  # a driver that fed the timer first: nobody waits past T_max
+            yield from self._stop_waiting(client, group, state, view)
+            if group.expected and group.fired:  # a driver that fed the timer first: nobody waits past T_max
                 yield from self._group_aggregate(group, state, view)
 
     def _without(self, client: ClientId, state: Compass, view: View) -> Iterator[Command]:
-        """The group stops waiting for a client."""
+        """A client is lost or gone: its group, if it has one, stops waiting for it."""
         group = state.groups.get(state.group_of.pop(client, -1))
         if group is not None:
-            group.expected.discard(client)
-            if not group.expected:
-                yield from self._close(group, state, view)
+            yield from self._stop_waiting(client, group, state, view)
 
-    def _close(self, group: Group, state: Compass, view: View) -> Iterator[Command]:
-        """Nobody is expected any more: the group ends, and those who arrived are aggregated."""
+    def _stop_waiting(self, client: ClientId, group: Group, state: Compass, view: View) -> Iterator[Command]:
+        """A group whose last expected client this was ends, and those who arrived are aggregated."""
+        group.expected.discard(client)
+        if group.expected:
+            return
         del state.groups[group.id]
         if not group.fired:
             yield CancelTimer(group.timer)
@@ -212,7 +203,7 @@ class CompassSchedule(Schedule):
         S, Q = state.seconds_per_step[client], -1
         for g in state.groups.values():
             if now < g.T_a:
-                fastest = min(state.seconds_per_step[c] for c in g.members)
+                fastest = min(state.seconds_per_step[c] for c in (*g.expected, *g.waiting))
                 T_exp = g.T_a + fastest * self.q_max
                 Q = max(Q, _floor((T_exp - now) / S))
         if 0 <= Q < self.q_min:

@@ -10,23 +10,9 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from offbeat.core import commands, events
 from offbeat.core.algorithm import Task
-from offbeat.core.commands import (
-    Aggregate,
-    CancelTimer,
-    Command,
-    Discard,
-    Drop,
-    Measure,
-    Recall,
-    Send,
-    SetTimer,
-    Stop,
-    Train,
-    Upload,
-)
 from offbeat.core.errors import RunError
-from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Measured, Ready, Timer, WantsModel
 from offbeat.core.fleet import Labels
 
 EVENT_NAMES = ("joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer")
@@ -111,43 +97,43 @@ def expand(row: Row, after: int = -1) -> Iterator[Row]:
         yield replace(row, seq=first + client, client=client, data=own)
 
 
-def event_row(seq: int, t: float, event: Event, version: int, task: Task | None) -> Row:
+def event_row(seq: int, t: float, event: events.Event, version: int, task: Task | None) -> Row:
     """The row of an event; `task` is the server's record of the task it is about."""
     match event:  # the most frequent kind first
-        case Arrived() | Ready():
+        case events.Arrived() | events.Ready():
             assert task is not None
-            name, stale = ("arrived", task.staleness) if type(event) is Arrived else ("ready", None)
+            name, stale = ("arrived", task.staleness) if type(event) is events.Arrived else ("ready", None)
             data = {**event.metrics, "seconds": t - task.started}
             return Row(
                 seq, t, "event", name, event.client, event.task, task.base, version, stale, event.steps, data
             )
-        case WantsModel():
+        case events.WantsModel():
             assert task is not None
             name, base, stale = "wants_model", task.base, version - task.base
             return Row(seq, t, "event", name, event.client, event.task, base, version, stale, event.steps)
-        case Measured():
+        case events.Measured():
             capacities = [[client, capacity] for client, capacity in event.capacities]
             measured = {"capacities": capacities, "symbols": event.symbols}
             return Row(seq, t, "event", "measured", version=version, data=measured)
-        case Timer():
+        case events.Timer():
             return Row(seq, t, "event", "timer", version=version, data={"timer": event.timer})
-        case Joined():
+        case events.Joined():
             joined: dict[str, Any] = {"samples": event.samples, "steps_per_epoch": event.steps_per_epoch}
             if event.labels is not None:
                 joined["labels"] = list(event.labels)
             return Row(seq, t, "event", "joined", event.client, event.holds, version=version, data=joined)
-        case Begin():
+        case events.Begin():
             return Row(seq, t, "event", "begin", version=version)
-        case Lost() | Left():
-            name, reason = "lost" if isinstance(event, Lost) else "left", {"reason": event.reason}
+        case events.Lost() | events.Left():
+            name, reason = "lost" if isinstance(event, events.Lost) else "left", {"reason": event.reason}
             lost, start, steps = (task.id, task.base, task.steps) if task else (event.task, None, None)
             return Row(seq, t, "event", name, event.client, lost, start, version, None, steps, reason)
 
 
-def command_row(seq: int, t: float, command: Command, version: int) -> Row:
+def command_row(seq: int, t: float, command: commands.Command, version: int) -> Row:
     """The row of a stamped command, given at time `t` when `version` was current."""
     match command:  # the most frequent kinds first
-        case Train():
+        case commands.Train():
             data = dict(command.note)
             if command.ask_after:
                 data["ask_after"] = command.ask_after
@@ -159,7 +145,7 @@ def command_row(seq: int, t: float, command: Command, version: int) -> Row:
                 seq, t, "command", "train", command.client, command.task, command.base, command.base,
                 None, command.steps, data or None,
             )  # fmt: skip
-        case Aggregate():
+        case commands.Aggregate():
             tasks, clients = list(command.tasks), list(command.clients)
             data = {"tasks": tasks, "clients": clients, "server_step": command.server_step, **command.note}
             return Row(seq, t, "command", "aggregate", version=command.version, data=data)
@@ -172,42 +158,43 @@ def command_row(seq: int, t: float, command: Command, version: int) -> Row:
 
 
 _COMMANDS: dict[type, tuple[str, tuple[str, ...]]] = {
-    Send: ("send", ("clock",)),
-    Recall: ("recall", ()),
-    Measure: ("measure", ("clients", "seconds")),
-    Upload: ("upload", ("bits",)),
-    Discard: ("discard", ("reason",)),
-    Drop: ("drop", ("reason",)),
-    SetTimer: ("timer_set", ("timer", "at")),
-    CancelTimer: ("timer_cancelled", ("timer",)),
-    Stop: ("stop", ("reason",)),
+    commands.Send: ("send", ("clock",)),
+    commands.Recall: ("recall", ()),
+    commands.Measure: ("measure", ("clients", "seconds")),
+    commands.Upload: ("upload", ("bits",)),
+    commands.Discard: ("discard", ("reason",)),
+    commands.Drop: ("drop", ("reason",)),
+    commands.SetTimer: ("timer_set", ("timer", "at")),
+    commands.CancelTimer: ("timer_cancelled", ("timer",)),
+    commands.Stop: ("stop", ("reason",)),
 }
 """The name of a command's row and the fields that are its `data`, by the command's kind."""
 
 
-def event_of(row: Row) -> Event:
+def event_of(row: Row) -> events.Event:
     """The event a row records."""
     data = row.data or {}
     match row.name:
         case "ready" | "arrived" as name:
             metrics = {k: v for k, v in data.items() if k != "seconds"}
-            kind = Arrived if name == "arrived" else Ready
+            kind = events.Arrived if name == "arrived" else events.Ready
             return kind(_known(row.client), _known(row.task), _known(row.steps), metrics)
         case "measured":
-            return Measured(tuple(map(tuple, data["capacities"])), data["symbols"])
+            return events.Measured(tuple(map(tuple, data["capacities"])), data["symbols"])
         case "wants_model":
-            return WantsModel(_known(row.client), _known(row.task), _known(row.steps))
+            return events.WantsModel(_known(row.client), _known(row.task), _known(row.steps))
         case "timer":
-            return Timer(data["timer"])
+            return events.Timer(data["timer"])
         case "joined":
             labels = tuple(data["labels"]) if "labels" in data else None
-            return Joined(_known(row.client), data["samples"], data["steps_per_epoch"], row.task, labels)
+            samples, steps_per_epoch = data["samples"], data["steps_per_epoch"]
+            return events.Joined(_known(row.client), samples, steps_per_epoch, row.task, labels)
         case "begin":
-            return Begin()
+            return events.Begin()
         case "lost":
-            return Lost(_known(row.client), _known(row.task), data["reason"])
+            return events.Lost(_known(row.client), _known(row.task), data["reason"])
         case "left":
-            return Left(_known(row.client), row.task, data["reason"])
+            return events.Left(_known(row.client), row.task, data["reason"])
     raise RunError(f"journal row {row.seq} has an unknown event {row.name!r}")
 
 

@@ -113,20 +113,15 @@ class Layout:
 
 def _entry(name: str, tensor: Tensor, section: str) -> Entry:
     if is_lazy(tensor):
-        raise UsageError(
-            f"model tensor {name} has no shape yet: call the module once with a batch, so that its lazy "
-            "layers know theirs"
-        )
-    if tensor.is_complex():
-        raise UsageError(
-            f"model tensor {name} is complex: use two real ones, or a buffer that is not persistent"
-        )
-    if section != "integer" and tensor.dtype not in _FLOATS:
-        raise UsageError(
-            f"model tensor {name} has dtype {tensor.dtype}: models travel as float32, so use float32, "
-            "float16 or bfloat16 (module.float())"
-        )
-    return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
+        found = "has no shape yet: call the module once with a batch, so that its lazy layers know theirs"
+    elif tensor.is_complex():
+        found = "is complex: use two real ones, or a buffer that is not persistent"
+    elif section != "integer" and tensor.dtype not in _FLOATS:
+        use = "use float32, float16 or bfloat16 (module.float())"
+        found = f"has dtype {tensor.dtype}: models travel as float32, so {use}"
+    else:
+        return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
+    raise UsageError(f"model tensor {name} {found}")
 
 
 class Model(msgspec.Struct, frozen=True):

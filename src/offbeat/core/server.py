@@ -21,37 +21,10 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
+from offbeat.core import commands, events
 from offbeat.core.algorithm import Schedule, Task
-from offbeat.core.commands import (
-    Aggregate,
-    CancelTimer,
-    Command,
-    Discard,
-    Drop,
-    Measure,
-    Recall,
-    Send,
-    SetTimer,
-    Stop,
-    Train,
-    Upload,
-)
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import (
-    Arrived,
-    Begin,
-    ClientId,
-    Event,
-    Joined,
-    Left,
-    Lost,
-    Measured,
-    Ready,
-    TaskId,
-    Timer,
-    Version,
-    WantsModel,
-)
+from offbeat.core.events import ClientId, Event, TaskId, Version
 from offbeat.core.fleet import Fleet, Labels
 from offbeat.core.streams import Purpose, stream
 
@@ -126,7 +99,7 @@ class Server:
 
     # ---- the driver's side ----
 
-    def feed(self, now: float, event: Event) -> list[Command]:
+    def feed(self, now: float, event: Event) -> list[commands.Command]:
         """Feed one event.
 
         Args:
@@ -145,13 +118,13 @@ class Server:
             raise AlgorithmError(f"the run has stopped ({self.stopped}): {event} cannot be fed")
         event = self._admit(event)
         self.now = now
-        commands: list[Command] = []
+        stamped: list[commands.Command] = []
         if self.begun:
             for command in self.schedule.on(event, self.state, self):
-                commands.append(self._enact(command))
+                stamped.append(self._enact(command))
                 if self.stopped is not None:
                     break
-        return commands
+        return stamped
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
         """Let clients 0 … n − 1 join before `Begin`, as a `Joined` of each would."""
@@ -168,7 +141,7 @@ class Server:
         """Apply an event to the state, before the schedule sees it."""
         self.current_task = self._asking = None
         match event:
-            case Arrived():
+            case events.Arrived():
                 if event.steps < 1:
                     raise AlgorithmError(f"task {event.task} arrived with {event.steps} local steps done")
                 task = self._in_training(event.client, event.task)
@@ -183,26 +156,26 @@ class Server:
                 task.arrival = self.counts["arrived"]
                 self.held[task.id] = task
                 self.counts["arrived"] += 1
-            case WantsModel():
+            case events.WantsModel():
                 self.current_task = self._in_training(event.client, event.task)
                 self._asking = event.task
-            case Ready():
+            case events.Ready():
                 self._ready(event)
-            case Measured():
+            case events.Measured():
                 if not self._measuring:
                     raise AlgorithmError("a channel was measured without a Measure")
                 self._measuring = False
-            case Lost():
+            case events.Lost():
                 self._finish(self._in_training(event.client, event.task))
                 self.counts["lost"] += 1
-            case Timer():
+            case events.Timer():
                 if self.timers.pop(event.timer, None) is None:
                     raise AlgorithmError(f"timer {event.timer!r} fired without being set")
-            case Joined():
+            case events.Joined():
                 self._join(event)
-            case Left():
+            case events.Left():
                 return self._leave(event)
-            case Begin():
+            case events.Begin():
                 if self.begun:
                     raise AlgorithmError("begun twice")
                 self.begun = True
@@ -214,7 +187,7 @@ class Server:
             raise AlgorithmError(f"client {client} is not training task {task_id}")
         return task
 
-    def _ready(self, event: Ready) -> None:
+    def _ready(self, event: events.Ready) -> None:
         task = self._in_training(event.client, event.task)
         if not task.hold or task.ready:
             raise AlgorithmError(f"task {event.task} is ready, but is not one to be held")
@@ -226,16 +199,16 @@ class Server:
         self.fleet.set_idle(task.client)
         self.current_task = task
 
-    def _leave(self, event: Left) -> Left:
+    def _leave(self, event: events.Left) -> events.Left:
         task = self.tasks.pop(event.client, None)
         self.fleet.remove(event.client)
         if task is None:
             return event
         self.current_task = self.lost[event.client] = task
         self.counts["lost"] += 1
-        return Left(event.client, task.id, event.reason)
+        return events.Left(event.client, task.id, event.reason)
 
-    def _join(self, event: Joined) -> None:
+    def _join(self, event: events.Joined) -> None:
         client = event.client
         _check_samples(client, event.samples, event.steps_per_epoch)
         held = self.lost.get(client)
@@ -251,22 +224,22 @@ class Server:
 
     # ---- commands ----
 
-    def _enact(self, command: Command) -> Command:
+    def _enact(self, command: commands.Command) -> commands.Command:
         """Check a command, apply it to the state, and stamp it."""
         match command:  # the most frequent kinds first
-            case Train():
+            case commands.Train():
                 return self._train(command)
-            case Aggregate():
+            case commands.Aggregate():
                 if not command.tasks:
                     raise AlgorithmError("an aggregation needs at least one update")
                 clients = tuple([self._end(task, "aggregated").client for task in command.tasks])
                 self.version += 1
                 return replace(command, version=self.version, clients=clients)
-            case Drop():
+            case commands.Drop():
                 return replace(command, client=self._end(command.task, "dropped").client)
-            case Send():
+            case commands.Send():
                 return self._send(command)
-            case Recall():
+            case commands.Recall():
                 task = self.tasks.get(command.client)
                 if task is None:
                     raise AlgorithmError(f"client {command.client} is not training: it cannot be recalled")
@@ -274,36 +247,36 @@ class Server:
                     raise AlgorithmError(f"task {task.id} of client {command.client} is recalled twice")
                 task.recalled = True
                 return replace(command, task=task.id)
-            case Measure():
+            case commands.Measure():
                 if self._measuring:
                     raise AlgorithmError("the channel is being measured already")
                 self._measuring = True
-            case Upload():
+            case commands.Upload():
                 task = self._held_by(command.client)
                 if command.bits is not None and command.bits < 0:
                     raise AlgorithmError(f"client {command.client} was given {command.bits} bits to upload")
                 task.ready = False
                 return replace(command, task=task.id)
-            case Discard():
+            case commands.Discard():
                 task = self._held_by(command.client)
                 del self.tasks[command.client]
                 self.fleet.set_idle(command.client)
                 self.counts["dropped"] += 1
                 return replace(command, task=task.id)
-            case SetTimer():
+            case commands.SetTimer():
                 if command.at < self.now:
                     raise AlgorithmError(
                         f"timer {command.timer!r} is set for {command.at}, before now ({self.now})"
                     )
                 self.timers[command.timer] = command.at
-            case CancelTimer():
+            case commands.CancelTimer():
                 if self.timers.pop(command.timer, None) is None:
                     raise AlgorithmError(f"timer {command.timer!r} is not set: it cannot be cancelled")
-            case Stop():
+            case commands.Stop():
                 self.stopped = command.reason
         return command
 
-    def _train(self, command: Train) -> Train:
+    def _train(self, command: commands.Train) -> commands.Train:
         client, steps, ask = command.client, command.steps, command.ask_after
         if not self.fleet.is_idle(client):
             raise AlgorithmError(f"client {client} is not idle: it cannot be given a task")
@@ -317,7 +290,7 @@ class Server:
         self.fleet.set_busy(client)
         return replace(command, task=task.id, base=task.base)
 
-    def _send(self, command: Send) -> Send:
+    def _send(self, command: commands.Send) -> commands.Send:
         task = self.tasks.get(command.client)
         if task is None or task.id != self._asking:
             raise AlgorithmError(f"client {command.client} has not asked for a model now")

@@ -108,9 +108,8 @@ class LearnedTiming:
         """l* of a task of L = `epochs` epochs."""
         explore = generator.random() < self.epsilon
         if client not in state.last:
-            ask = 1 + (
-                int(generator.integers(epochs - 1)) if explore else draw(state.theta, epochs, generator)
-            )
+            chosen = generator.integers(epochs - 1) if explore else draw(state.theta, epochs, generator)
+            ask = 1 + int(chosen)
             state.first[client] = epochs
             state.last[client] = 0, 0, ask
             return ask

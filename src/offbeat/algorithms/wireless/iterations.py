@@ -24,25 +24,13 @@ from torch import Tensor
 from offbeat.algorithms.aggregators import shares, toward_models
 from offbeat.algorithms.options import Count, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
-from offbeat.algorithms.schedules import train
+from offbeat.algorithms.schedules import Round, train
 from offbeat.algorithms.wireless.bandwidth import Halving, equal_bits, with_decayed_lr
 from offbeat.algorithms.wireless.policies import Candidate, DataImportance, Policy
 from offbeat.codec import AnyCodec, SparseQuantised
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, SetTimer, Upload
-from offbeat.core.events import (
-    Arrived,
-    Begin,
-    ClientId,
-    Event,
-    Joined,
-    Left,
-    Lost,
-    Measured,
-    Ready,
-    TaskId,
-    Timer,
-)
+from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, Measured, Ready, Timer
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
@@ -63,7 +51,7 @@ TICK = "iteration"
 
 
 @dataclass
-class Iterations:
+class Iterations(Round):
     """What the server remembers.
 
     `t` is the number of the iteration, from 1; `since` s_k by client, `times` how often a client was
@@ -79,8 +67,6 @@ class Iterations:
     times: dict[ClientId, int] = field(default_factory=dict)
     last: dict[ClientId, int] = field(default_factory=dict)
     ready: dict[ClientId, float | None] = field(default_factory=dict)
-    expected: set[ClientId] = field(default_factory=set)
-    arrived: list[TaskId] = field(default_factory=list)
     ages: list[int] = field(default_factory=list)
     freed: list[ClientId] = field(default_factory=list)
 
