@@ -84,7 +84,7 @@ def _with_those_inside(role: str, member: Any, exchange: str, depth: int) -> Ite
     yield Part(role, type(member).__name__, summary, exchange, depth)
     for inner in _inside(member):
         kind = next(c for c in _CONTRACTS if c in type(inner).__mro__)
-        yield from _with_those_inside(f"its {_name(kind)}", inner, _free(_name(kind)), depth + 1)
+        yield from _with_those_inside(f"its {_name(kind)}", inner, f"any {_name(kind)}", depth + 1)
 
 
 def _inside(member: Any) -> list[Any]:
@@ -105,11 +105,7 @@ def _conditions(member: Any, algorithm: Algorithm) -> str:
         if waiting := [type(other).__name__ for other in others if feature in other.requires]:
             said.append(f"{feature.description}; {', '.join(waiting)} needs it")
     own = sorted(getattr(member, "requires", NONE) - DRIVERS)
-    return "; ".join([*(said or [_free(kind)]), *(f"this one needs {f.description}" for f in own)])
-
-
-def _free(kind: str) -> str:
-    return f"any {kind}"
+    return "; ".join([*(said or [f"any {kind}"]), *(f"this one needs {f.description}" for f in own)])
 
 
 def _name(contract: type) -> str:

@@ -48,9 +48,8 @@ class ShrunkMean(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward γ_l w_avg,l, layer by layer."""
         step = MeanOfModels().step(updates, model, memory)  # w_avg − w
-        deltas = [
-            u.delta if u.base is model else u.base.values - model.values + u.delta for u in updates
-        ]  # w_k − w
+        # Δ_k = w_k − w
+        deltas = [u.delta if u.base is model else u.base.values - model.values + u.delta for u in updates]
         for layer in layers(model.layout):
             w, g = model.values[layer], step[layer]
             norm = float(w.norm())

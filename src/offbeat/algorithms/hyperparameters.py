@@ -88,13 +88,8 @@ def _allowed(kind: Any, classes: list[Any], infos: list[FieldInfo]) -> str:
     text = inspect.formatannotation(kind)
     text = re.sub(r"\b\w+(?:\.\w+)+\b", lambda name: name[0].split(".")[-1], text)
     text = re.sub(r"Literal\[([^]]*)\]", lambda words: words[1].replace("'", "").replace(", ", " or "), text)
-    bounds = [
-        f"{symbol} {getattr(bound, name.lower())}"
-        for info in infos
-        for bound in info.metadata
-        for name, symbol in _BOUNDS.items()
-        if type(bound).__name__ == name
-    ]
+    limits = [(type(bound).__name__, bound) for info in infos for bound in info.metadata]
+    bounds = [f"{_BOUNDS[name]} {getattr(bound, name.lower())}" for name, bound in limits if name in _BOUNDS]
     return ", ".join([text, *bounds])
 
 

@@ -14,9 +14,7 @@ Memory = Annotated[float, Field(ge=0, lt=1)]
 
 Steps = Annotated[int | None, Field(ge=1, description="local steps Q of a task")]
 Epochs = Annotated[int | None, Field(ge=1, description="local epochs E of a task, instead of steps")]
-Concurrency = Annotated[
-    int | None, Field(ge=1, description="clients training at the same time; None means all")
-]
+Concurrency = Annotated[Count | None, Field(description="clients training at the same time; None means all")]
 ServerRate = Annotated[Positive, Field(description="server learning rate η_g")]
 ProximalWeight = Annotated[
     NonNegative, Field(description="weight of the proximal term, halved as in (μ/2)‖w − w_o‖²")

@@ -16,10 +16,6 @@ from offbeat.core.errors import RunError
 from offbeat.core.fleet import Labels
 
 EVENT_NAMES = ("joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer")
-COMMAND_NAMES = (
-    "train", "send", "recall", "measure", "upload", "discard", "aggregate", "drop",
-    "timer_set", "timer_cancelled", "stop",
-)  # fmt: skip
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -169,6 +165,8 @@ _COMMANDS: dict[type, tuple[str, tuple[str, ...]]] = {
     commands.Stop: ("stop", ("reason",)),
 }
 """The name of a command's row and the fields that are its `data`, by the command's kind."""
+
+COMMAND_NAMES = ("train", "aggregate", *(name for name, _ in _COMMANDS.values()))
 
 
 def event_of(row: Row) -> events.Event:

@@ -160,7 +160,10 @@ class Server:
                 self.current_task = self._in_training(event.client, event.task)
                 self._asking = event.task
             case events.Ready():
-                self._ready(event)
+                self.current_task = task = self._in_training(event.client, event.task)
+                if not task.hold or task.ready:
+                    raise AlgorithmError(f"task {event.task} is ready, but is not one to be held")
+                task.steps, task.ready = event.steps, True
             case events.Measured():
                 if not self._measuring:
                     raise AlgorithmError("a channel was measured without a Measure")
@@ -186,13 +189,6 @@ class Server:
         if task is None or task.id != task_id:
             raise AlgorithmError(f"client {client} is not training task {task_id}")
         return task
-
-    def _ready(self, event: events.Ready) -> None:
-        task = self._in_training(event.client, event.task)
-        if not task.hold or task.ready:
-            raise AlgorithmError(f"task {event.task} is ready, but is not one to be held")
-        task.steps, task.ready = event.steps, True
-        self.current_task = task
 
     def _finish(self, task: Task) -> None:
         del self.tasks[task.client]

@@ -52,8 +52,7 @@ def for_each_chunk(body: Callable[..., object], *vectors: Tensor) -> None:
         share(0)
         return
     with ThreadPoolExecutor(threads) as pool:
-        for _ in pool.map(share, range(threads)):
-            pass
+        list(pool.map(share, range(threads)))  # raises what a thread has raised
 
 
 def _cores() -> int:

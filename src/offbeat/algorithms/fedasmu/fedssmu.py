@@ -87,7 +87,7 @@ def fedssmu(
     epochs: Epochs = None,
     *,
     clients_per_round: Annotated[
-        int | None, Field(ge=1, description="clients of a round m'; None means all")
+        Count | None, Field(description="clients of a round m'; None means all")
     ] = None,
     tau_max: Annotated[int, Field(ge=1, description="most staleness k + 1 of an update used")] = 99,
     controls: ControlsOption = Controls(),

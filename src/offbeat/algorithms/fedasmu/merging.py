@@ -91,10 +91,8 @@ class FreshMerge(ObjectiveWrapper):
         if "merge" in run.scratch:
             _, direction, by_gamma, by_upsilon = run.scratch.pop("merge")
             slope = float(sum(torch.sum(g * d) for g, d in zip(run.gradients, direction, strict=True)))
-            moves = [
-                self.options.gamma_rate * slope * by_gamma,
-                self.options.upsilon_rate * slope * by_upsilon,
-            ]
+            own = self.options
+            moves = [own.gamma_rate * slope * by_gamma, own.upsilon_rate * slope * by_upsilon]
             run.state["merge"] = run.state["merge"] - run.state["merge"].new_tensor(moves)
         self.inner.adjust(run)
 

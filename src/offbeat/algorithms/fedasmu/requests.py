@@ -252,9 +252,8 @@ class RequestFreshModel(ScheduleWrapper):
         epochs = -(-command.steps // epoch)
         if epochs < 2:
             return 0
-        return epoch * self.selector.choose(
-            command.client, epochs, state.selector, view.rng(Purpose.SELECTOR)
-        )
+        rng = view.rng(Purpose.SELECTOR)
+        return epoch * self.selector.choose(command.client, epochs, state.selector, rng)
 
     def _learn(self, event: Arrived, state: RequestState) -> None:
         after = state.after.pop(event.task, None)
@@ -265,10 +264,7 @@ class RequestFreshModel(ScheduleWrapper):
 
 
 def with_requests(
-    schedule: Schedule,
-    merge: FreshMerge,
-    selector: FixedTiming | LearnedTiming | NoRequests,
-    every: int | None,
+    schedule: Schedule, merge: FreshMerge, selector: Selector, every: int | None
 ) -> tuple[Schedule, Objective]:
     """Schedule and objective with requests for fresh models; without them for the ablation -FA."""
     if isinstance(selector, NoRequests):

@@ -67,9 +67,8 @@ def _all(v: Vectors, count: int) -> Indices:
     if small == count:
         best: Indices = subsets[_squares(sums).argmin()]
         return best
-    left_out: Indices = subsets[::-1][
-        _squares(v.sum(axis=0) - sums)[::-1].argmin()
-    ]  # in the order of what is in
+    # the last of the least: in the order of what is in it is the first
+    left_out: Indices = subsets[::-1][_squares(v.sum(axis=0) - sums)[::-1].argmin()]
     return np.delete(np.arange(n), left_out)
 
 

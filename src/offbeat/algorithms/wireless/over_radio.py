@@ -71,9 +71,8 @@ class OverRadio(ScheduleWrapper):
             case Left():
                 state.waiting = [k for k in state.waiting if k != event.client]
                 state.measuring = [k for k in state.measuring if k != event.client]
-                yield from self._inside(event, state, view)
-            case _:
-                yield from self._inside(event, state, view)
+        if not isinstance(event, Ready | Measured):
+            yield from self._inside(event, state, view)
         if state.waiting and not state.measuring:
             state.measuring, state.waiting = state.waiting, []
             yield Measure(tuple(state.measuring), self.slots.slot * len(state.measuring))
