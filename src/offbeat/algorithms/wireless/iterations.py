@@ -108,7 +108,9 @@ class RadioIterations(Schedule):
             case Ready():
                 state.ready[event.client] = event.metrics.get("norm")
             case Timer():
-                yield from self._tick(state, view)
+                state.ticking = False
+                if not state.under_way:
+                    yield from self._begin(state)
             case Measured():
                 yield from self._schedule(event, state, view)
             case Arrived():
@@ -131,21 +133,14 @@ class RadioIterations(Schedule):
                 state.ticking = True
                 yield SetTimer(TICK, view.now + self.period)
         elif not state.under_way and state.ready and len(state.ready) == view.running:
-            yield from self._measure(state)
+            yield from self._begin(state)
 
-    def _tick(self, state: Iterations, view: View) -> Iterator[Command]:
-        state.ticking = False
-        if state.under_way:
-            return
-        if state.ready:
-            yield from self._measure(state)
-        else:
-            state.t += 1  # 𝒦(t) is empty: nothing happens
-
-    def _measure(self, state: Iterations) -> Iterator[Command]:
+    def _begin(self, state: Iterations) -> Iterator[Command]:
+        """Count an iteration, and measure the channels; nothing happens in it where 𝒦(t) is empty."""
         state.t += 1
-        state.under_way = True
-        yield Measure(tuple(sorted(state.ready)), self.slot or self.period)
+        if state.ready:
+            state.under_way = True
+            yield Measure(tuple(sorted(state.ready)), self.slot or self.period)
 
     def _schedule(self, event: Measured, state: Iterations, view: View) -> Iterator[Command]:
         """Choose Π(t) and share the symbols (Eq. 9); the others of 𝒦(t) discard their updates."""
