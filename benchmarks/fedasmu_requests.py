@@ -34,15 +34,14 @@ import torch
 from studies import NEVER
 
 from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_probabilities
-from offbeat.core.global_model import GlobalModel
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
 from offbeat.runs.client_states import ClientStates
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.in_process import InProcess
+from offbeat.sim.experiment import Experiment
 from offbeat.sim.result import MemoryRecorder
 from offbeat.sim.simulation import Simulation
-from offbeat.world.population import Population
 
 EPOCHS, SECONDS = 8, 160
 RECIPE: Mapping[str, Any] = {
@@ -179,16 +178,11 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
     if uniform:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
     learner = make_learner(recipe, seed)
+    world = replace(recipe.world, clients=recipe.clients)
+    experiment = Experiment.of(algorithm, world, learner, seed, recipe.until, recipe.evaluate)
     clients, recorder = ClientStates(), MemoryRecorder()
-    backend = LiveBackend(
-        GlobalModel(algorithm, learner.initial(seed)), InProcess(learner, algorithm.objective), clients,
-        algorithm.codec, seed,
-    )  # fmt: skip
-    simulation = Simulation(
-        algorithm, Population(replace(recipe.world, clients=recipe.clients), seed), learner,
-        backend.tensors.model.layout.nbytes,
-        seed=seed, until=recipe.until, every=recipe.evaluate, backend=backend, recorder=recorder,
-    )  # fmt: skip
+    backend = LiveBackend(experiment, InProcess(learner, algorithm.objective), clients)
+    simulation = Simulation(experiment, backend, recorder)
     simulation.start()
     while simulation.stop_reason is None:
         simulation.step()

@@ -20,8 +20,8 @@ from offbeat.core.journal import Row, present_row
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import FORMAT, SCHEMA, Metric
 from offbeat.runs.store import RunStore
+from offbeat.sim.backend import ReplayBackend
 from offbeat.sim.replay import replay
-from offbeat.sim.restore import recorded_past
 
 META = {"label": "mine", "algorithm": {"name": "fedavg"}, "seed": 3, "clients": 2, "recipe": None}
 CLIENTS = [(0, 10, "[4, 6]"), (1, 20, None)]
@@ -288,7 +288,7 @@ def test_a_run_of_format_1_is_read_and_can_go_on(tmp_path: Path) -> None:
     assert list(old.rows()) == rows
     assert old.journal == whole.journal
     assert replay(old, ob.fedbuff(2, steps=3)).difference is None
-    past = recorded_past(old)  # what a resumed run is held against
+    past = ReplayBackend(old)  # what a resumed run is held against
     past.row(present_row([1, 1, 1], [1, 1, 1]))
     past.row(rows[3])
 

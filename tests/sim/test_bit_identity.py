@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import offbeat as ob
-import offbeat.sim.simulate as module
+import offbeat.sim.executors.start as module
 from offbeat.sim.executors.processes import ProcessPool
 from tests.sampling import thorough
 from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome

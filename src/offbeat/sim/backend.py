@@ -4,11 +4,8 @@
 events happen in the same order, while metrics come from the record and no tensor is touched.
 """
 
-from collections.abc import Sequence
-
 from msgspec.structs import replace
 
-from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import RunError, UsageError
@@ -20,28 +17,18 @@ from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.streams import Purpose, stream
 from offbeat.runs.client_states import ClientStates
+from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import Metric
 from offbeat.sim.executors.base import Executor
+from offbeat.sim.experiment import Experiment
 
 
 class LiveBackend:
-    """Trains on an executor, from the versions of a global model.
+    """Trains on an executor, from the versions of a global model."""
 
-    `complete` makes of a version the model that is evaluated.
-    """
-
-    def __init__(
-        self,
-        tensors: GlobalModel,
-        executor: Executor,
-        clients: ClientStates,
-        codec: Codec | None,
-        seed: int,
-        complete: Finalizer = unchanged,
-    ) -> None:
-        self.tensors, self.clients = tensors, clients
-        self._complete = complete
-        self._executor, self._codec, self._seed = executor, codec, seed
+    def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
+        self.tensors, self.clients = GlobalModel(experiment.algorithm, experiment.initial), clients
+        self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics] | None = None
@@ -69,16 +56,15 @@ class LiveBackend:
         result = self._result(arrival.task)
         del self._finished[arrival.task]
         if self._codec is not None:
-            result = self._coded(arrival.task, result, upload.bits if upload else None)
+            result = self._coded(self._codec, arrival.task, result, upload.bits if upload else None)
         self.clients.put(arrival.client, result.state)
         return result.metrics, result
 
-    def _coded(self, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
+    def _coded(self, codec: Codec, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
         """What arrives of an update, and as metric "bits" what it took, with what goes along as it is."""
-        assert self._codec is not None
-        rng = stream(self._seed, Purpose.CODEC, task=task)
+        rng = stream(self._experiment.seed, Purpose.CODEC, task=task)
         try:
-            delta, charged = self._codec.apply(result.delta, bits, rng)
+            delta, charged = codec.apply(result.delta, bits, rng)
         except UsageError:
             if bool(result.delta.isfinite().all()):
                 raise
@@ -117,7 +103,7 @@ class LiveBackend:
 
     def completed(self) -> Model:
         """The current version, complete."""
-        return self._complete(self.tensors.model)
+        return self._experiment.complete(self.tensors.model)
 
 
 class ReplayBackend:
@@ -125,9 +111,9 @@ class ReplayBackend:
 
     tensors: GlobalModel | None = None
 
-    def __init__(self, journal: RecordedJournal, evaluations: Sequence[Metric]) -> None:
-        self._journal, self._evaluations = journal, evaluations
-        self._by_version = {m.version: m for m in evaluations}
+    def __init__(self, record: RunRecord) -> None:
+        self._journal, self._evaluations = RecordedJournal(record.rows()), record.evaluations()
+        self._by_version = {m.version: m for m in self._evaluations}
 
     def row(self, row: Row) -> None:
         """Check a journal row."""

@@ -1,28 +1,30 @@
 """Resuming an interrupted run: its history from the journal, its tensors from the checkpoint."""
 
-from pathlib import Path
-
 from offbeat.core.model import Layout, Model
-from offbeat.core.recorded import RecordedJournal, ReplayError
+from offbeat.core.recorded import ReplayError
 from offbeat.runs.files import read_tensors
-from offbeat.runs.record import Checkpoint, RunRecord
+from offbeat.runs.record import RunRecord
 from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
+from offbeat.runs.store import RunStore
 from offbeat.sim.backend import LiveBackend, ReplayBackend
 from offbeat.sim.simulation import Simulation
 
 
-def recorded_past(record: RunRecord) -> ReplayBackend:
-    """The journal and the evaluations of a run, to be repeated."""
-    return ReplayBackend(RecordedJournal(record.rows()), record.evaluations())
+def restore(simulation: Simulation, backend: LiveBackend, store: RunStore, record: RunRecord) -> None:
+    """Bring a simulation that has not started to the last checkpoint of its record, if there is one.
 
-
-def repeat(simulation: Simulation, checkpoint: Checkpoint) -> None:
-    """Repeat everything up to the checkpoint, without training.
+    Everything up to there is repeated without training. From there on `backend` trains, which gets the
+    tensors and the tasks in training, and the rows go to `store`.
 
     Raises:
         ReplayError: At the first row that is not the recorded one.
     """
+    checkpoint = record.checkpoint()
+    if checkpoint is None:
+        return
+    past = ReplayBackend(record)
+    simulation.connect(past, past)
     simulation.start()
     while simulation.engine.rows < checkpoint.journal and simulation.stop_reason is None:
         simulation.step()
@@ -32,15 +34,10 @@ def repeat(simulation: Simulation, checkpoint: Checkpoint) -> None:
             f"it now has {rows} journal rows and {evaluations} evaluations where its checkpoint has "
             f"{checkpoint.journal} and {checkpoint.metrics}"
         )
-
-
-def restore_tensors(
-    backend: LiveBackend, simulation: Simulation, directory: Path, checkpoint: Checkpoint
-) -> None:
-    """Restore the checkpoint's tensors, and submit the tasks in training again."""
-    restore_model(backend.tensors, simulation.server, directory, checkpoint)
+    restore_model(backend.tensors, simulation.server, record.path, checkpoint)
     backend.clients.restore(checkpoint.clients, checkpoint.client_bytes)
-    simulation.submit_all(backend)
+    simulation.connect(backend, store)
+    simulation.submit_all()
 
 
 def final_model(record: RunRecord, layout: Layout) -> Model:

@@ -10,7 +10,6 @@ repeating its events, without training, up to the last checkpoint: see `backend.
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, Recall, Send, SetTimer, Train, Upload
 from offbeat.core.engine import Engine
 from offbeat.core.errors import UsageError
@@ -30,14 +29,13 @@ from offbeat.core.events import (
 )
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
-from offbeat.core.learner import Learner, LocalResult, MergePoint
-from offbeat.core.limits import Every, Until
+from offbeat.core.learner import LocalResult, MergePoint
 from offbeat.runs.schema import Metric
-from offbeat.sim.backend import Backend
+from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
+from offbeat.sim.experiment import Experiment
 from offbeat.sim.queue import EventQueue
 from offbeat.sim.task import SimulatedTask
-from offbeat.world.population import Population
 
 _NEVER = float("inf")
 _OF_A_TASK = (Arrived, WantsModel, Ready, Lost)  # the most frequent kind first
@@ -60,37 +58,28 @@ class Simulation:
     `tasks` are those in training; `now` is in virtual seconds.
     """
 
-    def __init__(
-        self,
-        algorithm: Algorithm,
-        population: Population,
-        learner: Learner,
-        model_bytes: int,
-        *,
-        seed: int,
-        until: Until,
-        every: Every,
-        backend: Backend,
-        recorder: Recorder,
-    ) -> None:
-        self.engine = Engine(algorithm.schedule, seed, recorder.row, backend.tensors, model_bytes, until)
+    def __init__(self, experiment: Experiment, backend: LiveBackend, recorder: Recorder) -> None:
+        schedule, requires = experiment.algorithm.schedule, experiment.algorithm.requires
+        seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
+        self.engine = Engine(schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until)
         self.server = self.engine.server
-        self._labels = Feature.LABELS in algorithm.requires
-        self._norms = Feature.NORMS in algorithm.requires
-        self._trains_all = self._norms or Feature.CLIENT_STATE in algorithm.requires
-        self.evaluations = Evaluations(every)
+        self._labels = Feature.LABELS in requires
+        self._norms = Feature.NORMS in requires
+        self._trains_all = self._norms or Feature.CLIENT_STATE in requires
+        self.evaluations = Evaluations(experiment.every)
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
         self._measurements = 0
-        self._population, self._learner = population, learner
+        self._population, self._learner = experiment.population, experiment.learner
         self._model_bits, self._seed = 8 * model_bytes, seed
         self._queue = EventQueue()
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
-        self._backend, self._recorder = backend, recorder
+        self._backend: Backend = backend
+        self._recorder = recorder
 
-    def go_live(self, backend: Backend, recorder: Recorder) -> None:
-        """From here on train with this backend and write to this recorder: what is recorded is repeated."""
+    def connect(self, backend: Backend, recorder: Recorder) -> None:
+        """From here on train with this backend and write to this recorder."""
         self._backend, self._recorder = backend, recorder
         self.engine.record, self.engine.tensors = recorder.row, backend.tensors
 
@@ -128,11 +117,11 @@ class Simulation:
             if self.stop_reason is None and (reason := self.engine.stop_reason()) is not None:
                 self._end(reason)
 
-    def submit_all(self, backend: Backend) -> None:
+    def submit_all(self) -> None:
         """Submit the tasks in training whose end is known, as they were when the run was saved."""
         for task in self.tasks.values():
             if self._needed(task):
-                backend.submit(task.local(self._seed), task.due[0] if task.due else self.now)
+                self._backend.submit(task.local(self._seed), task.due[0] if task.due else self.now)
 
     # ---- events ----
 

@@ -71,7 +71,7 @@ def interrupted(directory: Path, learner: ob.TorchLearner, executor: ob.Batched 
 
     more: dict[str, Any] = {"out": directory, "executor": executor, "watch": stop}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offbeat.sim.simulate.WATCH_SECONDS", -1.0)
+        patch.setattr("offbeat.sim.loop.WATCH_SECONDS", -1.0)
         with pytest.raises(KeyboardInterrupt):
             run("fedbuff", learner, WORLDS["hard"], checkpoint_seconds=0.0, **more)
     assert ob.read_run(directory).checkpoint() is not None

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import offbeat as ob
-import offbeat.sim.simulate as module
+import offbeat.sim.executors.start as module
 from offbeat.core.learner import NO_INPUTS, LocalTask
 from offbeat.local.objectives import Plain
 from offbeat.sim.executors.in_process import InProcess

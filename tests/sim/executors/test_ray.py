@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import offbeat as ob
-import offbeat.sim.simulate as module
+import offbeat.sim.executors.start as module
 from offbeat.core.buffers import Buffers
 from offbeat.core.learner import NO_INPUTS, Learner, LocalTask
 from offbeat.core.objective import Objective

@@ -1,0 +1,85 @@
+"""What a simulation's results follow from: an algorithm, a world and a learner that fit, under a seed."""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from offbeat.algorithms import recorded_name
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Finalizer, finalizer
+from offbeat.core.errors import UsageError
+from offbeat.core.features import Feature
+from offbeat.core.learner import Learner, NoTraining
+from offbeat.core.limits import Every, Until
+from offbeat.core.model import Model
+from offbeat.world.population import Population
+from offbeat.world.world import World
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run before it starts.
+
+    Attributes:
+        algorithm: The algorithm.
+        population: The clients of the world.
+        learner: Trains and evaluates.
+        seed: The run's seed.
+        until: The run's limits.
+        every: How often the global model is evaluated.
+        initial: The initial global model.
+        complete: Makes of a version the model that is evaluated.
+    """
+
+    algorithm: Algorithm
+    population: Population
+    learner: Learner
+    seed: int
+    until: Until
+    every: Every
+    initial: Model
+    complete: Finalizer
+
+    @classmethod
+    def of(
+        cls,
+        algorithm: Algorithm,
+        world: World,
+        learner: Learner | None,
+        seed: int,
+        until: Until,
+        evaluate: Every | None,
+    ) -> Self:
+        """Check that all fit; arguments as of `simulate`. Raises `UsageError` where they do not."""
+        every = evaluate or Every()
+        _check(algorithm, world, until, every)
+        clients = world.population(learner.clients if learner else None)
+        concurrency = algorithm.schedule.concurrency
+        if concurrency is not None and concurrency > clients:
+            raise UsageError(
+                f"{algorithm.name}: {concurrency} clients cannot train at the same time, there are "
+                f"{clients}; choose at most {clients}"
+            )
+        learner = learner or NoTraining(clients)
+        initial = learner.initial(seed)
+        complete = finalizer(algorithm.buffers, learner, initial, seed)
+        return cls(algorithm, Population(world, seed), learner, seed, until, every, initial, complete)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The algorithm as a run's directory records it."""
+        return {"name": recorded_name(self.algorithm), **self.algorithm.hyperparameters}
+
+
+def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> None:
+    if not isinstance(algorithm, Algorithm):
+        raise UsageError(
+            f"a {type(algorithm).__name__} is not an Algorithm: call a factory, such as offbeat.fedavg()"
+        )
+    if Feature.RADIO in algorithm.requires and world.channel is None:
+        raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
+    if until.never:
+        raise UsageError("the run would never end: give until seconds, versions, tasks or accuracy")
+    if until.accuracy is not None and every.never:
+        raise UsageError(
+            f"until.accuracy = {until.accuracy} needs evaluations: give evaluate seconds or versions"
+        )

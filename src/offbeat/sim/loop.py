@@ -1,0 +1,54 @@
+"""The loop of a simulation in real time: its steps, its checkpoints, and what is told of its progress."""
+
+import time
+from collections.abc import Callable
+
+from offbeat.core.model import Model
+from offbeat.runs.store import RunStore
+from offbeat.sim.backend import LiveBackend
+from offbeat.sim.progress import ProgressMeter, Watcher
+from offbeat.sim.simulation import Simulation
+from offbeat.vectors.allocator import HeapTrimmer
+
+WATCH_SECONDS = 0.1
+
+
+def run_to_end(
+    simulation: Simulation,
+    backend: LiveBackend,
+    store: RunStore | None,
+    watch: Watcher | None,
+    checkpoint_seconds: float,
+    interrupted: Callable[[], bool],
+) -> Model:
+    """Step to the final model, with checkpoints; an interruption leaves one behind."""
+    meter, trimmer, version = ProgressMeter(simulation), HeapTrimmer(), backend.tensors.version
+    watched = saved = time.monotonic()
+    pause = checkpoint_seconds
+    try:
+        if not simulation.engine.rows:
+            simulation.start()
+        while simulation.stop_reason is None:
+            simulation.step()
+            if backend.tensors.version != version:
+                version = backend.tensors.version
+                trimmer.after(backend.tensors.model.values.nbytes)
+            now = time.monotonic()
+            if watch and now - watched > WATCH_SECONDS:
+                watch(meter.progress())
+                watched = now
+            if simulation.stop_reason is not None:
+                break  # what is left is to write the end
+            if store and (now - saved > pause or interrupted()):
+                store.checkpoint(backend.tensors, backend.clients, simulation.now)
+                saved = time.monotonic()
+                pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
+            if interrupted():
+                raise KeyboardInterrupt
+        if watch:
+            watch(meter.progress())
+        return backend.completed()
+    except BaseException as error:
+        if store:
+            store.abandon("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        raise
