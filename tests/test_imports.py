@@ -24,7 +24,7 @@ MAY_USE: dict[str, set[str]] = {
     "version": set(),
     "vectors": set(),
     "core": set(),
-    "models": {"core"},
+    "models": {"lazy", "core"},
     "data": {"core"},
     "codec": {"core"},
     "local": {"lazy", "core", "data", "vectors"},

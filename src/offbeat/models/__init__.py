@@ -5,33 +5,6 @@
 582026
 """
 
-from offbeat.models.cnn import CompassCNN, WirelessCNN
-from offbeat.models.lenet import LeNet5
-from offbeat.models.logistic import LogisticRegression
-from offbeat.models.mlp import MLP
-from offbeat.models.registry import (
-    CompassCNNSpec,
-    LeNet5Spec,
-    LogisticSpec,
-    MLPSpec,
-    ModelSpec,
-    WirelessCNNSpec,
-    build,
-    parameter_count,
-)
+from offbeat.lazy import exports
 
-__all__ = [
-    "MLP",
-    "CompassCNN",
-    "CompassCNNSpec",
-    "LeNet5",
-    "LeNet5Spec",
-    "LogisticRegression",
-    "LogisticSpec",
-    "MLPSpec",
-    "ModelSpec",
-    "WirelessCNN",
-    "WirelessCNNSpec",
-    "build",
-    "parameter_count",
-]
+__all__, __getattr__, __dir__ = exports(__name__)

@@ -17,7 +17,12 @@ from offbeat.models.logistic import LogisticRegression
 from offbeat.models.mlp import MLP
 
 _MNIST_SHAPE = (1, 28, 28)
-_LENET_SHAPES = tuple((channels, side, side) for channels in (1, 3) for side in (28, 32))
+_SHAPES = {
+    "cnn_21840": [_MNIST_SHAPE],
+    "cnn_582026": [_MNIST_SHAPE],
+    "lenet5": [(channels, side, side) for channels in (1, 3) for side in (28, 32)],
+}
+"""Shapes of samples that a model takes; one that is not here takes any."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -85,30 +90,22 @@ def build(
     shape = tuple(int(side) for side in sample_shape)
     if classes < 1:
         raise UsageError(f"classes {classes}: must be at least 1; pass the number of classes of the dataset")
+    if shape not in (allowed := _SHAPES.get(spec.name, [shape])):
+        raise UsageError(
+            f"model {spec.name!r} with samples of shape {shape}: it takes {' or '.join(map(str, allowed))}, "
+            "as of mnist or fashion_mnist; use one of those datasets, or the model 'logistic' or 'mlp'"
+        )
     match spec:
         case LogisticSpec():
             return LogisticRegression(math.prod(shape), classes)
         case MLPSpec():
             return MLP(math.prod(shape), classes, spec.hidden)
         case WirelessCNNSpec():
-            _check_shape(spec.name, shape)
             return WirelessCNN(classes)
         case CompassCNNSpec():
-            _check_shape(spec.name, shape)
             return CompassCNN(classes)
         case LeNet5Spec():
-            _check_shape(spec.name, shape, _LENET_SHAPES)
             return LeNet5(shape[0], shape[1], classes)
-
-
-def _check_shape(
-    name: str, shape: tuple[int, ...], allowed: Sequence[tuple[int, ...]] = (_MNIST_SHAPE,)
-) -> None:
-    if shape not in allowed:
-        raise UsageError(
-            f"model {name!r} with samples of shape {shape}: it takes {' or '.join(map(str, allowed))}, as of "
-            "mnist or fashion_mnist; use one of those datasets, or the model 'logistic' or 'mlp'"
-        )
 
 
 def parameter_count(model: nn.Module) -> int:
