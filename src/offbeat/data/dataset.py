@@ -181,10 +181,8 @@ def federate(
             "one per client"
         )
     _check_used_once(indices, np.repeat(np.arange(len(parts)), sizes), len(train))
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes)])
-    return FederatedData(
-        train, test, torch.from_numpy(indices.astype(np.int64)), torch.from_numpy(offsets.astype(np.int64))
-    )
+    offsets = np.cumsum(sizes)
+    return FederatedData(train, test, _as_rows(indices), torch.from_numpy(np.insert(offsets, 0, 0)))
 
 
 def _check_used_once(indices: npt.NDArray[np.integer], owner: npt.NDArray[np.int64], available: int) -> None:

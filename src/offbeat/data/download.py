@@ -6,7 +6,6 @@ import os
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.data.heart_disease import FILES as HEART_FILES
@@ -108,26 +107,20 @@ class _DamagedError(Exception):
 
 def _download(url: str, target: Path, limit: int, md5: str | None) -> None:
     part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    digest, size = hashlib.md5(usedforsecurity=False), 0
     try:
         with part.open("wb") as out, urllib.request.urlopen(url, timeout=_TIMEOUT) as response:
-            digest, size = _copy(response, out, limit)
+            while chunk := response.read(_CHUNK):
+                size += len(chunk)
+                if size > limit:
+                    raise _DamagedError(f"it is larger than {limit} bytes")
+                digest.update(chunk)
+                out.write(chunk)
             announced = response.headers.get("Content-Length")
         if announced is not None and int(announced) != size:
             raise _DamagedError(f"{size} bytes arrived of {announced}")
-        if md5 is not None and digest != md5:
-            raise _DamagedError(f"its MD5 is {digest}, not {md5}")
+        if md5 is not None and digest.hexdigest() != md5:
+            raise _DamagedError(f"its MD5 is {digest.hexdigest()}, not {md5}")
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
-
-
-def _copy(source: IO[bytes], out: IO[bytes], limit: int) -> tuple[str, int]:
-    """Copy at most `limit` bytes; returns their MD5 and number."""
-    digest, size = hashlib.md5(usedforsecurity=False), 0
-    while chunk := source.read(_CHUNK):
-        size += len(chunk)
-        if size > limit:
-            raise _DamagedError(f"it is larger than {limit} bytes")
-        digest.update(chunk)
-        out.write(chunk)
-    return digest.hexdigest(), size

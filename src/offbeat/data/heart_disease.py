@@ -41,27 +41,17 @@ def load_heart_disease(root: Path, pick: Subsample) -> Source:
     Raises `UsageError` when a file is missing, is not in UCI's format or has no complete row.
     """
     paths = find_files("heart_disease", root / "heart_disease", FILES, gz=False)
-    train_x, train_y, test_x, test_y, groups = [], [], [], [], []
-    for hospital, path in enumerate(paths):
-        x, y = read_hospital(path)
-        for_training = _train_mask(y, hospital)
-        train_x.append(x[for_training])
-        train_y.append(y[for_training])
-        test_x.append(x[~for_training])
-        test_y.append(y[~for_training])
-        groups.append(np.full(int(for_training.sum()), hospital, dtype=np.int64))
-    x = np.concatenate(train_x)
-    mean, std = x.mean(axis=0), x.std(axis=0)
+    features, labels = zip(*map(read_hospital, paths), strict=True)
+    x, group = np.concatenate(features), np.repeat(np.arange(len(labels)), [len(y) for y in labels])
+    for_training = np.concatenate([_train_mask(y, hospital) for hospital, y in enumerate(labels)])
+    train, test = np.flatnonzero(for_training), np.flatnonzero(~for_training)
+    mean, std = x[train].mean(axis=0), x[train].std(axis=0)
     std[std == 0] = 1.0  # a constant column must not become NaN
-    train_rows = pick.train(len(x))
-    test_rows = pick.test(sum(map(len, test_y)))
-    return Source(
-        "heart_disease",
-        _dataset((x - mean) / std, np.concatenate(train_y), train_rows),
-        _dataset((np.concatenate(test_x) - mean) / std, np.concatenate(test_y), test_rows),
-        np.concatenate(groups)[train_rows],
-        HOSPITALS,
+    everything = Dataset(
+        torch.from_numpy(((x - mean) / std).astype(np.float32)), torch.from_numpy(np.concatenate(labels)), 2
     )
+    train, test = train[pick.train(len(train))], test[pick.test(len(test))]
+    return Source("heart_disease", everything.subset(train), everything.subset(test), group[train], HOSPITALS)
 
 
 def read_hospital(path: Path) -> tuple[Rows, npt.NDArray[np.int64]]:
@@ -132,7 +122,3 @@ def _train_mask(labels: npt.NDArray[np.int64], hospital: int) -> npt.NDArray[np.
         rows = np.flatnonzero(strata == stratum)
         mask[rows[fixed_permutation(len(rows), _SPLIT_KEY, 2 * hospital + stratum)[:take]]] = True
     return mask
-
-
-def _dataset(x: Rows, y: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> Dataset:
-    return Dataset(torch.from_numpy(x[rows].astype(np.float32)), torch.from_numpy(y[rows]), 2)

@@ -9,8 +9,8 @@ import gzip
 import math
 import struct
 import zlib
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +20,6 @@ from offbeat.core.errors import UsageError
 _UNSIGNED_BYTE = 0x08
 _LIMIT = 1 << 30  # bytes; twenty times the largest idx file in use
 _CHUNK = 1 << 20
-
-
-class _Readable(Protocol):
-    def read(self, size: int, /) -> bytes: ...
 
 
 def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
@@ -47,7 +43,7 @@ def read_idx(path: Path, dims: int) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, dtype=np.uint8).reshape(shape)
 
 
-def _read_header(file: _Readable, path: Path, dims: int) -> tuple[int, ...]:
+def _read_header(file: BufferedIOBase, path: Path, dims: int) -> tuple[int, ...]:
     header = _read_at_most(file, 4 + 4 * dims)
     expected = bytes([0, 0, _UNSIGNED_BYTE, dims])
     if len(header) >= 4 and header[:4] != expected:
@@ -66,7 +62,7 @@ def _read_header(file: _Readable, path: Path, dims: int) -> tuple[int, ...]:
     return shape
 
 
-def _read_at_most(file: _Readable, size: int) -> bytearray:
+def _read_at_most(file: BufferedIOBase, size: int) -> bytearray:
     # In chunks, because read(size) reserves `size` bytes before it knows whether the file has them.
     content = bytearray()
     while len(content) < size and (chunk := file.read(min(_CHUNK, size - len(content)))):

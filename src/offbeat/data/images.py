@@ -1,6 +1,6 @@
 """MNIST (LeCun et al., 1998) and Fashion-MNIST (Xiao et al., 2017) from their idx files."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,19 +19,12 @@ IDX_FILES = (
     "t10k-images-idx3-ubyte",
     "t10k-labels-idx1-ubyte",
 )
+Pick = Callable[[int], npt.NDArray[np.int64]]
 _CLASSES = 10
 _SIDE = 28
 
-
-@dataclass(frozen=True)
-class _Pixels:
-    """Mean and standard deviation of the train set's pixels after scaling to [0, 1]."""
-
-    mean: float
-    std: float
-
-
-_PIXELS = {"mnist": _Pixels(0.1307, 0.3081), "fashion_mnist": _Pixels(0.2860, 0.3530)}
+_PIXELS = {"mnist": (0.1307, 0.3081), "fashion_mnist": (0.2860, 0.3530)}
+"""Mean and standard deviation of the train set's pixels after scaling to [0, 1]."""
 
 
 def load_images(name: str, root: Path, pick: Subsample) -> Source:
@@ -40,18 +33,14 @@ def load_images(name: str, root: Path, pick: Subsample) -> Source:
     x is float32 [N, 1, 28, 28], scaled to [0, 1] and then normalised with the dataset's published mean and
     standard deviation; ten classes, no groups. Raises `UsageError` when a file is missing or not intact.
     """
-    paths = find_files(name, root / name / "raw", IDX_FILES, gz=True)
-    train = _read_pair(paths[0], paths[1])
-    test = _read_pair(paths[2], paths[3])
-    pixels = _PIXELS[name]
+    images, labels, test_images, test_labels = find_files(name, root / name / "raw", IDX_FILES, gz=True)
+    scale = _PIXELS[name]
     return Source(
-        name,
-        _dataset(*train, pick.train(len(train[1])), pixels),
-        _dataset(*test, pick.test(len(test[1])), pixels),
+        name, _read(images, labels, pick.train, scale), _read(test_images, test_labels, pick.test, scale)
     )
 
 
-def _read_pair(images_path: Path, labels_path: Path) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]:
+def _read(images_path: Path, labels_path: Path, pick: Pick, scale: tuple[float, float]) -> Dataset:
     images, labels = read_idx(images_path, 3), read_idx(labels_path, 1)
     if images.shape[1:] != (_SIDE, _SIDE):
         raise UsageError(
@@ -65,13 +54,8 @@ def _read_pair(images_path: Path, labels_path: Path) -> tuple[npt.NDArray[np.uin
         )
     if labels.max() >= _CLASSES:
         raise UsageError(f"{labels_path}: label {labels.max()} is not 0 to 9; put the right file there")
-    return images, labels
-
-
-def _dataset(
-    images: npt.NDArray[np.uint8], labels: npt.NDArray[np.uint8], rows: npt.NDArray[np.int64], pixels: _Pixels
-) -> Dataset:
-    # Rows are taken as bytes: a small subsample never pays for the whole set in float32.
+    rows = pick(len(labels))  # taken as bytes: a small subsample never pays for the whole set in float32
     x = torch.from_numpy(images[rows]).unsqueeze(1).to(torch.float32)
-    x.div_(255.0).sub_(pixels.mean).div_(pixels.std)
+    mean, std = scale
+    x.div_(255.0).sub_(mean).div_(std)
     return Dataset(x, torch.from_numpy(labels[rows].astype(np.int64)), _CLASSES)

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 
 import numpy as np
@@ -39,15 +40,10 @@ def site_data(text: str) -> Dataset:
 def _part(source: Source, rest: str) -> Dataset:
     if source.groups is not None and rest in source.group_names:
         return source.train.subset(np.flatnonzero(source.groups == source.group_names.index(rest)))
-    share, slash, shares = rest.partition("/")
-    if (
-        slash
-        and share.isdecimal()
-        and shares.isdecimal()
-        and 1 <= int(share) <= int(shares) <= len(source.train)
-    ):
+    share = re.fullmatch(r"(\d+)/(\d+)", rest)
+    if share and 1 <= int(share[1]) <= int(share[2]) <= len(source.train):
         order = fixed_permutation(len(source.train), 0, SHARES)
-        return source.train.subset(np.sort(np.array_split(order, int(shares))[int(share) - 1]))
+        return source.train.subset(np.sort(np.array_split(order, int(share[2]))[int(share[1]) - 1]))
     groups = f", one of {', '.join(source.group_names)}" if source.groups is not None else ""
     raise UsageError(f"--data {source.name}:{rest} is not allowed: give K/N, the Kth of N shares{groups}")
 
