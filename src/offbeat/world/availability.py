@@ -38,13 +38,9 @@ class Availability:
     intervals: list[list[Interval]] | None = None
 
     @model_validator(mode="after")
-    def _used(self) -> Self:
+    def _consistent(self) -> Self:
         if self.present < 1 and self.period is None:
             raise ValueError(f"present = {self.present} is a share of period: give period, in seconds")
-        return self
-
-    @model_validator(mode="after")
-    def _listed(self) -> Self:
         if self.intervals is None:
             return self
         if (self.join, self.leave, self.period) != (None, None, None):

@@ -259,25 +259,19 @@ def _least_squares(
 
 
 def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> World:
-    jitters = [_short(fit.jitter) if fit.jitter > 1e-6 else 0.0 for fit in fits]
-    dropouts = [_short(fit.dropout) for fit in fits]
-    latencies = [_short(fit.latency) for fit in fits]
+    jitter = _listed(fit.jitter if fit.jitter > 1e-6 else 0.0 for fit in fits)
     bandwidth: list[float | None] | None = None
     if model_bits is not None and any(fit.transfer for fit in fits):
         bandwidth = [_short(model_bits / fit.transfer) if fit.transfer else _FREE for fit in fits]
     whole = all(fit.intervals == ((0.0, None),) for fit in fits)
     intervals = [[(_short(a), None if b is None else _short(b)) for a, b in fit.intervals] for fit in fits]
-    network = Network(latency=latencies if any(latencies) else 0.0, up=bandwidth, down=bandwidth)
-    availability = Availability(
-        dropout=dropouts if any(dropouts) else 0.0, intervals=None if whole else intervals
-    )
+    network = Network(_listed(fit.latency for fit in fits), bandwidth, bandwidth)
+    availability = Availability(_listed(fit.dropout for fit in fits), intervals=None if whole else intervals)
     if speeds == "tasks":
         listed = [[*map(_short, fit.tasks), _short(float(np.median(fit.tasks)))] for fit in fits]
         return World(listed, len(fits), network=network, availability=availability)
-    return World(
-        [_short(fit.seconds_per_step) for fit in fits], len(fits),
-        jitter=jitters if any(jitters) else 0.0, network=network, availability=availability,
-    )  # fmt: skip
+    means = [_short(fit.seconds_per_step) for fit in fits]
+    return World(means, len(fits), jitter, network=network, availability=availability)
 
 
 def _notes(fits: list[ClientFit], seen: list[_History]) -> Iterator[str]:
@@ -296,6 +290,12 @@ def _notes(fits: list[ClientFit], seen: list[_History]) -> Iterator[str]:
                 f"client {fit.client} always did the same number of steps: the time of its link is counted "
                 "as time of a step"
             )
+
+
+def _listed(values: Iterable[float]) -> list[float] | float:
+    """The values of all clients, rounded; 0 where all are."""
+    rounded = [*map(_short, values)]
+    return rounded if any(rounded) else 0.0
 
 
 def _short(value: float) -> float:

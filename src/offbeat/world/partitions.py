@@ -10,8 +10,8 @@ and `groups` is int64 [N], the natural group of each sample. Every sample is use
 that kind exists for that number of clients and samples.
 """
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -75,8 +75,38 @@ class Shards:
         return [np.sort(np.concatenate([pieces[shard] for shard in mine])) for mine in owned]
 
 
+class _DrawnByClass(ABC):
+    """A partition that draws how many samples of each class a client gets, until each client has enough."""
+
+    kind: str
+    min_size: int
+    advice: ClassVar[str]  # where too many draws failed
+
+    def split(
+        self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
+    ) -> list[Indices]:
+        """See the module's docstring."""
+        _check(labels, clients, self.kind, self.min_size)
+        sizes = np.unique(labels, return_counts=True)[1].astype(np.int64)
+        for _ in range(_DRAWS):  # only counts are drawn again, never indices: a thousand failures stay cheap
+            counts = self._counts(sizes, clients, rng)
+            own = counts.sum(axis=1)
+            if own.min() >= self.min_size:
+                return _deal(labels, counts, rng)
+        poorest = int(np.argmin(own))
+        state = "empty" if own[poorest] == 0 else f"with {own[poorest]} samples"
+        raise UsageError(
+            f"partition {self.kind!r} left client {poorest} of {clients} {state} (min_size {self.min_size}, "
+            f"{_DRAWS} draws): use fewer clients, more samples, a smaller min_size or {self.advice}"
+        )
+
+    @abstractmethod
+    def _counts(self, sizes: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        """Draw the counts [clients, classes]; `sizes` are those of the classes, in the labels' order."""
+
+
 @dataclass(frozen=True, config=STRICT)
-class ClassPartition:
+class ClassPartition(_DrawnByClass):
     """Class partition: few classes per client, in normally distributed amounts. FedCompass, Algorithm 4.
 
     Each client takes between `min_classes` and `max_classes` classes (both included), drawn again until every
@@ -93,6 +123,7 @@ class ClassPartition:
         min_size: Fewest samples of a client.
     """
 
+    advice = "more classes per client"
     kind: Literal["class"] = "class"
     min_classes: Annotated[Count, Field(description="fewest classes of a client")] = 3
     max_classes: Annotated[Count, Field(description="most classes of a client, included")] = 5
@@ -108,11 +139,8 @@ class ClassPartition:
             )
         return self
 
-    def split(
-        self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
-    ) -> list[Indices]:
-        """See the module's docstring. Raises `UsageError` also for too few or too many classes."""
-        sizes = _class_sizes(_check(labels, clients, self.kind, self.min_size))
+    def _counts(self, sizes: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        """Raises `UsageError` for too few or too many classes."""
         classes = len(sizes)
         if self.max_classes > classes:
             raise UsageError(
@@ -124,17 +152,12 @@ class ClassPartition:
                 f"max_classes {self.max_classes}: {clients} clients cannot cover {classes} classes; use more "
                 "clients or a larger max_classes"
             )
-
-        def draw() -> npt.NDArray[np.int64]:
-            owns = self._assign(clients, classes, rng)
-            amounts = np.zeros((clients, classes))
-            for column in range(classes):
-                owners = np.flatnonzero(owns[:, column])
-                amounts[owners, column] = self._positive(len(owners), rng)
-            return _floor(amounts / amounts.sum(axis=0) * sizes)
-
-        advice = "fewer clients, more samples, a smaller min_size or more classes per client"
-        return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
+        owns = self._assign(clients, classes, rng)
+        amounts = np.zeros((clients, classes))
+        for column in range(classes):
+            owners = np.flatnonzero(owns[:, column])
+            amounts[owners, column] = self._positive(len(owners), rng)
+        return _floor(amounts / amounts.sum(axis=0) * sizes)
 
     def _assign(self, clients: int, classes: int, rng: np.random.Generator) -> npt.NDArray[np.bool_]:
         """Draw the owners of each class, [clients, classes], every class owned (lines 2 to 9)."""
@@ -159,7 +182,7 @@ class ClassPartition:
 
 
 @dataclass(frozen=True, config=STRICT)
-class DualDirichlet:
+class DualDirichlet(_DrawnByClass):
     """Dual Dirichlet partition: one draw for client sizes, others for classes. FedCompass, Algorithm 5.
 
     With m clients, client sizes are w ~ Dir(`alpha1` / m, ...) and the class shares of each client
@@ -173,6 +196,7 @@ class DualDirichlet:
         min_size: Fewest samples of a client.
     """
 
+    advice = "a larger alpha1 or alpha2"
     kind: Literal["dual_dirichlet"] = "dual_dirichlet"
     alpha1: Annotated[
         Positive | None,
@@ -181,28 +205,18 @@ class DualDirichlet:
     alpha2: Annotated[Positive, Field(description="concentration of the class shares of a client")] = 0.5
     min_size: MinSize = 1
 
-    def split(
-        self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
-    ) -> list[Indices]:
-        """See the module's docstring."""
-        sizes = _class_sizes(_check(labels, clients, self.kind, self.min_size))
+    def _counts(self, sizes: Indices, clients: int, rng: np.random.Generator) -> Indices:
         alpha1 = float(clients) if self.alpha1 is None else self.alpha1
-        size_prior = np.full(clients, alpha1 / clients)
-        class_prior = self.alpha2 * sizes / sizes.sum()
-
-        def draw() -> npt.NDArray[np.int64]:
-            weights = rng.dirichlet(size_prior)[:, None] * rng.dirichlet(class_prior, size=clients)
-            column = weights.sum(axis=0)
-            # A class in which no client has a share (possible in floating point) stays unused.
-            shares = np.divide(weights, column, out=np.zeros_like(weights), where=column > 0)
-            return _floor(shares * sizes)
-
-        advice = "fewer clients, more samples, a smaller min_size or a larger alpha1 or alpha2"
-        return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
+        own = rng.dirichlet(np.full(clients, alpha1 / clients))
+        weights = own[:, None] * rng.dirichlet(self.alpha2 * sizes / sizes.sum(), size=clients)
+        column = weights.sum(axis=0)
+        # A class in which no client has a share (possible in floating point) stays unused.
+        shares = np.divide(weights, column, out=np.zeros_like(weights), where=column > 0)
+        return _floor(shares * sizes)
 
 
 @dataclass(frozen=True, config=STRICT)
-class LabelDirichlet:
+class LabelDirichlet(_DrawnByClass):
     """Label Dirichlet partition: a draw of Dir(`alpha`, ..., `alpha`) divides each class among all clients.
 
     Every sample is used. Drawn again until every client has `min_size` samples. The per-class form of Hsu et
@@ -213,25 +227,16 @@ class LabelDirichlet:
         min_size: Fewest samples of a client.
     """
 
+    advice = "a larger alpha"
     kind: Literal["label_dirichlet"] = "label_dirichlet"
     alpha: Annotated[Positive, Field(description="concentration; small is more unlike, large is iid")] = 0.5
     min_size: MinSize = 10
 
-    def split(
-        self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
-    ) -> list[Indices]:
-        """See the module's docstring."""
-        sizes = _class_sizes(_check(labels, clients, self.kind, self.min_size))
-        prior = np.full(clients, self.alpha)
-
-        def draw() -> npt.NDArray[np.int64]:
-            shares = rng.dirichlet(prior, size=len(sizes)).T
-            ends = _floor(np.cumsum(shares, axis=0) * sizes)
-            ends[-1] = sizes  # the shares may add up to a little less than 1
-            return np.diff(np.minimum(ends, sizes), axis=0, prepend=0)
-
-        advice = "fewer clients, more samples, a smaller min_size or a larger alpha"
-        return _deal(labels, _draw_until(draw, self.min_size, self.kind, advice), rng)
+    def _counts(self, sizes: Indices, clients: int, rng: np.random.Generator) -> Indices:
+        shares = rng.dirichlet(np.full(clients, self.alpha), size=len(sizes)).T
+        ends = _floor(np.cumsum(shares, axis=0) * sizes)
+        ends[-1] = sizes  # the shares may add up to a little less than 1
+        return np.diff(np.minimum(ends, sizes), axis=0, prepend=0)
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -296,7 +301,7 @@ def describe(data: "FederatedData", limit: int = 50) -> str:
     return "\n".join(lines)
 
 
-def _check(labels: Indices, clients: int, kind: str, min_size: int = 1) -> Indices:
+def _check(labels: Indices, clients: int, kind: str, min_size: int = 1) -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(
             f"labels of {labels.dtype} with {labels.ndim} dimensions: must be a 1-D array of integers"
@@ -309,39 +314,13 @@ def _check(labels: Indices, clients: int, kind: str, min_size: int = 1) -> Indic
             f"{len(labels)} samples, which is enough for {len(labels) // min_size}; use fewer clients "
             "or more samples"
         )
-    return labels
 
 
-def _class_sizes(labels: Indices) -> npt.NDArray[np.int64]:
-    """Number of samples of each class that occurs, in the order of the labels."""
-    return np.unique(labels, return_counts=True)[1].astype(np.int64)
-
-
-def _floor(amounts: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _floor(amounts: npt.NDArray[np.float64]) -> Indices:
     return np.floor(amounts).astype(np.int64)
 
 
-def _draw_until(
-    draw: Callable[[], npt.NDArray[np.int64]], min_size: int, kind: str, advice: str
-) -> npt.NDArray[np.int64]:
-    """Draw counts [clients, classes] until every client has `min_size` samples.
-
-    Only counts are drawn again, never indices: a thousand failures stay cheap.
-    """
-    for _ in range(_DRAWS):
-        counts = draw()
-        sizes = counts.sum(axis=1)
-        if sizes.min() >= min_size:
-            return counts
-    poorest = int(np.argmin(sizes))
-    state = "empty" if sizes[poorest] == 0 else f"with {sizes[poorest]} samples"
-    raise UsageError(
-        f"partition {kind!r} left client {poorest} of {len(sizes)} {state} (min_size {min_size}, "
-        f"{_DRAWS} draws): use {advice}"
-    )
-
-
-def _deal(labels: Indices, counts: npt.NDArray[np.int64], rng: np.random.Generator) -> list[Indices]:
+def _deal(labels: Indices, counts: Indices, rng: np.random.Generator) -> list[Indices]:
     """Give each client random samples of each class, in the numbers `counts` [clients, classes]."""
     owner = np.full(len(labels), -1, dtype=np.int64)
     for column, label in enumerate(np.unique(labels)):

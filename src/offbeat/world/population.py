@@ -89,7 +89,7 @@ class Population:
         if known is None:
             known = self._known[client] = self._draw_client(client)
         number, known.tasks = known.tasks, known.tasks + 1
-        per_step = self._seconds_per_step(client, number, known) if self._one_by_one else known.speed
+        per_step = self._seconds_per_step(client, number) if self._one_by_one else known.speed
         if self._varies:
             per_step = self._vary(client, number, known, per_step)
         lost = self._lost(client, number) if self._drops_out else 1.0
@@ -164,10 +164,9 @@ class Population:
         if self._law is not None:
             return self._law.draw(self._streams.at(Purpose.SPEED, client))
         speed = self._world.seconds_per_step
-        own = speed[client] if isinstance(speed, list) else speed
-        return float(own) if isinstance(own, float | int) else 0.0
+        return float(speed) if isinstance(speed, float | int) else 0.0
 
-    def _seconds_per_step(self, client: int, number: int, known: _Client) -> float:
+    def _seconds_per_step(self, client: int, number: int) -> float:
         """A task's speed where the world lists or computes it."""
         speed = self._world.seconds_per_step
         if callable(speed):
@@ -175,9 +174,9 @@ class Population:
             if not 0 < seconds < _FOREVER:
                 raise UsageError(f"seconds_per_step({client}, {number}) = {seconds} must be above 0")
             return seconds
-        if isinstance(speed, list) and isinstance(own := speed[client], list):
-            return float(own[min(number, len(own) - 1)])
-        return known.speed
+        assert isinstance(speed, list)
+        own = speed[client]
+        return float(own[min(number, len(own) - 1)] if isinstance(own, list) else own)
 
     def _vary(self, client: int, number: int, known: _Client, seconds: float) -> float:
         """Re-draw the client's speed where the world says so, and jitter this task's."""

@@ -13,7 +13,7 @@ all are blank, a client is present from the start, or to the end; its transfers 
 
 import csv
 from bisect import bisect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from io import StringIO
 from pathlib import Path
@@ -24,8 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import did_you_mean, format_error
-from offbeat.world.availability import Availability, Interval, Probability
-from offbeat.world.network import Network
+from offbeat.world.availability import Interval, Probability
 from offbeat.world.world import World
 
 _FOREVER = float("inf")
@@ -75,15 +74,17 @@ def trace_section(path: str | Path) -> dict[str, Any]:
     """Read a trace as the section `world` of a recipe: the values of its columns, and `clients`."""
     try:
         with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            columns, clients = _read(file)
-        order = clients.order()
-        section: dict[str, Any] = {"clients": len(order)}
-        for column in clients.values:
+            columns, known = _read(file)
+        clients = _in_order(known)
+        section: dict[str, Any] = {"clients": len(clients)}
+        for column in filter(_NUMBERS.__contains__, columns):
             part = _NUMBERS[column].section
             place = section if part is None else section.setdefault(part, {})
-            place[column] = clients.numbers(column, order)
+            place[column] = _values(column, clients)
         if {"from", "until"} & set(columns):
-            section.setdefault("availability", {})["intervals"] = clients.intervals(order)
+            joined = [_joined(client.presence) for client in clients]
+            always = all(own == [(0.0, None)] for own in joined)
+            section.setdefault("availability", {})["intervals"] = None if always else joined
     except UsageError as error:
         raise UsageError(f"{path}: {error}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -91,19 +92,34 @@ def trace_section(path: str | Path) -> dict[str, Any]:
     return section
 
 
-def _read(lines: Iterable[str]) -> tuple[list[str], "_Clients"]:
-    """Read the names of the columns, and the rows by client."""
+@dataclass(slots=True)
+class _TracedClient:
+    """A client of a trace.
+
+    Attributes:
+        line: Line of its first row.
+        numbers: Its numbers by column; without those whose cells are all blank.
+        presence: Its intervals of presence in order.
+    """
+
+    line: int
+    numbers: dict[str, float] = field(default_factory=dict)
+    presence: list[tuple[float, float]] = field(default_factory=list)
+
+
+def _read(lines: Iterable[str]) -> tuple[list[str], dict[str, _TracedClient]]:
+    """Read the names of the columns, and the clients by name in the order of their first rows."""
     reader = csv.reader(("\n" if line.lstrip().startswith("#") else line for line in lines), strict=True)
     rows = filter(any, ([cell.strip() for cell in row] for row in reader))
     try:
         columns = _header(next(rows, []))
-        clients = _Clients({column: [] for column in columns if column in _NUMBERS})
+        clients = dict[str, _TracedClient]()
         for cells in rows:
             if len(cells) != len(columns):
                 raise UsageError(
                     f"{len(cells)} cells for {len(columns)} columns: give one each, blank or not"
                 )
-            clients.add(dict(zip(columns, cells, strict=True)), reader.line_num)
+            _add(dict(zip(columns, cells, strict=True)), clients, reader.line_num)
     except (UsageError, csv.Error) as error:
         raise UsageError(f"line {max(1, reader.line_num)}: {error}") from None
     return columns, clients
@@ -122,110 +138,83 @@ def _header(cells: list[str]) -> list[str]:
     return cells
 
 
-@dataclass(slots=True)
-class _Clients:
-    """The clients of a trace, numbered in the order of their first rows.
-
-    Attributes:
-        values: For each column the value of each client; None where all cells are blank.
-        known: Number of each client by its name.
-        lines: Line of each client's first row.
-        presence: Intervals of presence of each client, in order.
-    """
-
-    values: dict[str, list[float | None]]
-    known: dict[str, int] = field(default_factory=dict)
-    lines: list[int] = field(default_factory=list)
-    presence: list[list[tuple[float, float]]] = field(default_factory=list)
-
-    def add(self, cells: dict[str, str], line: int) -> None:
-        """Add a row. Raises `UsageError` where it is wrong, or contradicts the rows before it."""
-        name = cells["client"]
-        if name.isdecimal():
-            name = name.lstrip("0") or "0"
-        client = self.known.get(name)
-        if client is None:
-            client = self._add_client(name, line)
-        for column, values in self.values.items():
-            if not (cell := cells[column]):
-                continue
-            value, before = _number(column, cell), values[client]
-            if before is not None and before != value:
-                raise UsageError(
-                    f"{column} = {cell} is not allowed: another row of client {name!r} says {before}, and a "
-                    f"client has one {column}"
-                )
-            values[client] = value
-        begin, end = cells.get("from"), cells.get("until")
-        begins = _number("from", begin) if begin else 0.0
-        self._add_interval(client, name, begins, _number("until", end) if end else _FOREVER)
-
-    def order(self) -> Sequence[int]:
-        """Order of the clients: by their numbers; where they have names, that of their first rows."""
-        count = len(self.known)
-        if not count:
-            raise UsageError("there is no client: give a row for each")
-        if not next(iter(self.known)).isdecimal():
-            return range(count)
-        missing = next((number for number in range(count) if str(number) not in self.known), None)
-        if missing is not None:
+def _add(cells: dict[str, str], clients: dict[str, _TracedClient], line: int) -> None:
+    """Add a row. Raises `UsageError` where it is wrong, or contradicts the rows before it."""
+    name = cells["client"]
+    if name.isdecimal():
+        name = name.lstrip("0") or "0"
+    if name not in clients:
+        _check_name(name, clients)
+        clients[name] = _TracedClient(line)
+    client = clients[name]
+    for column in filter(cells.get, _NUMBERS):
+        value = _number(column, cells[column])
+        before = client.numbers.setdefault(column, value)
+        if before != value:
             raise UsageError(
-                f"client {missing} is missing: {count} clients with numbers are 0 to {count - 1}; numbers "
-                "that are only names need a letter, such as device-48213"
+                f"{column} = {cells[column]} is not allowed: another row of client {name!r} says {before}, "
+                f"and a client has one {column}"
             )
-        return [self.known[str(number)] for number in range(count)]
+    begin, end = cells.get("from"), cells.get("until")
+    begins = _number("from", begin) if begin else 0.0
+    _add_interval(client.presence, name, begins, _number("until", end) if end else _FOREVER)
 
-    def numbers(self, column: str, order: Sequence[int]) -> list[float | None] | float | None:
-        """A column as a world has it; the default where all of it is blank."""
-        values = [self.values[column][client] for client in order]
-        if column == "seconds_per_step" and None in values:
+
+def _check_name(name: str, clients: dict[str, _TracedClient]) -> None:
+    """Raises `UsageError` for a new client's name that is not allowed beside the others'."""
+    if not name:
+        raise UsageError("client is blank: give the client of every row")
+    if not name.isdecimal() and _is_number(name):
+        raise UsageError(f"client = {name!r} is not allowed: should be a whole number from 0, or a name")
+    first = next(iter(clients), name)
+    if name.isdecimal() != first.isdecimal():
+        raise UsageError(
+            f"client = {name!r} is not allowed beside client {first!r} of line {clients[first].line}: give "
+            "all clients a number, or all a name"
+        )
+
+
+def _add_interval(own: list[tuple[float, float]], name: str, begin: float, end: float) -> None:
+    if begin >= end:
+        raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
+    place = bisect(own, (begin, end))
+    for other in own[max(0, place - 1) : place + 1]:
+        if begin < other[1] and other[0] < end:
             raise UsageError(
-                f"line {self.lines[order[values.index(None)]]}: seconds_per_step is blank in all rows of "
-                "this client: give it, or leave out the column"
+                f"client {name!r} is present {_span(begin, end)}, and {_span(*other)} in another row: "
+                "its intervals (from, until) must not overlap"
             )
-        blank = _NUMBERS[column].blank
-        if all(value is None for value in values):
-            return blank
-        return [blank if value is None else value for value in values]
+    own.insert(place, (begin, end))
 
-    def intervals(self, order: Sequence[int]) -> list[list[Interval]] | None:
-        """Intervals of presence of each client, joined where they touch. None means always present."""
-        joined = [_joined(self.presence[client]) for client in order]
-        return None if all(own == [(0.0, None)] for own in joined) else joined
 
-    def _add_client(self, name: str, line: int) -> int:
-        if not name:
-            raise UsageError("client is blank: give the client of every row")
-        if not name.isdecimal() and _is_number(name):
-            raise UsageError(f"client = {name!r} is not allowed: should be a whole number from 0, or a name")
-        first = next(iter(self.known), name)
-        if name.isdecimal() != first.isdecimal():
-            raise UsageError(
-                f"client = {name!r} is not allowed beside client {first!r} of line {self.lines[0]}: give all "
-                "clients a number, or all a name"
-            )
-        self.lines.append(line)
-        self.presence.append([])
-        for values in self.values.values():
-            values.append(None)
-        self.known[name] = len(self.known)
-        return self.known[name]
+def _in_order(clients: dict[str, _TracedClient]) -> list[_TracedClient]:
+    """The clients by their numbers; where they have names, in the order of their first rows."""
+    if not clients:
+        raise UsageError("there is no client: give a row for each")
+    if not next(iter(clients)).isdecimal():
+        return list(clients.values())
+    numbers = [str(number) for number in range(len(clients))]
+    missing = next((number for number in numbers if number not in clients), None)
+    if missing is not None:
+        raise UsageError(
+            f"client {missing} is missing: {len(clients)} clients with numbers are 0 to {len(clients) - 1}; "
+            "numbers that are only names need a letter, such as device-48213"
+        )
+    return [clients[number] for number in numbers]
 
-    def _add_interval(self, client: int, name: str, begin: float, end: float) -> None:
-        if begin >= end:
-            raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
-        own = self.presence[client]
-        if not own or own[-1][1] <= begin:  # the usual order of recordings
-            own.append((begin, end))
-            return
-        place = bisect(own, (begin, end))
-        for other in own[max(0, place - 1) : place + 1]:
-            if begin < other[1] and other[0] < end:
-                raise UsageError(
-                    f"client {name!r} is present {_span(begin, end)}, and {_span(*other)} in another row: "
-                    "its intervals (from, until) must not overlap"
-                )
-        own.insert(place, (begin, end))
+
+def _values(column: str, clients: list[_TracedClient]) -> list[float | None] | float | None:
+    """A column as a world has it; the default where all of it is blank."""
+    blank = _NUMBERS[column].blank
+    without = [client for client in clients if column not in client.numbers]
+    if without and column == "seconds_per_step":
+        raise UsageError(
+            f"line {without[0].line}: seconds_per_step is blank in all rows of this client: give it, or "
+            "leave out the column"
+        )
+    if len(without) == len(clients):
+        return blank
+    return [client.numbers.get(column, blank) for client in clients]
 
 
 def _number(column: str, cell: str) -> float:
@@ -287,14 +276,11 @@ def trace_text(world: World) -> str:
 
 def _given(world: World) -> Iterator[tuple[str, str, Any]]:
     """Section, name and value of all in a world that is not the default, without intervals."""
-    apart = ("clients", "network", "availability", "intervals")
-    for section, part, plain in (
-        ("", world, World()), (".network", world.network, Network()),
-        (".availability", world.availability, Availability()),
-    ):  # fmt: skip
+    apart, default = ("clients", "network", "availability", "intervals"), World().sections()
+    for section, part in world.sections().items():
         for name in (f.name for f in fields(part)):
             value = getattr(part, name)
-            if name not in apart and value != getattr(plain, name):
+            if name not in apart and value != getattr(default[section], name):
                 yield section, name, value
 
 

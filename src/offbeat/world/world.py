@@ -1,6 +1,7 @@
 """A world: speeds, links and availability of the clients of a simulation."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -52,6 +53,10 @@ class World:
             raise ValueError("change and per_task re-draw a speed: give seconds_per_step as a law")
         return self
 
+    def sections(self) -> dict[str, "World | Network | Availability"]:
+        """The parts whose fields may be lists of one entry per client, by their place in the world."""
+        return {"": self, ".network": self.network, ".availability": self.availability}
+
     def population(self, learner_clients: int | None) -> int:
         """Number of clients, on which the learner, a list and `clients` must agree.
 
@@ -72,17 +77,9 @@ class World:
             counts = ", ".join(f"{source} has {n}" for source, n in given.items())
             raise UsageError(f"the number of clients is ambiguous: {counts}; make them equal")
         clients = next(iter(given.values()))
-        for name, quantity in (
-            ("world.jitter", self.jitter),
-            ("world.network.latency", self.network.latency),
-            ("world.network.up", self.network.up),
-            ("world.network.down", self.network.down),
-            ("world.availability.join", self.availability.join),
-            ("world.availability.leave", self.availability.leave),
-            ("world.availability.dropout", self.availability.dropout),
-            ("world.availability.intervals", self.availability.intervals),
-        ):
-            check_length(name, quantity, clients)
+        for section, part in self.sections().items():
+            for field in fields(part):
+                check_length(f"world{section}.{field.name}", getattr(part, field.name), clients)
         if self.channel is not None:
             self.channel.check(clients)
         return clients
