@@ -1,7 +1,6 @@
 """A module whose tensors are read from and written to flat vectors, task after task."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,23 +9,15 @@ from offbeat.core.model import Entry, Layout, Model
 from offbeat.vectors.pool import POOL
 
 
-@dataclass(frozen=True)
-class _Cut:
-    """Sizes and shapes of the tensors of a flat vector."""
+def _cutter(entries: Sequence[Entry]) -> Callable[[Tensor], list[Tensor]]:
+    """A function that cuts a flat vector into its tensors, without a copy."""
+    sizes, shapes = [entry.size for entry in entries], [entry.shape for entry in entries]
 
-    sizes: list[int]
-    shapes: list[tuple[int, ...]]
+    def views(flat: Tensor) -> list[Tensor]:
+        parts = flat.split_with_sizes(sizes)
+        return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
-    @classmethod
-    def of(cls, entries: Sequence[Entry]) -> "_Cut":
-        return cls([entry.size for entry in entries], [entry.shape for entry in entries])
-
-    def views(self, flat: Tensor) -> list[Tensor]:
-        """Cut a flat vector into its tensors, without a copy."""
-        return [
-            part.view(shape)
-            for part, shape in zip(flat.split_with_sizes(self.sizes), self.shapes, strict=True)
-        ]
+    return views
 
 
 class FlatModule:
@@ -37,6 +28,9 @@ class FlatModule:
         device: Name of a PyTorch device.
         channels_last: Whether convolutions use this memory layout. None means where the module has any and
             the device is a CPU or a CUDA GPU.
+
+    Attributes:
+        floats: Shapes a model's flat values as the parameters and floating buffers, without a copy.
     """
 
     def __init__(self, module: nn.Module, device: str, channels_last: bool | None) -> None:
@@ -48,20 +42,21 @@ class FlatModule:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.layout = Layout.of(self.module)
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        floats = self.layout.section("parameter", "buffer")
         self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
         self.trainable = [p for p in self.parameters if p.requires_grad]
         self.frozen = [p for p in self.parameters if not p.requires_grad]
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
-        self.float_names = [e.name for e in self.layout.section("parameter", "buffer")]
+        self.float_names = [e.name for e in floats]
         self.float_dtypes = [tensors[name].dtype for name in self.float_names]
-        self._floats = [tensors[e.name].detach() for e in self.layout.section("parameter", "buffer")]
+        self._floats = [tensors[name].detach() for name in self.float_names]
         self.integers = [tensors[e.name] for e in self.layout.section("integer")]
         self._device = device
-        self._float_cut = _Cut.of(self.layout.section("parameter", "buffer"))
-        self._integer_cut = _Cut.of(self.layout.section("integer"))
+        self.floats = _cutter(floats)
+        self._cut_integers = _cutter(self.layout.section("integer"))
         self._no_integers = torch.zeros(0, dtype=torch.int64)
         self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # reused by `delta`
-        self._flat_views = self._float_cut.views(self._flat)
+        self._flat_views = self.floats(self._flat)
         self.module.train()
         persistent = self.module.state_dict(keep_vars=True)
         self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
@@ -75,7 +70,7 @@ class FlatModule:
             for buffer, made in self._scratch:  # no buffer outside the model may pass between tasks
                 buffer.copy_(made)
             if self.integers:
-                found = self._integer_cut.views(model.integers.to(self._device))
+                found = self._cut_integers(model.integers.to(self._device))
                 for tensor, view in zip(self.integers, found, strict=True):
                     tensor.copy_(view)
         return views[: len(self.parameters)]
@@ -92,10 +87,6 @@ class FlatModule:
             if self.integers:
                 integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).cpu()
             return torch.sub(self._flat.cpu(), base.values, out=POOL.like(base.values)), integers
-
-    def floats(self, values: Tensor) -> list[Tensor]:
-        """Shape a model's flat values as the parameters and floating buffers, without a copy."""
-        return self._float_cut.views(values)
 
     def train(self) -> None:
         """Set the module to training mode, unless it is: a call on every submodule takes a while."""

@@ -1,6 +1,6 @@
 """The PyTorch learner: any module, any loss, a dataset divided among clients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from offbeat.core.streams import Purpose, StreamCursor, stream
 from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.flat_module import FlatModule
-from offbeat.local.representation import Represent, representing
+from offbeat.local.representation import representing
 from offbeat.local.session import Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
@@ -108,15 +108,7 @@ class TorchLearner:
                 None means neither.
         """
         with self._start(base, task, objective, inputs) as session:
-            run = session.run
-            for step, (x, y) in enumerate(self._batches(task)):
-                if watch is not None and watch.stops(step):
-                    run.steps = step
-                    break
-                merging = watch.fresh(step) if watch is not None else _merge_of(task, inputs, step)
-                if merging is not None:
-                    self._merge(session, *merging, x, y)
-                self._step(session, x, y)
+            self._steps(session, task, inputs, enumerate(self._batches(task)), watch)
             return self._finish(session)
 
     def train_until(
@@ -124,8 +116,7 @@ class TorchLearner:
     ) -> Tensors:
         """Train the first `steps` steps of a task; returns the checkpoint from which `train_from` goes on."""
         with self._start(base, task, objective, inputs) as session:
-            for x, y in islice(self._batches(task), steps):
-                self._step(session, x, y)
+            self._steps(session, task, inputs, islice(enumerate(self._batches(task)), steps))
             return checkpoint(session)
 
     def train_from(
@@ -145,12 +136,9 @@ class TorchLearner:
             UsageError: `saved` is the checkpoint of another model.
         """
         with self._start(base, task, objective, inputs) as session:
-            for step, (x, y) in enumerate(islice(self._batches(task), steps, None), steps):
-                if step == steps:
-                    restore(session, saved)
-                    if (merging := _merge_of(task, inputs, step)) is not None:
-                        self._merge(session, *merging, x, y)
-                self._step(session, x, y)
+            batches = enumerate(self._batches(task))
+            restore(session, saved)
+            self._steps(session, task, inputs, islice(batches, steps, None))
             return self._finish(session)
 
     @contextmanager
@@ -163,11 +151,39 @@ class TorchLearner:
         bench.train()
         lr = training.rate(task.base, task.lr_factor)
         with representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent:
-            run = self._run(base, inputs, anchor, represent, lr, task.steps)
+            run = LocalRun(
+                bench.parameters,
+                anchor,
+                bench.buffers,
+                state={name: tensor.to(training.device) for name, tensor in inputs.state.items()},
+                lr=lr,
+                steps=task.steps,
+                represent=represent,
+                integers=bench.integers,
+            )
+            run.shared = run.shaped(base.shared.to(training.device))
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
             yield Session(bench, base, task.base, objective, optimizer, run, total)
+
+    def _steps(
+        self,
+        session: Session,
+        task: LocalTask,
+        inputs: TaskInputs,
+        batches: Iterable[tuple[int, tuple[Tensor, Tensor]]],
+        watch: TaskControl | None = None,
+    ) -> None:
+        """Train on numbered batches, and merge where the task or `watch` says so."""
+        for step, (x, y) in batches:
+            if watch is not None and watch.stops(step):
+                session.run.steps = step
+                break
+            merging = watch.fresh(step) if watch is not None else _merge_of(task, inputs, step)
+            if merging is not None:
+                self._merge(session, *merging, x, y)
+            self._step(session, x, y)
 
     def _step(self, session: Session, x: Tensor, y: Tensor) -> None:
         session.optimizer.zero_grad()
@@ -194,30 +210,6 @@ class TorchLearner:
         state = _to_cpu(run.state, session.bench)
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
-
-    def _run(
-        self,
-        base: Model,
-        inputs: TaskInputs,
-        anchor: list[Tensor],
-        represent: Represent,
-        lr: float,
-        steps: int,
-    ) -> LocalRun:
-        """Make the objective's view of a task before its first step."""
-        bench, device = self.prepare().bench, self.training.device
-        run = LocalRun(
-            bench.parameters,
-            anchor,
-            bench.buffers,
-            state={name: tensor.to(device) for name, tensor in inputs.state.items()},
-            lr=lr,
-            steps=steps,
-            represent=represent,
-            integers=bench.integers,
-        )
-        run.shared = run.shaped(base.shared.to(device))
-        return run
 
     def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
@@ -359,12 +351,9 @@ def seed_layers(seed: int, device: str) -> None:
 
 def check_device(device: str) -> None:
     """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine."""
-    kind = device.split(":")[0]
+    kind, _, number = device.partition(":")
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind not in available:
-        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
-    number = device.partition(":")[2]
-    if kind != "cpu" and not number.isdecimal() and device != kind:
+    if kind not in available or not (kind == "cpu" or device == kind or number.isdecimal()):
         raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
     if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
         raise UsageError(f"device = {device!r} is not on this machine: choose cpu")

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from math import cos, pi
-from typing import Annotated, Any, Literal, Protocol, Self
+from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
@@ -70,20 +70,7 @@ class CosineDecay:
 Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discriminator="kind")]
 
 
-class Optimizer(Protocol):
-    """The contract of optimizers, part of that of PyTorch's."""
-
-    def zero_grad(self) -> None:
-        """Reset the gradients."""
-
-    def step(self) -> None:
-        """Update the parameters by their gradients."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state: tensors by name in ["state"][place of the parameter]."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore a state of `state_dict`."""
+Optimizer = SGD | torch.optim.Optimizer
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -40,9 +40,7 @@ class BatchedTrainer:
     """Trains up to `clients` tasks of a learner at a time. Raises `UsageError` for what it cannot train."""
 
     def __init__(self, learner: TorchLearner, objective: Objective, clients: int) -> None:
-        objective = unwrap_buffers(
-            objective
-        )  # a model with buffers is refused, and one without has none to keep
+        objective = unwrap_buffers(objective)  # a model with buffers is refused
         _check(learner, objective)
         _probe(learner)
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
