@@ -21,7 +21,7 @@ def test_by_versions_the_initial_one_is_measured_and_the_last_not_twice():
     assert made.first
     assert list(made.due(0.0, 100.0)) == []
     assert [made.every.after(version) for version in (1, 2, 3)] == [False, False, True]
-    row = made.enter(1.5, 3, 7, 80, 90, {"loss": 0.5, "accuracy": 0.25, "norm": 2.0})
+    row = made.add(1.5, 3, 7, 80, 90, {"loss": 0.5, "accuracy": 0.25, "norm": 2.0})
     assert tuple(row) == (0, 1.5, 3, 7, 80, 90, 0.5, 0.25, {"norm": 2.0})
     assert not made.last(1.5, 3)
     assert made.last(1.5, 4)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Metrics, Version
+from offbeat.core.events import Version
 from offbeat.core.limits import Every
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric
@@ -11,11 +11,12 @@ from offbeat.runs.schema import Metric
 _MOST = 10_000_000  # between two events: each is a row
 
 
-class Evaluations:
-    """Decides when to evaluate, `by_time` or by versions, and keeps in `log` what was found."""
+class Evaluations(EvaluationLog):
+    """The evaluations of a simulation; decides when they are due, `by_time` or by versions."""
 
     def __init__(self, every: Every) -> None:
-        self.every, self.log = every, EvaluationLog()
+        super().__init__()
+        self.every = every
         self.by_time = every.seconds is not None
         self._next = 0.0
         self._last: tuple[float, Version] | None = None
@@ -43,9 +44,7 @@ class Evaluations:
         """Whether the model with which the run ends is evaluated. Not twice."""
         return not self.every.never and self._last != (now, version)
 
-    def enter(
-        self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, found: Metrics
-    ) -> Metric:
-        """The row of an evaluation at this time, of this version."""
-        self._last = (time, version)
-        return self.log.add(time, version, tasks, bytes_up, bytes_down, found)
+    def restore(self, row: Metric) -> None:
+        """Count an evaluation."""
+        super().restore(row)
+        self._last = (row.t, row.version)

@@ -61,7 +61,7 @@ class ProgressMeter:
             seconds=s.now,
             version=s.server.version,
             tasks=arrived,
-            accuracy=s.evaluations.log.last_metrics.get("accuracy"),
+            accuracy=s.evaluations.last_metrics.get("accuracy"),
             mean_staleness=s.engine.staleness_sum / max(arrived, 1),
             tasks_per_second=(arrived - self._tasks) / max(wall, 1e-9),
             wall=wall,

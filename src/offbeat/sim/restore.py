@@ -28,7 +28,7 @@ def restore(simulation: Simulation, backend: LiveBackend, store: RunStore, recor
     simulation.start()
     while simulation.engine.rows < checkpoint.journal and simulation.stop_reason is None:
         simulation.step()
-    rows, evaluations = simulation.engine.rows, simulation.evaluations.log.count
+    rows, evaluations = simulation.engine.rows, simulation.evaluations.count
     if (rows, evaluations) != (checkpoint.journal, checkpoint.metrics):
         raise ReplayError(
             f"it now has {rows} journal rows and {evaluations} evaluations where its checkpoint has "

@@ -3,15 +3,31 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+from typing import Any
+
+
+@contextmanager
+def handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+    """While inside, `handler` handles these signals. In threads other than the main one, which alone gets
+    signals, nothing changes."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, kept in before.items():
+            signal.signal(number, kept)
 
 
 @contextmanager
 def deferred_interrupts() -> Iterator[Callable[[], bool]]:
     """While inside, the first SIGINT or SIGTERM only sets what the yielded function tells.
 
-    A second one interrupts at once. Outside the main thread, which alone gets signals, it tells False.
+    A second one interrupts at once. Outside the main thread it tells False.
     """
     asked = False
 
@@ -21,25 +37,10 @@ def deferred_interrupts() -> Iterator[Callable[[], bool]]:
             raise KeyboardInterrupt
         asked = True
 
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
+    with handled(ask, signal.SIGINT, signal.SIGTERM):
         yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
-@contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> AbstractContextManager[None]:
     """While inside, SIGTERM raises `KeyboardInterrupt` as SIGINT does; in other threads nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return handled(signal.default_int_handler, signal.SIGTERM)

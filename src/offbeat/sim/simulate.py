@@ -197,7 +197,7 @@ def _result(
     simulation: Simulation, backend: LiveBackend, model: Model, recorder: RunStore | MemoryRecorder
 ) -> Run:
     reason = simulation.stop_reason or ""
-    numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations.log)
+    numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations)
     summary = Summary(**numbers, client_state_bytes=backend.clients.nbytes)
     if isinstance(recorder, MemoryRecorder):
         return Run(model, summary, reason, recorder)

@@ -282,7 +282,7 @@ class Simulation:
         """Evaluate the model; at equal times events come first."""
         engine, version = self.engine, self.server.version
         tasks, found = self.server.counts["arrived"], self._backend.evaluate(version)
-        row = self.evaluations.enter(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
+        row = self.evaluations.add(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
         self._recorder.metric(row)
         if (reason := engine.until.reached_accuracy(row.accuracy)) is not None:
             self.now = max(self.now, time)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from heapq import nsmallest
 
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Metrics, TaskId
-from offbeat.core.learner import Learner, LocalResult, LocalTask, TaskInputs
-from offbeat.core.model import Model
+from offbeat.core.events import TaskId
+from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
 from offbeat.local.fast.batched import BatchedTrainer
 from offbeat.local.learner import TorchLearner
+from offbeat.sim.executors.in_process import InProcess
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Batched:
             raise UsageError(f"clients = {self.clients} is not allowed in batches: give a number from 1")
 
 
-class BatchTraining:
+class BatchTraining(InProcess):
     """An executor that trains up to `clients` tasks together.
 
     Raises:
@@ -49,35 +49,23 @@ class BatchTraining:
                 f"executor batched cannot train with {type(learner).__name__}, only with a TorchLearner: "
                 "leave it out"
             )
-        self._learner, self._clients = learner, options.clients
+        super().__init__(learner, objective)
+        self._clients = options.clients
         self._trainer = BatchedTrainer(learner, objective, options.clients)
-        self._waiting: dict[TaskId, tuple[float, LocalTask, Model]] = {}  # in the order of submission
         self._results: dict[TaskId, LocalResult] = {}
-
-    def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
-        """Remember the task."""
-        self._waiting[task.task] = (due, task, base)
 
     def result(self, task: TaskId) -> LocalResult:
         """Train the task and those that are due next, unless an earlier batch had it."""
         if task not in self._results:
             first = self._waiting.pop(task)
-            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda other: other[0])
-            batch = [first, *others]
-            trained = self._trainer.train([(local, base) for _, local, base in batch])
-            for (_, local, _), result in zip(batch, trained, strict=True):
+            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda other: other.due)
+            batch = [(waiting.task, waiting.base) for waiting in (first, *others)]
+            for (local, _), result in zip(batch, self._trainer.train(batch), strict=True):
                 self._waiting.pop(local.task, None)
                 self._results[local.task] = result
         return self._results.pop(task)
 
     def cancel(self, task: TaskId) -> None:
         """Forget the task, and its result if it was trained."""
-        self._waiting.pop(task, None)
+        super().cancel(task)
         self._results.pop(task, None)
-
-    def evaluate(self, model: Model) -> Metrics:
-        """Evaluate now."""
-        return self._learner.evaluate(model)
-
-    def close(self) -> None:
-        """Nothing runs."""

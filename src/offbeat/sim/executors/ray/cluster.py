@@ -3,15 +3,13 @@
 import os
 import signal
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import missing_extra
+from offbeat.sim.signals import handled
 
 REACH_SECONDS = 10.0
 
@@ -63,7 +61,7 @@ def connect(ray: Any, address: str | None) -> bool:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # what Ray started here would report to its makers
     options = {"include_dashboard": False} if address == "local" else {}
     try:
-        with _signal_handlers_kept():
+        with handled(signal.getsignal(signal.SIGTERM), signal.SIGTERM):  # Ray takes it over
             ray.init(address, logging_level="error", log_to_driver=False, **options)
     except (ConnectionError, ValueError, RuntimeError) as error:
         hint = "" if address == "local" else "; a cluster with a token needs RAY_AUTH_MODE=token here too"
@@ -89,19 +87,6 @@ def _check_reach(address: str) -> None:
         raise UsageError(
             f"ray address {address} cannot be reached: {error}; start a cluster with `ray start --head`"
         ) from None
-
-
-@contextmanager
-def _signal_handlers_kept() -> Iterator[None]:
-    """Ray takes SIGTERM over; what an interruption means is decided by a run."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    handler = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, handler)
 
 
 def count_workers(ray: Any, options: OnRay) -> int:

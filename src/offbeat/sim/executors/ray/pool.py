@@ -15,20 +15,13 @@ import torch
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import (
-    MOST_CRASHES,
-    Crashed,
-    Done,
-    PoolTask,
-    Started,
-    Version,
-    WorkerPool,
-)  # fmt: skip
+from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool
 from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
 from offbeat.sim.executors.ray.worker import Packed, RayWorker, arrays, make_pickler, tensor, tensors
 from offbeat.version import __version__
 
 START_SECONDS = 300.0  # without any worker
+MOST_FAILED_STARTS = 3  # in turn, times the workers: a lost node may take many at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +112,7 @@ class _RayPort:
             raise RunError(f"a Ray worker cannot load Offbeat or the learner:\n{error}") from None
         except self._errors.RayError as error:
             self._failed_starts += 1
-            if self._failed_starts >= MOST_CRASHES * self.count:  # a lost node may take many at once
+            if self._failed_starts >= MOST_FAILED_STARTS * self.count:
                 raise RunError(
                     f"{self._failed_starts} workers in turn could not start on Ray; the last:\n{error}"
                 ) from None
