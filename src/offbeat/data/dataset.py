@@ -121,12 +121,15 @@ class FederatedData:
 
     def samples(self, client: int) -> int:
         """Number of train samples of `client`. Raises `UsageError` for an unknown client."""
-        start, end = self._bounds(client)
-        return end - start
+        return len(self.client_indices(client))
 
     def client_indices(self, client: int) -> torch.Tensor:
         """Train-set indices of `client`, int64 [samples(client)], a view. Raises as `samples`."""
-        start, end = self._bounds(client)
+        if not 0 <= client < self.clients:
+            raise UsageError(
+                f"client {client}: must be 0 to {self.clients - 1}; there are {self.clients} clients"
+            )
+        start, end = self.offsets[client : client + 2].tolist()
         return self.indices[start:end]
 
     def label_counts(self, client: int) -> list[int]:
@@ -134,13 +137,6 @@ class FederatedData:
         labels = self.train.y[self.client_indices(client)]
         counts: list[int] = torch.bincount(labels, minlength=self.train.classes).tolist()
         return counts
-
-    def _bounds(self, client: int) -> tuple[int, int]:
-        clients = self.clients
-        if not 0 <= client < clients:
-            raise UsageError(f"client {client}: must be 0 to {clients - 1}; there are {clients} clients")
-        start, end = self.offsets[client : client + 2].tolist()
-        return start, end
 
 
 def federate(

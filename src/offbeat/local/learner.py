@@ -1,6 +1,6 @@
 """The PyTorch learner: any module, any loss, a dataset divided among clients."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from offbeat.data.dataset import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.representation import representing
-from offbeat.local.session import Session, checkpoint, restore
+from offbeat.local.session import Batches, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
 
@@ -108,7 +108,7 @@ class TorchLearner:
                 None means neither.
         """
         with self._start(base, task, objective, inputs) as session:
-            self._steps(session, task, inputs, enumerate(self._batches(task)), watch)
+            self._steps(session, session.batches, watch)
             return self._finish(session)
 
     def train_until(
@@ -116,7 +116,7 @@ class TorchLearner:
     ) -> Tensors:
         """Train the first `steps` steps of a task; returns the checkpoint from which `train_from` goes on."""
         with self._start(base, task, objective, inputs) as session:
-            self._steps(session, task, inputs, islice(enumerate(self._batches(task)), steps))
+            self._steps(session, islice(session.batches, steps))
             return checkpoint(session)
 
     def train_from(
@@ -136,9 +136,8 @@ class TorchLearner:
             UsageError: `saved` is the checkpoint of another model.
         """
         with self._start(base, task, objective, inputs) as session:
-            batches = enumerate(self._batches(task))
             restore(session, saved)
-            self._steps(session, task, inputs, islice(batches, steps, None))
+            self._steps(session, islice(session.batches, steps, None))
             return self._finish(session)
 
     @contextmanager
@@ -165,22 +164,16 @@ class TorchLearner:
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
-            yield Session(bench, base, task.base, objective, optimizer, run, total)
+            batches = enumerate(self._batches(task))
+            yield Session(bench, base, task, inputs, objective, optimizer, run, total, batches)
 
-    def _steps(
-        self,
-        session: Session,
-        task: LocalTask,
-        inputs: TaskInputs,
-        batches: Iterable[tuple[int, tuple[Tensor, Tensor]]],
-        watch: TaskControl | None = None,
-    ) -> None:
+    def _steps(self, session: Session, batches: Batches, watch: TaskControl | None = None) -> None:
         """Train on numbered batches, and merge where the task or `watch` says so."""
         for step, (x, y) in batches:
             if watch is not None and watch.stops(step):
                 session.run.steps = step
                 break
-            merging = watch.fresh(step) if watch is not None else _merge_of(task, inputs, step)
+            merging = watch.fresh(step) if watch is not None else _merge_of(session, step)
             if merging is not None:
                 self._merge(session, *merging, x, y)
             self._step(session, x, y)
@@ -199,7 +192,7 @@ class TorchLearner:
         """Let the objective merge a fresh model; the next batch is (x, y)."""
         bench = session.bench
         values = bench.floats(model.values.to(self.training.device))
-        received = FreshModel(values, fresh.clock, fresh.version - session.version)
+        received = FreshModel(values, fresh.clock, fresh.version - session.task.base)
         session.objective.merge(session.run, received, lambda: self.loss(bench.module(x), y))
 
     def _finish(self, session: Session) -> LocalResult:
@@ -330,12 +323,13 @@ def _model_of(module: nn.Module) -> Model:
     return model
 
 
-def _merge_of(task: LocalTask, inputs: TaskInputs, step: int) -> tuple[MergePoint, Model] | None:
+def _merge_of(session: Session, step: int) -> tuple[MergePoint, Model] | None:
     """The merge of a task after `step` steps; None means none."""
-    if task.fresh is None or step != task.fresh.after:
+    fresh, model = session.task.fresh, session.inputs.fresh
+    if fresh is None or step != fresh.after:
         return None
-    assert inputs.fresh is not None
-    return task.fresh, inputs.fresh
+    assert model is not None
+    return fresh, model
 
 
 def seed_layers(seed: int, device: str) -> None:

@@ -62,15 +62,11 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
             bench.module.train()
             seen[:] = [own]
 
-    handles = [
+    with (
         layers[-1].register_forward_pre_hook(before_last),
         bench.module.register_forward_pre_hook(before_all),
-    ]
-    try:
+    ):
         yield represent
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def _unavailable(_: Sequence[Tensor] | None) -> Tensor:

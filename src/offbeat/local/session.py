@@ -8,24 +8,28 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Version
+from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.training import Optimizer
 
+Batches = Iterator[tuple[int, tuple[Tensor, Tensor]]]
+
 
 @dataclass
 class Session:
-    """A task in training; `version` is that of its `base`, `total` the sum of the losses so far."""
+    """A task in training: `batches` are its own, numbered, and `total` is the sum of the losses so far."""
 
     bench: FlatModule
     base: Model
-    version: Version
+    task: LocalTask
+    inputs: TaskInputs
     objective: Objective
     optimizer: Optimizer
     run: LocalRun
     total: Tensor
+    batches: Batches
 
 
 def checkpoint(session: Session) -> Tensors:

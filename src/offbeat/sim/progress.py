@@ -70,13 +70,7 @@ class ProgressMeter:
 
     def _share(self) -> float | None:
         s, until = self._simulation, self._simulation.engine.until
-        shares = [
-            now / limit
-            for now, limit in (
-                (s.now, until.seconds),
-                (s.server.version, until.versions),
-                (s.server.counts["arrived"], until.tasks),
-            )
-            if limit is not None
-        ]
+        limits = [until.seconds, until.versions, until.tasks]
+        reached = [s.now, s.server.version, s.server.counts["arrived"]]
+        shares = [now / limit for now, limit in zip(reached, limits, strict=True) if limit is not None]
         return min(1.0, max(shares)) if shares else None

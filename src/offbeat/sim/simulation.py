@@ -261,11 +261,11 @@ class Simulation:
         )
 
     def _joined(self, client: ClientId) -> Joined:
-        learner, labels = self._learner, self._labels_of(client) if self._labels else None
-        return Joined(client, learner.samples(client), learner.steps_per_epoch(client), labels=labels)
+        samples, epoch = self._learner.samples(client), self._learner.steps_per_epoch(client)
+        return Joined(client, samples, epoch, labels=self._labels_of(client))
 
     def _labels_of(self, client: ClientId) -> tuple[int, ...] | None:
-        counts = self._learner.label_counts(client)
+        counts = self._learner.label_counts(client) if self._labels else None
         return tuple(counts) if counts is not None else None
 
     def _queue_presence(self, client: ClientId) -> None:

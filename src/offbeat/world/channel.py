@@ -153,15 +153,12 @@ class Channel:
 
     def check(self, clients: int) -> None:
         """Raises `UsageError` unless every list has one entry per client."""
-        snr = self.snr_db
-        listed = {"channel.fading.gains": self.fading.gains} if isinstance(self.fading, Trace) else {}
-        own = (
-            {"channel.snr_db.beta": snr.beta, "channel.snr_db.power": snr.power}
-            if isinstance(snr, LargeScale)
-            else {"channel.snr_db": snr}
-        )
-        for name, quantity in (listed | own).items():
-            check_length(name, quantity, clients)
+        if isinstance(self.fading, Trace):
+            check_length("channel.fading.gains", self.fading.gains, clients)
+        if isinstance(self.snr_db, LargeScale):
+            check_length("channel.snr_db.beta", self.snr_db.beta, clients)
+            check_length("channel.snr_db.power", self.snr_db.power, clients)
+        check_length("channel.snr_db", self.snr_db, clients)
 
 
 class Radio:

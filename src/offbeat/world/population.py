@@ -95,7 +95,11 @@ class Population:
         lost = self._lost(client, number) if self._drops_out else 1.0
         if self._free:
             return TaskOutcome(per_step, lost=lost)
-        return self._over_the_network(client, number, known, bits, per_step, lost)
+        down = known.latency + (bits / known.down if known.down else 0.0)
+        up = known.latency + (bits / known.up if known.up else 0.0)
+        if (delay := self._world.network.delay) is not None:
+            up += delay.draw(self._streams.at(Purpose.NETWORK, client, number + 1))
+        return TaskOutcome(per_step, down, up, known.latency, lost)
 
     def _lost(self, client: int, number: int) -> float:
         dropout = _own(self._world.availability.dropout, client)
@@ -187,13 +191,3 @@ class Population:
         if jitter := _own(world.jitter, client):
             seconds = max(0.05 * seconds, seconds + jitter * seconds * rng.standard_normal())
         return seconds
-
-    def _over_the_network(
-        self, client: int, number: int, known: _Client, bits: int, per_step: float, lost: float
-    ) -> TaskOutcome:
-        down = known.latency + (bits / known.down if known.down else 0.0)
-        up = known.latency + (bits / known.up if known.up else 0.0)
-        delay = self._world.network.delay
-        if delay is not None:
-            up += delay.draw(self._streams.at(Purpose.NETWORK, client, number + 1))
-        return TaskOutcome(per_step, down, up, known.latency, lost)

@@ -8,6 +8,7 @@ a task's result does not depend on it; it differs from that of other executors i
 
 from dataclasses import dataclass
 from heapq import nsmallest
+from operator import itemgetter
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import TaskId
@@ -58,8 +59,8 @@ class BatchTraining(InProcess):
         """Train the task and those that are due next, unless an earlier batch had it."""
         if task not in self._results:
             first = self._waiting.pop(task)
-            others = nsmallest(self._clients - 1, self._waiting.values(), key=lambda other: other.due)
-            batch = [(waiting.task, waiting.base) for waiting in (first, *others)]
+            others = nsmallest(self._clients - 1, self._waiting.values(), key=itemgetter(0))
+            batch = [(local, base) for _, local, base, _ in (first, *others)]
             for (local, _), result in zip(batch, self._trainer.train(batch), strict=True):
                 self._waiting.pop(local.task, None)
                 self._results[local.task] = result

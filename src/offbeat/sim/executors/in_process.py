@@ -1,20 +1,9 @@
 """Training in this process, each task when its result is asked for."""
 
-from typing import NamedTuple
-
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.learner import Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
-
-
-class _Submitted(NamedTuple):
-    """A task that was submitted."""
-
-    task: LocalTask
-    base: Model
-    due: float
-    inputs: TaskInputs
 
 
 class InProcess:
@@ -22,16 +11,16 @@ class InProcess:
 
     def __init__(self, learner: Learner, objective: Objective) -> None:
         self._learner, self._objective = learner, objective
-        self._waiting: dict[TaskId, _Submitted] = {}  # in the order of submission
+        self._waiting: dict[TaskId, tuple[float, LocalTask, Model, TaskInputs]] = {}  # as submitted
 
     def submit(self, task: LocalTask, base: Model, due: float, inputs: TaskInputs) -> None:
         """Remember the task."""
-        self._waiting[task.task] = _Submitted(task, base, due, inputs)
+        self._waiting[task.task] = (due, task, base, inputs)
 
     def result(self, task: TaskId) -> LocalResult:
         """Train now."""
-        waiting = self._waiting.pop(task)
-        return self._learner.train(waiting.base, waiting.task, self._objective, waiting.inputs)
+        _, local, base, inputs = self._waiting.pop(task)
+        return self._learner.train(base, local, self._objective, inputs)
 
     def cancel(self, task: TaskId) -> None:
         """Forget the task, which was never trained."""

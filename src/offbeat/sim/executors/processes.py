@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.learner import Learner, LocalResult, LocalTask, TaskInputs
+from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool
@@ -196,8 +196,19 @@ def _work(
             if name not in blocks:
                 blocks[name] = Block(layout, name)
         base, *fresh = (_model(layout, blocks[name]) for name in names)
-        inputs = TaskInputs(_tensors(state), *fresh)
-        connection.send(_answer(learner, objective, task, base, inputs, blocks[result_name]))
+        out, reply = blocks[result_name], dict[str, Any]()
+        try:
+            if task is None:
+                reply["metrics"] = dict(learner.evaluate(base))
+            else:
+                result = learner.train(base, task, objective, TaskInputs(_tensors(state), *fresh))
+                shared = out.shared if result.shared is None else result.shared
+                out.write(result.delta, result.integers, shared)
+                reply |= {"metrics": dict(result.metrics), "lr": result.lr, "state": _arrays(result.state)}
+                reply["shared"] = result.shared is not None
+        except Exception:
+            reply = {"error": traceback.format_exc()}
+        connection.send(reply)
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
@@ -224,26 +235,3 @@ def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-def _answer(
-    learner: Learner,
-    objective: Objective,
-    task: LocalTask | None,
-    base: Model,
-    inputs: TaskInputs,
-    out: Block,
-) -> dict[str, Any]:
-    try:
-        if task is None:
-            return {"metrics": dict(learner.evaluate(base))}
-        result = learner.train(base, task, objective, inputs)
-        out.write(result.delta, result.integers, out.shared if result.shared is None else result.shared)
-        return {
-            "metrics": dict(result.metrics),
-            "lr": result.lr,
-            "shared": result.shared is not None,
-            "state": _arrays(result.state),
-        }
-    except Exception:
-        return {"error": traceback.format_exc()}

@@ -17,7 +17,7 @@ from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool
 from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
-from offbeat.sim.executors.ray.worker import Packed, RayWorker, arrays, make_pickler, tensor, tensors
+from offbeat.sim.executors.ray.worker import Packed, RayWorker, arrays, packed, tensor, tensors
 from offbeat.version import __version__
 
 START_SECONDS = 300.0  # without any worker
@@ -49,11 +49,11 @@ class _RayPort:
         self._running: dict[Any, tuple[_Actor, PoolTask]] = {}  # by the reference of the reply
         self._failed_starts = 0
         self._packed: Any = None
-        packed = pack(learner, objective)
+        content = pack(learner, objective)
         self._connected = connect(self._ray, options.address)
         try:
             self.count = count_workers(self._ray, options)
-            self._packed = self._ray.put(packed)
+            self._packed = self._ray.put(content)
             self._actor = self._ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(RayWorker)
         except BaseException:
             self.close()
@@ -167,6 +167,6 @@ def _result(reply: dict[str, Any]) -> LocalResult:
 def pack(learner: Learner, objective: Objective) -> Packed:
     """Learner and objective as bytes, and apart from them the data's arrays, which a node's workers share."""
     try:
-        return make_pickler(import_module("ray.cloudpickle").Pickler)((learner, objective))
+        return packed(import_module("ray.cloudpickle").Pickler, learner, objective)
     except (PicklingError, AttributeError, TypeError) as error:
         raise UsageError(f"executor ray needs a learner that can be pickled: {error}") from None

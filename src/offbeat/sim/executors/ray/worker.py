@@ -5,7 +5,7 @@ import os
 import pickle
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
@@ -86,8 +86,8 @@ def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:
     return {name: kept.numpy() for name, kept in named.items()}
 
 
-def make_pickler(pickler: type[Any]) -> Callable[[Any], Packed]:
-    """A function that pickles, as `pickler` does, but for datasets: their arrays are kept apart, uncopied."""
+def packed(pickler: type[Any], *what: Any) -> Packed:
+    """Pickle as `pickler` does, but for datasets: their arrays are kept apart, uncopied."""
 
     class Pickler(pickler):  # type: ignore[misc]
         def reducer_override(self, what: Any) -> Any:
@@ -95,12 +95,9 @@ def make_pickler(pickler: type[Any]) -> Callable[[Any], Packed]:
                 return _dataset, (what.x.numpy(), what.y.numpy(), what.classes)
             return super().reducer_override(what)
 
-    def packed(what: Any) -> Packed:
-        file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
-        Pickler(file, protocol=5, buffer_callback=buffers.append).dump(what)
-        return file.getvalue(), buffers
-
-    return packed
+    file, buffers = io.BytesIO(), list[pickle.PickleBuffer]()
+    Pickler(file, protocol=5, buffer_callback=buffers.append).dump(what)
+    return file.getvalue(), buffers
 
 
 def _dataset(x: Any, y: Any, classes: int) -> Dataset:
