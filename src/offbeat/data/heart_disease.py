@@ -64,20 +64,16 @@ def read_hospital(path: Path) -> tuple[Rows, npt.NDArray[np.int64]]:
         raise UsageError(
             f"{path}: more than {_LIMIT} bytes is not one of UCI's files; put the right file there"
         )
-    features, labels = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
-        if not line.strip():
-            continue
-        row = _parse(line, f"{path}: line {number}")
-        if row is not None:
-            features.append(_features(row))
-            labels.append(int(row[_LABEL] > 0))
-    if len(labels) < 2:
+    lines = enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
+    parsed = [_parse(line, f"{path}: line {number}") for number, line in lines if line.strip()]
+    rows = [row for row in parsed if row is not None]
+    if len(rows) < 2:
         raise UsageError(
-            f"{path}: {len(labels)} complete rows; at least 2 are needed, one to train and one to test; "
+            f"{path}: {len(rows)} complete rows; at least 2 are needed, one to train and one to test; "
             "put the right file there"
         )
-    return np.array(features, dtype=np.float64), np.array(labels, dtype=np.int64)
+    labels = np.array([row[_LABEL] > 0 for row in rows], dtype=np.int64)
+    return np.array([_features(row) for row in rows], dtype=np.float64), labels
 
 
 def _parse(line: str, where: str) -> dict[int, float] | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -54,7 +55,8 @@ class TorchLearner:
         loss: Loss = functional.cross_entropy,
     ) -> None:
         self.data, self.training = data, training
-        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
+        initial = deepcopy(module) if isinstance(module, nn.Module) else None
+        self._make_module = module if initial is None else partial(deepcopy, initial)
         self.loss = loss
         self._ready: DeviceState | None = None
         self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
@@ -83,11 +85,9 @@ class TorchLearner:
 
     def initial(self, seed: int) -> Model:
         """The module's weights, or those that its function draws from the seed."""
-        if isinstance(self._module, nn.Module):
-            return _model_of(self._module)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
-            return _model_of(self._module())
+            return _model_of(self._make_module())
 
     def train(
         self,
@@ -268,14 +268,11 @@ class TorchLearner:
     def prepare(self) -> "DeviceState":
         """Prepare module and train set on their device, at first use in each process."""
         if self._ready is None:
-            if isinstance(self._module, nn.Module):
-                module = deepcopy(self._module)
-            else:
-                with torch.random.fork_rng(devices=[]):  # made on the CPU
-                    module = self._module()
+            with torch.random.fork_rng(devices=[]):  # made on the CPU
+                module = self._make_module()
             device, train = self.training.device, self.data.train
             bench = FlatModule(module, device, self.training.channels_last)
-            self._ready = DeviceState(bench, train.x.to(device), train.y.to(device), device)
+            self._ready = DeviceState(bench, train.x.to(device), train.y.to(device))
         return self._ready
 
 
@@ -286,12 +283,11 @@ class DeviceState:
     bench: FlatModule
     x: Tensor
     y: Tensor
-    device: str
     _streams: tuple[int, StreamCursor] | None = None
 
     def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Select samples of the train set, in the memory layout in which the module is fastest."""
-        rows = indices.to(self.device, non_blocking=True)
+        rows = indices.to(self.x.device, non_blocking=True)
         return self.bench.laid_out(self.x.index_select(0, rows)), self.y.index_select(0, rows)
 
     def streams(self, seed: int) -> StreamCursor:

@@ -70,11 +70,7 @@ ModelSpec = Annotated[
 """Specification of any model; `name` discriminates."""
 
 
-def build(
-    spec: LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec | LeNet5Spec,
-    sample_shape: Sequence[int],
-    classes: int,
-) -> nn.Module:
+def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Module:
     """Build a freshly initialised module, which gives logits [N, classes].
 
     The initial weights come from torch's global generator: seed it before.

@@ -5,11 +5,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
-from typing import Any
+
+Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+"""What `signal.signal` takes."""
 
 
 @contextmanager
-def handled(handler: Any, *numbers: signal.Signals) -> Iterator[None]:
+def handled(handler: Handler, *numbers: signal.Signals) -> Iterator[None]:
     """While inside, `handler` handles these signals. In threads other than the main one, which alone gets
     signals, nothing changes."""
     if threading.current_thread() is not threading.main_thread():

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -201,10 +201,8 @@ def _result(
     summary = Summary(**numbers, client_state_bytes=backend.clients.nbytes)
     if isinstance(recorder, MemoryRecorder):
         return Run(model, summary, reason, recorder)
-    try:
+    with closing(recorder):
         recorder.finish(model, simulation.now, reason, asdict(summary))
-    finally:
-        recorder.close()
     return Run(model, summary, reason, read_run(recorder.directory), recorder.directory)
 
 

@@ -22,6 +22,7 @@ from offbeat.world.network import Network
 from offbeat.world.world import World
 
 Speeds = Literal["jitter", "tasks"]
+Floats = NDArray[np.float64]
 _FREE = 1e18  # bits per second of a link that takes no time beside others that do
 _LEAST = 1e-9  # seconds per step of a client whose tasks took no time
 _ENOUGH = 8  # equations, before anything but p is looked for
@@ -216,7 +217,7 @@ def _solve(
     trained = a[:, 0] > 0
     scale = np.where(trained, a[:, 0], np.median(a[trained, 0]) if trained.any() else 1.0)
     a, b = a / scale[:, None], b / scale  # a task's deviation grows with its steps
-    best: tuple[float, NDArray[np.float64]] | None = None
+    best: tuple[float, Floats] | None = None
     for extra in _UNKNOWNS:
         if 2 in extra and not separable:
             continue
@@ -235,17 +236,13 @@ def _solve(
     return (p, latency, transfer), min(1.0, jitter), tuple(max(float(x), 0.05 * p) for x in own) or (p,)
 
 
-def _by_task(
-    tasks: NDArray[np.float64], steps: NDArray[np.float64], speeds: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _by_task(tasks: Floats, steps: Floats, speeds: Floats) -> Floats:
     """Seconds per step of each task, the mean over its parts, in the order of the tasks."""
     _, places = np.unique(tasks, return_inverse=True)
     return np.bincount(places, weights=steps * speeds) / np.bincount(places, weights=steps)
 
 
-def _least_squares(
-    a: NDArray[np.float64], b: NDArray[np.float64], columns: tuple[int, ...]
-) -> NDArray[np.float64] | None:
+def _least_squares(a: Floats, b: Floats, columns: tuple[int, ...]) -> Floats | None:
     """The unknowns of these columns, the others 0; None where the equations do not separate them."""
     chosen = a[:, columns]
     if len(columns) > 1 and (len(b) < _ENOUGH or np.linalg.matrix_rank(chosen) < len(columns)):

@@ -46,11 +46,11 @@ _NUMBERS = {
     "latency": _Column("network", NonNegative, 0.0),
     "dropout": _Column("availability", Probability, 0.0),
 }
-_TIMES = {"from": NonNegative, "until": Positive}
-_COLUMNS = ("client", *_NUMBERS, *_TIMES)
+_ALLOWED = {name: column.allowed for name, column in _NUMBERS.items()}
+_ALLOWED |= {"from": NonNegative, "until": Positive}
+_COLUMNS = ("client", *_ALLOWED)
 _CHECKS: dict[str, Callable[[str], float]] = {
-    name: TypeAdapter(allowed).validator.validate_python
-    for name, allowed in [*((name, column.allowed) for name, column in _NUMBERS.items()), *_TIMES.items()]
+    name: TypeAdapter(allowed).validator.validate_python for name, allowed in _ALLOWED.items()
 }
 _WORLD: TypeAdapter[World] = TypeAdapter(World)
 
@@ -254,12 +254,13 @@ def trace_text(world: World) -> str:
     clients = world.population(None)
     columns = {}
     for section, name, value in _given(world):
-        if name not in _NUMBERS or not isinstance(value, list | float) or _nested(value):
+        values = value if isinstance(value, list) else [value] * clients
+        if name not in _NUMBERS or not all(isinstance(one, float | None) for one in values):
             raise UsageError(
                 f"world{section}.{name} cannot be written as a trace, which has one number of a client "
                 f"for each of {', '.join(_NUMBERS)}, and intervals"
             )
-        columns[name] = value if isinstance(value, list) else [value] * clients
+        columns[name] = values
     intervals = world.availability.intervals
     text = StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -282,7 +283,3 @@ def _given(world: World) -> Iterator[tuple[str, str, Any]]:
             value = getattr(part, name)
             if name not in apart and value != getattr(default[section], name):
                 yield section, name, value
-
-
-def _nested(value: list[Any] | float) -> bool:
-    return isinstance(value, list) and any(isinstance(one, list) for one in value)

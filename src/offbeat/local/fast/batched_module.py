@@ -79,6 +79,9 @@ class ParameterSlots:
         return cls(values, flat[:clients], parameter.requires_grad, values)
 
 
+SlotsByParameter = Mapping[Tensor, ParameterSlots]
+
+
 def product(left: Tensor, right: Tensor, added: Tensor | None = None) -> Tensor:
     """Matrix product of each client: `left` [clients, m, k] times `right` [clients, k, n].
 
@@ -136,9 +139,7 @@ class BatchedModule:
     def __init__(self, module: nn.Module, clients: int) -> None:
         self.clients = self.active = clients
         module = deepcopy(module)
-        slots: dict[Tensor, ParameterSlots] = {
-            p: ParameterSlots.like(p, clients) for p in module.parameters()
-        }
+        slots: SlotsByParameter = {p: ParameterSlots.like(p, clients) for p in module.parameters()}
         self.slots = list(slots.values())
         self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
         self._device = next(module.parameters()).device
@@ -206,7 +207,7 @@ class BatchedModule:
             self._bypassed[output.grad_fn] = hook
 
     def _replace_layers(
-        self, module: nn.Module, slots: Mapping[Tensor, ParameterSlots], made: dict[nn.Module, nn.Module]
+        self, module: nn.Module, slots: SlotsByParameter, made: dict[nn.Module, nn.Module]
     ) -> nn.Module:
         """The module with the layers that have parameters of their own replaced, and all below them."""
         if module not in made:
@@ -225,9 +226,7 @@ class BatchedModule:
 class _PerClient(nn.Module):
     """A layer of any kind: each client's samples through it with the client's own parameters."""
 
-    def __init__(
-        self, layer: nn.Module, stacked: BatchedModule, slots: Mapping[Tensor, ParameterSlots]
-    ) -> None:
+    def __init__(self, layer: nn.Module, stacked: BatchedModule, slots: SlotsByParameter) -> None:
         super().__init__()
         self._layer, self._stacked = layer, stacked
         self._slots = {
@@ -261,9 +260,7 @@ class _PerClient(nn.Module):
 class _Linear(nn.Module):
     """A linear layer: all clients in one batched multiplication."""
 
-    def __init__(
-        self, layer: nn.Linear, stacked: BatchedModule, slots: Mapping[Tensor, ParameterSlots]
-    ) -> None:
+    def __init__(self, layer: nn.Linear, stacked: BatchedModule, slots: SlotsByParameter) -> None:
         super().__init__()
         self._stacked = stacked
         self._weight = slots[layer.weight]

@@ -6,11 +6,13 @@ its tasks run again: a task's result is determined by its base model and its `Lo
 but time. The pool does no IO; a port starts the workers, sends them tasks and receives what they reply.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Generic, Protocol, TypeVar
 from weakref import WeakValueDictionary
+
+from torch import Tensor
 
 from offbeat.core.errors import RunError
 from offbeat.core.events import Metrics, TaskId
@@ -76,6 +78,11 @@ class Crashed(Generic[W]):
 
     worker: W
     reason: str | None
+
+
+def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:
+    """A state's tensors as arrays: a pipe carries them without file descriptors, Ray without a copy."""
+    return {name: tensor.numpy() for name, tensor in named.items()}
 
 
 class Port(Protocol[W]):

@@ -24,7 +24,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool
+from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool, arrays
 from offbeat.sim.executors.shared_memory import Block
 from offbeat.sim.executors.start_method import adopt_environment, spawn_context, worker_context
 
@@ -90,7 +90,7 @@ class _ProcessPort:
         worker.sent.append(sent)
         told, worker.layout = worker.layout, layout
         new_layout = None if told is layout else layout
-        message = (task.task, names, _arrays(task.inputs.state), sent.result.name, new_layout)
+        message = (task.task, names, arrays(task.inputs.state), sent.result.name, new_layout)
         with suppress(ConnectionError):  # `collect` finds that it has ended
             worker.connection.send(message)
 
@@ -195,7 +195,8 @@ def _work(
         for name in (*names, result_name):
             if name not in blocks:
                 blocks[name] = Block(layout, name)
-        base, *fresh = (_model(layout, blocks[name]) for name in names)
+        read = (blocks[name] for name in names)
+        base, *fresh = (Model(layout, block.values, block.integers, block.shared) for block in read)
         out, reply = blocks[result_name], dict[str, Any]()
         try:
             if task is None:
@@ -204,7 +205,7 @@ def _work(
                 result = learner.train(base, task, objective, TaskInputs(_tensors(state), *fresh))
                 shared = out.shared if result.shared is None else result.shared
                 out.write(result.delta, result.integers, shared)
-                reply |= {"metrics": dict(result.metrics), "lr": result.lr, "state": _arrays(result.state)}
+                reply |= {"metrics": dict(result.metrics), "lr": result.lr, "state": arrays(result.state)}
                 reply["shared"] = result.shared is not None
         except Exception:
             reply = {"error": traceback.format_exc()}
@@ -224,14 +225,5 @@ def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:
         os._exit(1)  # nobody waits for the task in training
 
 
-def _model(layout: Layout, block: Block) -> Model:
-    return Model(layout, block.values, block.integers, block.shared)
-
-
-def _arrays(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Tensors as arrays, which a pipe carries without file descriptors."""
-    return {name: tensor.numpy() for name, tensor in tensors.items()}
-
-
-def _tensors(arrays: Mapping[str, Any]) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def _tensors(named: Mapping[str, Any]) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(array) for name, array in named.items()}

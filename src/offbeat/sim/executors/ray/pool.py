@@ -15,9 +15,9 @@ import torch
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool
+from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool, arrays
 from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
-from offbeat.sim.executors.ray.worker import Packed, RayWorker, arrays, packed, tensor, tensors
+from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
 from offbeat.version import __version__
 
 START_SECONDS = 300.0  # without any worker

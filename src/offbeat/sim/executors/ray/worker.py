@@ -16,6 +16,7 @@ from offbeat.core.learner import Learner, LocalTask, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
+from offbeat.sim.executors.pool import arrays
 from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
@@ -79,11 +80,6 @@ def tensor(array: Any) -> Tensor:
 def tensors(named: Mapping[str, Any]) -> dict[str, Tensor]:
     """Copies of arrays."""
     return {name: tensor(array) for name, array in named.items()}
-
-
-def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Tensors as arrays, which Ray keeps apart from what is pickled."""
-    return {name: kept.numpy() for name, kept in named.items()}
 
 
 def packed(pickler: type[Any], *what: Any) -> Packed:
