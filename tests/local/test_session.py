@@ -107,6 +107,15 @@ def same_in_two_parts(objective: Objective, training: ob.Training, merge: bool) 
     assert all(torch.equal(inputs.state[name], kept[name]) for name in kept)
 
 
+def test_a_checkpoint_after_the_last_step_is_the_whole_training() -> None:
+    base, task, objective, inputs = start(TRAININGS[0], Plain(), False)
+    whole = learner(TRAININGS[0]).train(base, task, objective, inputs)
+    saved = learner(TRAININGS[0]).train_until(base, task, objective, inputs, STEPS)
+    rest = learner(TRAININGS[0]).train_from(base, task, objective, inputs, STEPS, saved)
+    assert torch.equal(rest.delta, whole.delta)
+    assert rest.metrics == whole.metrics
+
+
 def test_the_half_of_another_model_is_refused() -> None:
     base, task, objective, inputs = start(TRAININGS[0], FreshMerge(Plain()), True)
     one = learner(TRAININGS[0])

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -70,16 +69,14 @@ def restore(session: Session, saved: Tensors) -> None:
 
 
 def _parts(session: Session) -> Tensors:
-    """The tensors that steps write to, besides the optimizer's."""
-    bench = {f"module.{i}": tensor for i, tensor in enumerate(session.bench.tensors())}
-    return {**bench, **{f"scratch.{name}": t for name, t in _scratch(session.run.scratch)}}
+    """The tensors that steps write to, besides the optimizer's.
 
-
-def _scratch(scratch: dict[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """An objective's tensors; its numbers come only with a merge, or an end."""
-    for name, value in scratch.items():
-        tensors = value if isinstance(value, list | tuple) else [value]
-        for i, tensor in enumerate(tensors):
+    An objective's own are all tensors: its numbers come only with a merge, or an end.
+    """
+    parts = {f"module.{i}": tensor for i, tensor in enumerate(session.bench.tensors())}
+    for name, value in session.run.scratch.items():
+        for i, tensor in enumerate(value if isinstance(value, list | tuple) else [value]):
             if not isinstance(tensor, Tensor):
                 raise UsageError(f"a training cannot be saved: its objective's {name} is no tensor")
-            yield f"{name}.{i}", tensor
+            parts[f"scratch.{name}.{i}"] = tensor
+    return parts

@@ -39,7 +39,10 @@ class Version:
 
 @dataclass(eq=False)
 class PoolTask:
-    """A task, or without one an evaluation, with the versions and the client's state that it needs."""
+    """A task, or without one an evaluation, with the versions and the client's state that it needs.
+
+    `result` or `metrics` is there once a worker has done it.
+    """
 
     task: LocalTask | None
     base: Version | None
@@ -47,6 +50,8 @@ class PoolTask:
     inputs: TaskInputs = NO_INPUTS
     wanted: bool = True
     crashes: int = 0
+    result: LocalResult | None = None
+    metrics: Metrics | None = None
 
     def __str__(self) -> str:
         return f"task {self.task}" if self.task else "evaluation"
@@ -114,8 +119,6 @@ class WorkerPool(Generic[W]):
         self._waiting: list[tuple[float, int, PoolTask]] = []  # by due time, then first come
         self._entered = 0
         self._tasks: dict[TaskId, PoolTask] = {}
-        self._results: dict[TaskId, LocalResult] = {}
-        self._metrics: Metrics | None = None
         self._versions: WeakValueDictionary[int, Version] = WeakValueDictionary()  # by the model's identity
         self._latest: Version | None = None  # is likely to be needed again
         self._workers: dict[W, list[PoolTask]] = {}
@@ -137,24 +140,24 @@ class WorkerPool(Generic[W]):
 
     def result(self, task: TaskId) -> LocalResult:
         """Wait until the task is done."""
-        while task not in self._results:
+        entry = self._tasks[task]
+        while entry.result is None:
             self._collect(block=True)
-        self._tasks.pop(task)
-        return self._results.pop(task)
+        del self._tasks[task]
+        return entry.result
 
     def cancel(self, task: TaskId) -> None:
         """Do not train the task, or throw its result away."""
         if (entry := self._tasks.pop(task, None)) is not None:
             entry.cancel()
-        self._results.pop(task, None)
 
     def evaluate(self, model: Model) -> Metrics:
         """Wait for a worker to evaluate, before anything else that is queued."""
-        self._metrics = None
-        self._enqueue(PoolTask(None, self._version(model)), AT_ONCE)
-        while self._metrics is None:
+        entry = PoolTask(None, self._version(model))
+        self._enqueue(entry, AT_ONCE)
+        while entry.metrics is None:
             self._collect(block=True)
-        return self._metrics
+        return entry.metrics
 
     def close(self) -> None:
         """End the workers and free what they were sent."""
@@ -183,7 +186,10 @@ class WorkerPool(Generic[W]):
                     self._workers[worker] = []
                 case Done(worker, task, reply):
                     self._workers[worker].remove(task)
-                    self._accept(task, reply)
+                    if isinstance(reply, LocalResult):
+                        task.result = reply
+                    else:
+                        task.metrics = reply
                 case Crashed(worker, reason):
                     self._record_crash(worker, reason)
         self._dispatch()
@@ -203,12 +209,6 @@ class WorkerPool(Generic[W]):
             if task.wanted:
                 held.append(task)
                 self._port.send(worker, task)
-
-    def _accept(self, task: PoolTask, reply: LocalResult | Metrics | None) -> None:
-        if not isinstance(reply, LocalResult):
-            self._metrics = self._metrics if reply is None else reply
-        elif task.task and task.wanted:
-            self._results[task.task.task] = reply
 
     def _record_crash(self, worker: W, reason: str | None) -> None:
         """Replace the worker and run its tasks again; the one in training may be what it crashed of."""
