@@ -1,6 +1,6 @@
 """The real server and its sites: the same algorithm object on a network.
 
-`serve` runs the server's side, `join` a site's; both take any transport that keeps the promises of `link`.
+`serve` runs the server's side, `join` a site's; both take any transport with the interface in `transport`.
 """
 
 from offbeat.lazy import exports

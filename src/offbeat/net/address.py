@@ -10,7 +10,11 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 def split(address: str) -> tuple[str, int]:
-    """Host and port of "HOST:PORT" or "[IPV6]:PORT". Raises `UsageError`."""
+    """Host and port of "HOST:PORT" or "[IPV6]:PORT".
+
+    Raises:
+        UsageError: The address is neither.
+    """
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     host = host[1:-1] if bracketed else host
@@ -24,7 +28,7 @@ def split(address: str) -> tuple[str, int]:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine be at the other end? A name other than localhost may be anything."""
+    """Whether only this machine can be at the other end; a name other than localhost may be anything."""
     try:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:

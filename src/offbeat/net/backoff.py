@@ -12,7 +12,13 @@ log = logging.getLogger(__name__)
 
 
 def exponential(attempt: int, first: float, longest: float) -> float:
-    """The delay after attempt 0, 1, …: `first`, doubled at each attempt, at most `longest`."""
+    """The delay after an attempt.
+
+    Args:
+        attempt: Number of the attempt, from 0.
+        first: Delay after the first one, doubled at each other one.
+        longest: The longest delay.
+    """
     return float(min(first * 2.0 ** min(attempt, 32), longest))
 
 
@@ -22,9 +28,12 @@ def retry_delay(attempt: int) -> float:
 
 
 class Backoff:
-    """Attempts to reach a server since `now`; it fails after `give_up_after` seconds without (None: never).
+    """Attempts to reach a server.
 
-    `rng` spreads the attempts of many sites.
+    Args:
+        give_up_after: Seconds without a server after which it fails; None means never.
+        rng: Spreads the attempts of many sites.
+        now: Time of the first attempt, in seconds.
     """
 
     def __init__(self, give_up_after: float | None, rng: Random, now: float) -> None:
@@ -32,12 +41,20 @@ class Backoff:
         self._since, self._attempt = now, 0
 
     def succeeded(self, at: float) -> None:
-        """The server was last there at this time."""
+        """Note that the server was there at this time, in seconds."""
         if at > self._since:
             self._since, self._attempt = at, 0
 
     def next_delay(self, now: float, reason: str) -> float:
-        """Seconds to wait after a failed attempt. Raises `RunError` after the last one."""
+        """Seconds to wait after a failed attempt.
+
+        Args:
+            now: Time of the attempt, in seconds.
+            reason: Why it failed.
+
+        Raises:
+            RunError: It was the last one.
+        """
         away, limit = now - self._since, self._give_up_after
         if limit is not None and away > limit:
             raise RunError(

@@ -13,7 +13,11 @@ FIRST_ABSENCE, LONGEST_ABSENCE = 30.0, 600.0  # seconds
 
 
 class CircuitBreaker:
-    """Opens a site's circuit after `max_failures` in a row without an accepted update (None: never)."""
+    """Opens a site's circuit after failures in a row without an accepted update.
+
+    Args:
+        max_failures: Number of consecutive failures that open a circuit; None means that none does.
+    """
 
     def __init__(self, max_failures: int | None) -> None:
         self._max = max_failures
@@ -21,7 +25,15 @@ class CircuitBreaker:
         self._until: dict[str, float] = {}
 
     def record_failure(self, now: float, site: str) -> int | None:
-        """A site's task was lost, or it has left. Returns the failures in a row if they open the circuit."""
+        """Record that a site's task was lost, or that the site has left.
+
+        Args:
+            now: When, in seconds of the run's clock.
+            site: The site's name.
+
+        Returns:
+            The number of consecutive failures if the circuit is open now, else None.
+        """
         self._failures[site] += 1
         count = self._failures[site]
         if self._max is None or count < self._max:
@@ -30,10 +42,10 @@ class CircuitBreaker:
         return count
 
     def record_success(self, site: str) -> None:
-        """An update of a site was accepted."""
+        """Record that an update of a site was accepted, which closes its circuit."""
         self._failures.pop(site, None)
         self._until.pop(site, None)
 
     def closed_at(self, site: str) -> float:
-        """The time from which a site may come back; 0 if its circuit is closed."""
+        """The time at which a site's circuit closes, in seconds of the run's clock; 0 if it is closed."""
         return self._until.get(site, 0.0)

@@ -25,7 +25,14 @@ _sync = getattr(os, "fdatasync", os.fsync)  # not every system has the first, wh
 
 
 class UpdateLog:
-    """The writing end of the file in a directory. What a file holds already is kept until it is cleared."""
+    """The writing end of the file in a directory. What a file holds already is kept until it is cleared.
+
+    Args:
+        directory: The state directory.
+
+    Raises:
+        OSError: The file cannot be opened.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / UPDATES
@@ -34,9 +41,16 @@ class UpdateLog:
         sync_directory(directory)
 
     def append(self, tensors: Tensors) -> tuple[int, int]:
-        """Write an update, which is durable after `sync`; returns where it begins, and its bytes.
+        """Write an update, which is durable after `sync`.
 
-        Raises `OSError` where it cannot be written, such as on a full disk: then nothing is there.
+        Args:
+            tensors: The update's tensors by name.
+
+        Returns:
+            Where it begins, and its number of bytes.
+
+        Raises:
+            OSError: It cannot be written, such as on a full disk; then nothing of it is in the file.
         """
         begin = os.lseek(self._file, self._end, os.SEEK_SET)
         for piece in _pieces(tensors):
@@ -55,19 +69,28 @@ class UpdateLog:
         self._end = 0
 
     def close(self) -> None:
-        """Let the file go."""
+        """Close the file."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
     def delete(self) -> None:
-        """The run has ended."""
+        """Delete the file, at the end of the run."""
         self.close()
         self._path.unlink(missing_ok=True)
 
 
 def read_update(directory: Path, begin: int, size: int) -> Tensors:
-    """An update from where `append` has put it. Raises `RunError` if it is not there."""
+    """Read an update.
+
+    Args:
+        directory: The state directory.
+        begin: Where it begins, as `append` returned it.
+        size: Its number of bytes.
+
+    Raises:
+        RunError: It is not there.
+    """
     path = directory / UPDATES
     try:
         with path.open("rb") as file:

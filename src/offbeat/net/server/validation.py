@@ -29,42 +29,53 @@ class InvalidUpdateError(OffbeatError, ValueError):
 
 
 def check_register(register: Register, classes: int | None, labels_needed: bool) -> None:
-    """Raises `InvalidUpdateError` for a site that cannot take part."""
-    if not 1 <= register.samples <= MOST_SAMPLES:
-        raise InvalidUpdateError(
-            f"samples = {register.samples} is not allowed: a site needs 1 to 2^40", "data"
-        )
-    if not 0 <= register.steps_per_epoch <= register.samples:
-        raise InvalidUpdateError(
-            f"steps_per_epoch = {register.steps_per_epoch} is not allowed: 0 to samples = {register.samples}",
-            "data",
-        )
-    if register.labels is None:
-        if labels_needed:
-            raise InvalidUpdateError(
-                "the algorithm needs each site's number of samples by class: tell it", "data"
-            )
+    """Check that a site can take part.
+
+    Args:
+        register: The site's message.
+        classes: Number of classes of the run's data; None means any.
+        labels_needed: Whether the algorithm requires each site's numbers of samples by class.
+
+    Raises:
+        InvalidUpdateError: The site cannot take part.
+    """
+    samples, steps, labels = register.samples, register.steps_per_epoch, register.labels
+    if not 1 <= samples <= MOST_SAMPLES:
+        reason = f"samples = {samples} is not allowed: a site needs 1 to 2^40"
+    elif not 0 <= steps <= samples:
+        reason = f"steps_per_epoch = {steps} is not allowed: 0 to samples = {samples}"
+    elif labels is None and labels_needed:
+        reason = "the algorithm needs each site's number of samples by class: tell it"
+    elif labels is not None and classes is not None and len(labels) != classes:
+        reason = f"labels has {len(labels)} classes, the run has {classes}"
+    elif labels is not None and not all(0 <= count <= samples for count in labels):
+        reason = f"labels must be from 0 to samples = {samples}"
+    else:
         return
-    if classes is not None and len(register.labels) != classes:
-        raise InvalidUpdateError(f"labels has {len(register.labels)} classes, the run has {classes}", "data")
-    if any(not 0 <= count <= register.samples for count in register.labels):
-        raise InvalidUpdateError(f"labels must be from 0 to samples = {register.samples}", "data")
+    raise InvalidUpdateError(reason, "data")
 
 
 def check_metrics(metrics: Metrics) -> dict[str, float]:
-    """A site's metrics as floats."""
+    """A site's metrics as floats.
+
+    Raises:
+        InvalidUpdateError: A metric is not finite, or its name is one of the server's own.
+    """
     for name, value in metrics.items():
         if name in _TAKEN:
-            raise InvalidUpdateError(
-                f"metric {name!r} is a name of the server's own: choose another", "metrics"
-            )
+            reason = f"metric {name!r} is a name of the server's own: choose another"
+            raise InvalidUpdateError(reason, "metrics")
         if not isfinite(value):
             raise InvalidUpdateError(f"metric {name!r} is {value}: it must be finite", "not finite")
     return {name: float(value) for name, value in metrics.items()}
 
 
 def check_steps(steps: int, most: int) -> int:
-    """How many local steps were done, of `most` that were asked for."""
+    """The number of local steps that were done, of `most` that were asked for.
+
+    Raises:
+        InvalidUpdateError: It is not from 1 to `most`.
+    """
     if not 1 <= steps <= most:
         raise InvalidUpdateError(f"{steps} local steps were done, the task has 1 to {most}", "steps")
     return steps
@@ -73,16 +84,26 @@ def check_steps(steps: int, most: int) -> int:
 def check_update(
     update: UpdateSubmission, layout: Layout, steps: int, codec: Codec | None, norm_bound: float | None
 ) -> LocalResult:
-    """The decoded update of a site; raises `InvalidUpdateError`."""
+    """Decode a site's update.
+
+    Args:
+        update: The site's message.
+        layout: Layout of the model.
+        steps: Local steps that were asked for.
+        codec: The run's codec, if it has one.
+        norm_bound: The largest norm of the parameters' update; None means no bound.
+
+    Raises:
+        InvalidUpdateError: The update is not accepted.
+    """
     check_steps(update.steps, steps)
     metrics: Mapping[str, float] = check_metrics(update.metrics)
-    if not (isfinite(update.lr) and update.lr >= 0):
-        raise InvalidUpdateError(
-            f"lr = {update.lr}: the learning rate must be finite and at least 0", "not finite"
-        )
+    lr = float(update.lr)
+    if not (isfinite(lr) and lr >= 0):
+        reason = f"lr = {lr}: the learning rate must be finite and at least 0"
+        raise InvalidUpdateError(reason, "not finite")
     delta = _delta(update.delta, layout, codec)
-    if codec is not None:
-        assert isinstance(update.delta, bytes)
+    if isinstance(update.delta, bytes):
         bits = 8 * len(update.delta) + 64 * layout.integers + 32 * layout.shared
         metrics = {**metrics, "bits": bits}
     _vector("integers", update.integers, layout.integers, torch.int64)
@@ -92,7 +113,7 @@ def check_update(
     _finite("update", delta)
     if norm_bound is not None and (norm := float(delta[: layout.parameters].norm())) > norm_bound:
         raise InvalidUpdateError(f"the update's norm is {norm:g}, at most {norm_bound:g} is taken", "norm")
-    return LocalResult(delta, update.integers, metrics, float(update.lr), update.shared)
+    return LocalResult(delta, update.integers, metrics, lr, update.shared)
 
 
 def _delta(delta: Tensor | bytes, layout: Layout, codec: Codec | None) -> Tensor:
