@@ -23,7 +23,6 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,10 +37,12 @@ from processes import call_offbeat, ended, fork, has_ended, kill, leave_when_tol
 from safetensors.torch import load_file
 from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 
+from offbeat.core.events import Arrived
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.net.run_spec import evaluating_learner, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.runs.record import RunRecord, read_run
 
@@ -314,40 +315,31 @@ def examine(state: Path, logs: Path) -> Findings:
 
 def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     """Take the journal's updates in once more, from the sites' copies, and compare with the final model."""
-    plan = read_run_spec(record.meta["plan"])
-    learner = evaluating_learner(plan, None)
-    coordinator = Coordinator(
-        plan.make_algorithm(), learner.initial(plan.seed), ServerOptions(clients=record.clients),
-        seed=plan.seed, run="again", plan={}, classes=plan.classes, batch_size=plan.training.batch_size,
-    )  # fmt: skip
+    spec = read_run_spec(record.meta["plan"])
+    learner = evaluating_learner(spec, None)
+    info = RunInfo("again", {}, spec.seed, spec.classes, spec.training.batch_size)
+    options = ServerOptions(clients=record.clients)
+    coordinator = Coordinator(spec.make_algorithm(), learner.initial(spec.seed), options, info)
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
     unsure = 0
-    for group in groups(rows):
-        paths = sorted(updates.glob(f"{group[0].task}-*.safetensors")) if group[0].name == "arrived" else []
+
+    def load(event: Arrived) -> LocalResult:
+        nonlocal unsure
+        paths = sorted(updates.glob(f"{event.task}-*.safetensors"))
         unsure += len(paths) > 1
-        metrics = {k: v for k, v in (group[0].data or {}).items() if k != "seconds"}
+        saved = {name: tensor.clone() for name, tensor in load_file(paths[0]).items()}
+        return LocalResult(
+            saved["delta"], saved["integers"], event.metrics, float(saved["lr"][0]), saved.get("shared")
+        )
 
-        def load(_: int, paths: list[Path] = paths, metrics: Any = metrics) -> LocalResult:
-            saved = {name: tensor.clone() for name, tensor in load_file(paths[0]).items()}
-            return LocalResult(
-                saved["delta"], saved["integers"], metrics, float(saved["lr"][0]), saved.get("shared")
-            )
-
-        coordinator.replay(group, load)
+    coordinator.replay(rows, load)
     if unsure:
         return f"not compared: {unsure} tasks were trained twice, with another outcome"
     found = load_file(record.path / "model.safetensors")
     made = coordinator.tensors.model.state_dict()
     same = found.keys() == made.keys() and all(torch.equal(found[name], made[name]) for name in found)
     return "the same bytes" if same else "other bytes than model.safetensors"
-
-
-def groups(rows: list[Row]) -> Iterator[list[Row]]:
-    """Each event with its commands."""
-    starts = [i for i, row in enumerate(rows) if row.kind == "event"]
-    for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-        yield rows[start:end]
 
 
 def replayed(state: Path, log: Path) -> bool:

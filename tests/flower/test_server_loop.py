@@ -345,7 +345,7 @@ def test_a_node_that_was_sent_away_is_not_asked(digits: Any, tmp_path: Path) -> 
         algorithm,
         test,
         tmp_path / "run",
-        ServerOptions(clients=SITES, setbacks=1, until=ob.Until(tasks=100)),
+        ServerOptions(clients=SITES, max_consecutive_failures=1, until=ob.Until(tasks=100)),
     )
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     left = [row.t for row in rows if row.name == "left"]

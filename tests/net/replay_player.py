@@ -23,6 +23,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects
+from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.sim.result import Run
 
@@ -45,8 +46,8 @@ def rows_of(run: Run) -> list[Row]:
 def coordinator_of(
     algorithm: Algorithm, initial: Model, clients: int, seed: int, **options: Any
 ) -> Coordinator:
-    wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "setbacks": None, **options})
-    return Coordinator(algorithm, initial, wanted, seed=seed, run="run", plan={})
+    wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "max_consecutive_failures": None, **options})
+    return Coordinator(algorithm, initial, wanted, RunInfo("run", {}, seed))
 
 
 @dataclass

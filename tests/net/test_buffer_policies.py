@@ -72,7 +72,7 @@ def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, 
     play = Play(algorithm, learner, coordinator)
     complete = finalizer(policy, learner, initial, SEED)
     meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
-    state = DurableStore.create(tmp_path / "d", meta, coordinator, complete=complete)
+    state = DurableStore(tmp_path / "d", coordinator, meta, complete=complete)
     for i, row in enumerate(row for row in rows if row.kind == "event"):
         outcome = play.event(row)
         state.commit(outcome)
@@ -80,7 +80,7 @@ def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, 
         if i == 30:  # the server dies
             state.close()
             coordinator = coordinator_of(algorithm, initial, max(1, there), SEED, until=ob.Until(tasks=40))
-            state = DurableStore.reopen(tmp_path / "d", coordinator, complete=complete)
+            state = DurableStore(tmp_path / "d", coordinator, complete=complete)
             play.coordinator = coordinator
     assert play.rows == rows
     assert coordinator.driver.engine.bytes_up == run.summary.bytes_up

@@ -65,7 +65,7 @@ def test_a_coordinator_does_what_the_simulator_does(
     )
     play = Play(make(), learner, coordinator)
     meta = {"label": name, "algorithm": {"name": name}, "seed": SEED, "clients": 5}
-    state = DurableStore.create(tmp_path / "d", meta, coordinator)
+    state = DurableStore(tmp_path / "d", coordinator, meta)
     for row in rows:
         if row.kind == "event":
             outcome = play.event(row)

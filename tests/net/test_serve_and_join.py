@@ -384,7 +384,9 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                options=ServerOptions(clients=2, lease=20.0, setbacks=1, until=ob.Until(tasks=20)),
+                options=ServerOptions(
+                    clients=2, lease=20.0, max_consecutive_failures=1, until=ob.Until(tasks=20)
+                ),
                 test=test, seed=3,
             )
         )  # fmt: skip
@@ -411,7 +413,7 @@ def test_a_site_that_was_sent_away_hears_of_the_end(digits: Any, tmp_path: Path)
     (left,) = [row for row in ob.read_run(tmp_path / "run").rows() if row.name == "left"]
     assert left.data is not None
     assert left.data["reason"].startswith(
-        "sent away (setbacks in a row: 1), the last: rejected: metric 'loss'"
+        "sent away (consecutive failures: 1), the last: rejected: metric 'loss'"
     )
 
 

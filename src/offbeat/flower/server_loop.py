@@ -7,11 +7,12 @@ reply are durable before a message about them is sent.
 import logging
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 from flwr.app import Message
 from flwr.proto.node_pb2 import NodeInfo
+from msgspec.structs import replace
 
 from offbeat.flower.nodes import Node
 from offbeat.flower.serialization import decode, encode
@@ -120,12 +121,12 @@ class Federation:
                 node.online, node.activated = True, info.last_activated_at
                 node.reset()
             if node.registered:
-                self._coordinator.seen(now, name)
+                self._coordinator.heartbeat(now, name)
             elif (
                 node.sent is None
                 and node.refused is None
                 and now >= node.not_before
-                and self._coordinator.may_come(now, name)
+                and self._coordinator.may_register(now, name)
             ):
                 self._push(node, QUERY)
         for node in self._nodes.values():
@@ -188,7 +189,7 @@ class Federation:
             tasks = [m.task for m in early if isinstance(m, UpdateSubmission | ModelRequest)]
             holds = tasks[-1] if tasks else None
             coordinator.receive(
-                now, node.name, replace(message, holds=holds, run=coordinator.run if tasks else "")
+                now, node.name, replace(message, holds=holds, run=coordinator.info.run if tasks else "")
             )
             for earlier in early:
                 coordinator.receive(now, node.name, earlier)
@@ -198,11 +199,11 @@ class Federation:
             node.early.append(message)
 
     def _push(self, node: Node, kind: str) -> None:
-        """Send a node the run's plan and its queued messages, one request each: Flower limits its size."""
+        """Send a node the run specification and its messages, one request each: Flower limits its size."""
         c, sites = self._coordinator, self._coordinator.registry.sites
         client = sites[node.name].client if node.name in sites else 0  # a new node has no number yet
         content = list(node.queued) if kind == TRAIN else []
-        registered = Registered(client, c.run, c.plan, c.options.lease)
+        registered = Registered(client, c.info.run, c.info.spec, c.options.lease)
         message = Message(encode([registered, *content]), node.id, kind, ttl=self._polling.task)
         ids = list(self._grid.push_messages([message]))
         if ids and ids[0]:
@@ -215,8 +216,7 @@ class Federation:
     def _commit(self) -> None:
         """Let time pass; make durable what has come of all this, and send it."""
         coordinator = self._coordinator
-        for evaluation, metrics in self._evaluator.collect():
-            coordinator.evaluated(evaluation, metrics)
+        coordinator.evaluated(self._evaluator.collect())
         coordinator.tick(self._time())
         effects = coordinator.take()
         if effects.durable:
@@ -247,8 +247,7 @@ class Federation:
     def _finish(self) -> str:
         coordinator = self._coordinator
         reason = coordinator.stopped or ""
-        for evaluation, metrics in self._evaluator.finish(coordinator.last_evaluation()):
-            coordinator.evaluated(evaluation, metrics)
+        coordinator.evaluated(self._evaluator.finish(coordinator.last_evaluation()))
         self._state.commit(coordinator.take())
         self._state.finish(coordinator, coordinator.summary())
         return reason

@@ -7,9 +7,9 @@ return with a new connection: every message can be sent again, and names its tas
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec import Struct, field
 from torch import Tensor
 
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
@@ -27,13 +27,13 @@ def shorten(reason: str) -> str:
 # ---- from a site ----
 
 
-@dataclass(frozen=True, slots=True)
-class Register:
+class Register(Struct, frozen=True):
     """A site is there. Who it is, its credential says.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
-    size of the plan gives it), `labels` its numbers of samples of each class, if it tells them. `holds` is
-    the task it has in hand, in training or trained and not yet acknowledged, of the run named `run`.
+    size of the run specification gives it), `labels` its numbers of samples of each class, if it tells them.
+    `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
+    `run`.
     """
 
     samples: int
@@ -43,24 +43,21 @@ class Register:
     run: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """The site is alive; `steps` local steps of `task` are done. The server answers with one."""
 
     task: TaskId | None = None
     steps: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ModelRequest:
+class ModelRequest(Struct, frozen=True):
     """After `steps` local steps of a task the site asks for the current model, and waits for the answer."""
 
     task: TaskId
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateReady:
+class UpdateReady(Struct, frozen=True):
     """The site has finished a task it was to hold, and keeps its update until it is told what to do."""
 
     task: TaskId
@@ -68,8 +65,7 @@ class UpdateReady:
     metrics: Metrics = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateSubmission:
+class UpdateSubmission(Struct, frozen=True):
     """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or what the codec made of it.
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
@@ -84,29 +80,28 @@ class UpdateSubmission:
     shared: Tensor | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """The task came to nothing at the site, which is idle again."""
 
     task: TaskId
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Leave:
+class Leave(Struct, frozen=True):
     """The site leaves for good, or has heard that the run is over (`RunFinished`)."""
 
     reason: str = ""
 
 
-FromSite = Register | Heartbeat | ModelRequest | UpdateReady | UpdateSubmission | TaskFailed | Leave
+TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
+"""What a site says about a task, which is its field `task`."""
+FromSite = Register | Heartbeat | TaskReport | Leave
 
 # ---- from the server ----
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
-    """The site is client `client` of the run named `run`. `plan` says what is trained, as plain JSON values.
+class Registered(Struct, frozen=True):
+    """The site is client `client` of the run named `run`. `plan` is the run specification as plain JSON.
 
     `lease` is for how many seconds the site may be silent before it is declared gone.
     """
@@ -117,8 +112,7 @@ class Registered:
     lease: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rejected:
+class Rejected(Struct, frozen=True):
     """The site may not take part, or its last message was not accepted: `reason` says why.
 
     With `final` the conversation is over and trying again is of no use.
@@ -128,8 +122,7 @@ class Rejected:
     final: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TaskAssignment:
+class TaskAssignment(Struct, frozen=True):
     """Train `steps` local steps from `model`, which is version `base`; fields as in `core.commands.Train`."""
 
     task: TaskId
@@ -142,8 +135,7 @@ class TaskAssignment:
     hold: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ModelResponse:
+class ModelResponse(Struct, frozen=True):
     """The answer to `ModelRequest`: merge this model, version `version`; no model: nothing newer."""
 
     task: TaskId
@@ -152,23 +144,20 @@ class ModelResponse:
     model: Model | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskRecall:
+class TaskRecall(Struct, frozen=True):
     """Report the task at the end of the epoch under way (`core.commands.Recall`)."""
 
     task: TaskId
 
 
-@dataclass(frozen=True, slots=True)
-class UploadGrant:
-    """Send the update that is held, within so many bits (none: all it takes)."""
+class UploadGrant(Struct, frozen=True):
+    """Send the update that is held, within so many bits; None means all it takes."""
 
     task: TaskId
     bits: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TaskCancel:
+class TaskCancel(Struct, frozen=True):
     """Stop this task, if it is in training, and forget what there is of it: its update is not wanted.
 
     A site that held it (`UpdateReady`) has trained all the same: its own state stays as it is after the task.
@@ -178,8 +167,7 @@ class TaskCancel:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateAck:
+class UpdateAck(Struct, frozen=True):
     """What became of a `UpdateSubmission`: `accepted` and durable at the server, or `reason` says why not.
 
     One that the server has already is accepted again.
@@ -190,23 +178,13 @@ class UpdateAck:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class RunFinished:
+class RunFinished(Struct, frozen=True):
     """The run has ended."""
 
     reason: str
 
 
-FromServer = (
-    Registered
-    | Rejected
-    | Heartbeat
-    | TaskAssignment
-    | ModelResponse
-    | TaskRecall
-    | UploadGrant
-    | TaskCancel
-    | UpdateAck
-    | RunFinished
-)
+TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
+"""What the server says about a task, which is its field `task`."""
+FromServer = Registered | Rejected | Heartbeat | TaskOrder | RunFinished
 Message = FromSite | FromServer

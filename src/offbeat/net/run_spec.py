@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from hashlib import sha256
 from typing import Annotated, Any
 
@@ -16,6 +15,7 @@ from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
+from offbeat.core.features import Feature
 from offbeat.core.model import Layout
 from offbeat.core.validation import format_error
 from offbeat.data.dataset import Dataset, FederatedData
@@ -23,7 +23,6 @@ from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
 from offbeat.models.registry import build as build_module
-from offbeat.net.server.coordinator import check_algorithm
 from offbeat.net.wire.limits import Limits
 
 MOST_SITES = 2**20
@@ -33,9 +32,15 @@ MOST_SITES = 2**20
 class RunSpec(BaseModel):
     """What is trained, and how.
 
-    `algorithm` is a name with hyper-parameters, as `offbeat.algorithms.build` takes it, and `codec` what its
-    updates go through. `sample_shape` is that of one sample (without N), `layout` the digest of the model's
-    layout that follows from all this.
+    Attributes:
+        algorithm: The algorithm's name and hyper-parameters, as `offbeat.algorithms.build` takes them.
+        model: The model.
+        training: How it is trained.
+        seed: The run's seed.
+        sample_shape: Shape of one sample (without N).
+        classes: Number of classes.
+        layout: Digest of the layout of the model that follows from all this.
+        codec: The codec of the updates; None means that they are not encoded.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -57,6 +62,19 @@ class RunSpec(BaseModel):
         """The algorithm; a site uses its objective and its codec."""
         return replace(build_algorithm(ALGORITHMS, self.algorithm), codec=self.codec)
 
+    def make_module(self) -> nn.Module:
+        """The module that is trained."""
+        return build_module(self.model, self.sample_shape, self.classes)
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Raises `UsageError` for an algorithm that no network can run."""
+    if Feature.RADIO in algorithm.requires:
+        raise UsageError(
+            f"{algorithm.name} needs {Feature.RADIO.description}, which a network has not: "
+            "simulate it, or choose another algorithm (offbeat algorithms lists what each needs)"
+        )
+
 
 def make_run_spec(
     algorithm: Algorithm,
@@ -66,7 +84,19 @@ def make_run_spec(
     sample_shape: tuple[int, ...],
     classes: int,
 ) -> RunSpec:
-    """The plan of a run with a model of the registry; refuses an algorithm its name does not describe."""
+    """Specify a run with a model of the registry.
+
+    Args:
+        algorithm: The algorithm, one that its name and hyper-parameters describe.
+        model: What sites train, a `ModelSpec`.
+        training: How they train it.
+        seed: The run's seed.
+        sample_shape: Shape of one sample (without N).
+        classes: Number of classes.
+
+    Raises:
+        UsageError: No network can run the algorithm, sites cannot make it, or the model is too large.
+    """
     check_algorithm(algorithm)
     name = recorded_name(replace(algorithm, codec=None))
     if name not in ALGORITHMS:
@@ -83,33 +113,44 @@ def make_run_spec(
 
 
 def read_run_spec(document: Mapping[str, Any], data: Dataset | None = None) -> RunSpec:
-    """Check a plan that came from a server, before anything is made of it that takes memory.
+    """Check a run specification that came from a server, before anything is made of it that takes memory.
 
-    Raises `UsageError` where it is none that this version knows, is not about a site's `data`, or asks for a
-    model that is larger than what may travel.
+    Args:
+        document: The specification as plain JSON values.
+        data: A site's data; None means that any will do.
+
+    Raises:
+        UsageError: This version does not know such a run, the run is not about these data, or its model is
+            larger than what may travel.
     """
     try:
-        plan = RunSpec.model_validate(dict(document))
-        algorithm = plan.make_algorithm()
+        spec = RunSpec.model_validate(dict(document))
+        algorithm = spec.make_algorithm()
     except ValidationError as error:
         raise UsageError(
-            f"the server's plan is not understood: {format_error(error)}; "
+            f"the server's run specification is not understood: {format_error(error)}; "
             "have both the same version of Offbeat?"
         ) from None
-    if data is not None:
-        check_data(plan, data)
-    if layout_digest(algorithm, plan.model, plan.sample_shape, plan.classes) != plan.layout:
+    if data is not None and (data.sample_shape, data.classes) != (spec.sample_shape, spec.classes):
+        raise UsageError(
+            f"the data have samples of shape {data.sample_shape} and {data.classes} classes, the run has "
+            f"{spec.sample_shape} and {spec.classes}: give the run's data"
+        )
+    if layout_digest(algorithm, spec.model, spec.sample_shape, spec.classes) != spec.layout:
         raise UsageError(
             "the model made here has another layout than the server's: use the server's versions of Offbeat "
             "and PyTorch"
         )
-    return plan
+    return spec
 
 
 def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...], classes: int) -> str:
-    """A digest of names, shapes and dtypes of a model's tensors, and of what travels with it.
+    """Digest of names, shapes and dtypes of a model's tensors, and of what travels with it.
 
-    Raises `UsageError` for a model of more bytes than may travel. No memory is taken for its tensors.
+    No memory is taken for the tensors.
+
+    Raises:
+        UsageError: The model has more bytes than may travel.
     """
     try:
         with torch.device("meta"):
@@ -125,41 +166,34 @@ def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...
     return sha256(repr((entries, algorithm.objective.shared_vectors)).encode()).hexdigest()
 
 
-def check_data(plan: RunSpec, data: Dataset) -> None:
-    """Raises `UsageError` where a site's data are not what the run is about."""
-    if data.sample_shape != plan.sample_shape or data.classes != plan.classes:
-        raise UsageError(
-            f"the data have samples of shape {data.sample_shape} and {data.classes} classes, the run has "
-            f"{plan.sample_shape} and {plan.classes}: give the run's data"
-        )
+def make_learner(spec: RunSpec, data: Dataset, client: ClientId, device: str = "cpu") -> TorchLearner:
+    """What trains at a site: the run's model on the site's own data, which `read_run_spec` has checked.
 
+    Args:
+        spec: The run specification.
+        data: The site's data.
+        client: The site's number in the run, by which its random streams are keyed.
+        device: Where to train.
 
-def own_data(data: Dataset, client: ClientId) -> FederatedData:
-    """One site's data under its number in the run, by which its random streams are keyed.
-
-    Raises `UsageError` for a number that no run comes to.
+    Raises:
+        UsageError: No run comes to such a number.
     """
     if not 0 <= client < MOST_SITES:
         raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
     offsets = torch.zeros(client + 2, dtype=torch.int64)
     offsets[-1] = len(data)
-    return FederatedData(data, data.subset([]), torch.arange(len(data)), offsets)
+    own = FederatedData(data, data.subset([]), torch.arange(len(data)), offsets)
+    return TorchLearner(spec.make_module, own, replace(spec.training, device=device))
 
 
-def make_learner(plan: RunSpec, data: Dataset, client: ClientId, device: str = "cpu") -> TorchLearner:
-    """What trains at a site: the plan's model on the site's own data."""
-    check_data(plan, data)
-    return TorchLearner(_maker(plan), own_data(data, client), replace(plan.training, device=device))
+def evaluating_learner(spec: RunSpec, test: Dataset | None) -> TorchLearner:
+    """The learner with which a server makes the first model, and evaluates the others.
 
-
-def evaluating_learner(plan: RunSpec, test: Dataset | None) -> TorchLearner:
-    """What a server makes the first model with, and evaluates the others, if it has test data."""
-    none = Dataset(torch.zeros(0, *plan.sample_shape), torch.zeros(0, dtype=torch.int64), plan.classes)
-    data = FederatedData(
-        none, none if test is None else test, torch.arange(0), torch.zeros(1, dtype=torch.int64)
-    )
-    return TorchLearner(_maker(plan), data, replace(plan.training, device="cpu"))
-
-
-def _maker(plan: RunSpec) -> partial[nn.Module]:
-    return partial(build_module, plan.model, plan.sample_shape, plan.classes)
+    Args:
+        spec: The run specification.
+        test: The test data; None means that it cannot evaluate.
+    """
+    none = Dataset(torch.zeros(0, *spec.sample_shape), torch.zeros(0, dtype=torch.int64), spec.classes)
+    offsets = torch.zeros(1, dtype=torch.int64)
+    data = FederatedData(none, none if test is None else test, torch.arange(0), offsets)
+    return TorchLearner(spec.make_module, data, replace(spec.training, device="cpu"))

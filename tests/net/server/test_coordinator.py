@@ -35,6 +35,7 @@ from offbeat.net.messages import (
     UploadGrant,
 )
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 
 D = 3
@@ -42,10 +43,10 @@ HELLO = Register(samples=30, steps_per_epoch=3)
 
 
 def coordinator(algorithm: Any = None, **options: Any) -> Coordinator:
+    info = RunInfo("r1", {"a": 1}, seed=1, classes=2, batch_size=10)
     return Coordinator(
-        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), ServerOptions(**options),
-        seed=1, run="r1", plan={"a": 1}, classes=2, batch_size=10,
-    )  # fmt: skip
+        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), ServerOptions(**options), info
+    )
 
 
 def said(c: Coordinator, site: str = "a") -> list[FromServer]:
@@ -197,21 +198,21 @@ def test_who_is_back_within_the_lease_was_never_away() -> None:
     c.take()
     c.disconnected(1.0, "a")
     c.tick(9.0)
-    c.receive(9.5, "a", replace(HELLO, holds=0, run="r1"))
+    c.receive(9.5, "a", msgspec.structs.replace(HELLO, holds=0, run="r1"))
     outcome = c.take()
     assert kinds([m for _, m in outcome.messages]) == ["Registered"]
     assert not outcome.rows
     c.receive(9.6, "a", HELLO)  # a process that remembers nothing
     assert kinds(said(c)) == ["Registered", "TaskAssignment"]
-    c.receive(9.7, "a", replace(HELLO, holds=0, run="another"))
+    c.receive(9.7, "a", msgspec.structs.replace(HELLO, holds=0, run="another"))
     messages = said(c)
     assert kinds(messages) == ["Registered", "TaskCancel", "TaskAssignment"]
     assert "another run" in messages[1].reason
-    c.receive(9.8, "a", replace(HELLO, holds=5, run="r1"))
+    c.receive(9.8, "a", msgspec.structs.replace(HELLO, holds=5, run="r1"))
     assert kinds(said(c)) == ["Registered", "TaskCancel", "TaskAssignment"]
     c.receive(10.0, "a", result())
     c.take()
-    c.receive(10.1, "a", replace(HELLO, holds=0, run="r1"))  # whose receipt was lost
+    c.receive(10.1, "a", msgspec.structs.replace(HELLO, holds=0, run="r1"))  # whose receipt was lost
     messages = said(c)
     assert messages[1] == UpdateAck(0, accepted=True)
     assert kinds(messages) == ["Registered", "UpdateAck", "TaskAssignment"]
@@ -241,7 +242,7 @@ def test_a_lease_that_is_over_loses_the_task_and_the_site_may_bring_it_back() ->
     outcome = c.take()
     assert isinstance(outcome.messages[0][1], Rejected)
     assert outcome.closed
-    c.receive(12.0, "a", replace(HELLO, holds=0, run="r1"))
+    c.receive(12.0, "a", msgspec.structs.replace(HELLO, holds=0, run="r1"))
     outcome = c.take()
     assert kinds([m for _, m in outcome.messages]) == ["Registered"]
     assert [(row.name, row.task) for row in outcome.rows] == [("joined", 0)]
@@ -276,13 +277,13 @@ def test_only_so_many_versions_are_kept_for_those_who_left() -> None:
     c.receive(9.0, "s3", Leave())
     assert len(c.registry.gone) == 2
     c.take()
-    c.receive(10.0, "s0", replace(HELLO, holds=5, run="r1"))
+    c.receive(10.0, "s0", msgspec.structs.replace(HELLO, holds=5, run="r1"))
     messages = said(c, "s0")
     assert kinds(messages) == ["Registered", "TaskCancel", "TaskAssignment"]
     assert "longer than its lease" in messages[1].reason
     kept = next(iter(c.registry.gone))
     owner = f"s{c.registry.owners[kept]}"
-    c.receive(11.0, owner, replace(HELLO, holds=kept, run="r1"))
+    c.receive(11.0, owner, msgspec.structs.replace(HELLO, holds=kept, run="r1"))
     assert kinds(said(c, owner)) == ["Registered"]
     assert set(c.tensors.bases) == {t.id for t in c.server.tasks.values()} | set(c.registry.gone)
 
@@ -311,7 +312,7 @@ def test_other_data_is_another_site_under_the_same_name() -> None:
     c = coordinator()
     c.receive(0.0, "a", HELLO)
     c.take()
-    c.receive(1.0, "a", replace(HELLO, samples=31, holds=0, run="r1"))
+    c.receive(1.0, "a", msgspec.structs.replace(HELLO, samples=31, holds=0, run="r1"))
     outcome = c.take()
     assert [row.name for row in outcome.rows] == ["left", "joined"]
     assert outcome.rows[1].client == 0
@@ -347,7 +348,7 @@ def test_labels_are_asked_for_where_the_algorithm_chooses_by_them() -> None:
     c = coordinator(needy)
     c.receive(0.0, "a", HELLO)
     assert "by class" in said(c)[0].reason
-    c.receive(0.0, "a", replace(HELLO, labels=(10, 20)))
+    c.receive(0.0, "a", msgspec.structs.replace(HELLO, labels=(10, 20)))
     assert c.server.fleet.labels(0) == (10, 20)
 
 
@@ -392,7 +393,7 @@ def test_a_request_is_answered_and_answered_again() -> None:
     assert isinstance(fresh, ModelResponse)
     c.receive(3.0, "a", ModelRequest(assign.task, assign.ask_after))
     assert said(c) == [fresh]
-    c.receive(4.0, "a", replace(HELLO, holds=assign.task, run="r1"))
+    c.receive(4.0, "a", msgspec.structs.replace(HELLO, holds=assign.task, run="r1"))
     assert said(c)[1:] == [fresh]
     assert c.server.sent == (1 if fresh.model is not None else 0)
 
@@ -406,7 +407,7 @@ def test_a_recall_is_said_again_to_who_comes_back() -> None:
     for i in range(3):
         c.receive(1.0 + i, "b", result(task))
         assigned = [m for m in said(c, "b") if isinstance(m, TaskAssignment)]
-        c.receive(1.5 + i, "a", replace(HELLO, holds=0, run="r1"))
+        c.receive(1.5 + i, "a", msgspec.structs.replace(HELLO, holds=0, run="r1"))
         again = said(c)
         if TaskRecall(0) in again or not assigned:
             break
@@ -449,11 +450,11 @@ def test_an_update_that_is_held_waits_to_be_called() -> None:
     assert said(c) == [UploadGrant(1)]
     c.receive(2.5, "a", UpdateReady(1, 6, {"norm": 1.0}))
     assert said(c) == [UploadGrant(1)]
-    c.receive(3.0, "a", replace(HELLO, holds=1, run="r1"))
+    c.receive(3.0, "a", msgspec.structs.replace(HELLO, holds=1, run="r1"))
     assert said(c)[1:] == [UploadGrant(1)]
     c.receive(4.0, "a", result(1))
     assert said(c) == [UpdateAck(1, accepted=True)]
-    c.receive(5.0, "a", replace(HELLO, holds=0, run="r1"))
+    c.receive(5.0, "a", msgspec.structs.replace(HELLO, holds=0, run="r1"))
     assert said(c)[1] == TaskCancel(0, "its update is not needed")
 
 
@@ -508,7 +509,7 @@ def test_seconds_and_evaluations_by_time_count_from_the_beginning() -> None:
     c = coordinator(clients=2, until=ob.Until(seconds=100.0), evaluate=ob.Every(seconds=30.0), lease=1000.0)
     c.receive(7.0, "a", HELLO)
     for now in np.arange(0.0, days, 400.0):
-        c.seen(float(now), "a")
+        c.heartbeat(float(now), "a")
         c.tick(float(now))
     assert c.stopped is None
     c.take()
@@ -593,7 +594,7 @@ def failing(c: Coordinator, now: float, task: int) -> float | None:
         return None
     ((name, reason),) = outcome.closed
     assert name == "a"
-    assert re.search(r"^sent away \(setbacks in a row: \d+\), the last: the scanner is off$", reason)
+    assert re.search(r"^sent away \(consecutive failures: \d+\), the last: the scanner is off$", reason)
     (left,) = outcome.rows
     assert (left.name, left.task, left.data) == ("left", task, {"reason": reason})
     c.receive(now, "a", HELLO)
@@ -616,11 +617,11 @@ def test_a_site_of_which_nothing_comes_is_sent_away_for_longer_each_time() -> No
         c.receive(now + absences[-1] - 0.1, "a", HELLO)
         assert kinds(said(c)) == ["Rejected"]
         now += absences[-1]
-        assert c.may_come(now, "a")
+        assert c.may_register(now, "a")
         c.receive(now, "a", HELLO)
         assert kinds(said(c)) == ["Registered", "TaskAssignment"]
         absences.append(failing(c, now, task) or 0.0)
-        assert not c.may_come(now, "a")
+        assert not c.may_register(now, "a")
         task += 1
     assert absences == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0]
     c.receive(now + 600.0, "a", HELLO)
@@ -631,7 +632,7 @@ def test_a_site_of_which_nothing_comes_is_sent_away_for_longer_each_time() -> No
 
 def test_a_site_that_is_sent_away_keeps_nobody_waiting() -> None:
     """A round goes on with the others, as it does without a site that has left."""
-    c = coordinator(ob.fedavg(steps=6), clients=2, setbacks=2)
+    c = coordinator(ob.fedavg(steps=6), clients=2, max_consecutive_failures=2)
     c.receive(0.0, "a", HELLO)
     c.receive(0.0, "b", HELLO)
     c.take()
@@ -654,12 +655,12 @@ def test_however_a_site_wastes_its_time_the_journal_grows_slowly(how: str) -> No
         site = c.registry.sites.get("a")
         task = c.server.tasks.get(0)
         if site is None or not site.present:
-            c.receive(now, "a", replace(HELLO, samples=samples))
+            c.receive(now, "a", msgspec.structs.replace(HELLO, samples=samples))
         elif how == "goodbye" or task is None:
             c.receive(now, "a", Leave())
         elif how == "other data":
             samples = 61 - samples
-            c.receive(now, "a", replace(HELLO, samples=samples))
+            c.receive(now, "a", msgspec.structs.replace(HELLO, samples=samples))
         elif how == "fails":
             c.receive(now, "a", TaskFailed(task.id, "no"))
         elif how == "nonsense":
@@ -671,15 +672,15 @@ def test_however_a_site_wastes_its_time_the_journal_grows_slowly(how: str) -> No
     assert 20 < rows < 100
 
 
-def test_setbacks_can_be_left_alone() -> None:
-    c = coordinator(setbacks=None)
+def test_failures_in_a_row_can_be_allowed() -> None:
+    c = coordinator(max_consecutive_failures=None)
     c.receive(0.0, "a", HELLO)
     c.take()
     assert [failing(c, 1.0, task) for task in range(50)] == [None] * 50
 
 
 def test_a_lease_that_is_over_is_no_setback() -> None:
-    c = coordinator(lease=10.0, setbacks=1)
+    c = coordinator(lease=10.0, max_consecutive_failures=1)
     c.receive(0.0, "a", HELLO)
     ticks(c, 0.0, 10.0)
     c.receive(11.0, "a", HELLO)

@@ -17,6 +17,7 @@ from offbeat.net.messages import (
     UpdateSubmission,
 )
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from tests.conformance.test_same_everywhere import OPTIONS
 
@@ -42,13 +43,13 @@ class Sites:
 
     def __init__(self, algorithm: ob.Algorithm, seed: int) -> None:
         count = max(3, algorithm.schedule.concurrency or 0)
-        terms = ServerOptions(clients=count, lease=1e9, setbacks=None)
+        terms = ServerOptions(clients=count, lease=1e9, max_consecutive_failures=None)
         model = Model.empty(LAYOUT)
         model.values.zero_()
         model.integers.zero_()
         self.chance, self.now = Random(seed), 0.0
         self.tasks: dict[str, TaskAssignment] = {}
-        self.server = Coordinator(algorithm, model, terms, seed=seed, run="run", plan={}, classes=2)
+        self.server = Coordinator(algorithm, model, terms, RunInfo("run", {}, seed, classes=2))
         for k in range(count):
             samples = self.chance.choice((1, 10, 2**40))
             epoch = min(samples, self.chance.choice((1, 2)))

@@ -69,7 +69,7 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
     directory = tmp_path / "run"
     coordinator = new(learner)
     play = Play(algorithm(), learner, coordinator)
-    state = DurableStore.create(directory, META, coordinator)
+    state = DurableStore(directory, coordinator, META)
     failed = 0
     for i, event in enumerate(events):
         full = i % 5 == 4
@@ -84,9 +84,9 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
             with room(size):
                 state.abandon("failed")
             with room(size), suppress(RunError):  # still
-                DurableStore.reopen(directory, new(learner)).close()
+                DurableStore(directory, new(learner)).close()
             play.coordinator = coordinator = new(learner)
-            state = DurableStore.reopen(directory, coordinator)
+            state = DurableStore(directory, coordinator)
             if coordinator.driver.engine.rows == len(
                 play.rows
             ):  # the transaction was undone: the event comes again

@@ -86,7 +86,7 @@ def state(c: Coordinator) -> Any:
         for s in registry.sites.values()
     ]
     return (
-        sites, registry.assigned, registry.gone, registry.owners, registry.fates,
+        sites, registry.assigned, registry.gone, registry.owners, registry.statuses,
         engine.rows, engine.staleness_sum, engine.bits_up,
         server.version, server.tasks, server.held, server.lost, server.timers, server.counts,
         server.dispatched, repr(server.state), server.fleet.idle(), server.now, c.stopped,
@@ -171,7 +171,7 @@ def kill_and_bring_back(
     rows = rows_of(run)
     coordinator = new(name, learner, rows)
     play = Play(make(name), learner, coordinator)
-    state = DurableStore.create(directory, META, coordinator)
+    state = DurableStore(directory, coordinator, META)
     try:
         for i, row in enumerate(row for row in rows if row.kind == "event"):
             outcome = play.event(row)
@@ -183,7 +183,7 @@ def kill_and_bring_back(
             if i in deaths:
                 state.close()
                 back = new(name, learner, rows, other=True)  # whose initial model is another one
-                state = DurableStore.reopen(directory, back)
+                state = DurableStore(directory, back)
                 if deaths[i] == "after":
                     same(coordinator, back)
                 play.coordinator = coordinator = back
@@ -203,7 +203,7 @@ def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs
     rows = rows_of(runs["feddyn"])
     coordinator = new("feddyn", learner, rows)
     play = Play(make("feddyn"), learner, coordinator)
-    state = DurableStore.create(tmp_path / "d", META, coordinator)
+    state = DurableStore(tmp_path / "d", coordinator, META)
     events = [row for row in rows if row.kind == "event"]
     first = next(i for i, row in enumerate(events) if row.name == "arrived")
     for row in events[: first - 1]:
@@ -219,7 +219,7 @@ def test_several_events_share_a_transaction(learner: ob.TorchLearner, runs: Runs
     state.commit(outcome)
     state.close()
     back = new("feddyn", learner, rows, other=True)
-    DurableStore.reopen(tmp_path / "d", back).close()
+    DurableStore(tmp_path / "d", back).close()
     same(coordinator, back)
 
 
@@ -231,7 +231,7 @@ def test_an_update_right_after_a_checkpoint_is_taken_in_again(
     rows = rows_of(runs[name])
     coordinator = new(name, learner, rows)
     play = Play(make(name), learner, coordinator)
-    state = DurableStore.create(tmp_path / "d", META, coordinator)
+    state = DurableStore(tmp_path / "d", coordinator, META)
     for row in (row for row in rows if row.kind == "event"):
         if row.name == "arrived":
             state.checkpoint(coordinator)
@@ -242,7 +242,7 @@ def test_an_update_right_after_a_checkpoint_is_taken_in_again(
             break
     state.close()
     back = new(name, learner, rows, other=True)
-    DurableStore.reopen(tmp_path / "d", back).close()
+    DurableStore(tmp_path / "d", back).close()
     same(coordinator, back)
 
 
@@ -251,7 +251,7 @@ def first_update(name: str, learner: ob.TorchLearner, runs: Runs, directory: Pat
     rows = rows_of(runs[name])
     coordinator = new(name, learner, rows)
     play = Play(make(name), learner, coordinator)
-    state = DurableStore.create(directory, META, coordinator)
+    state = DurableStore(directory, coordinator, META)
     for row in (row for row in rows if row.kind == "event"):
         outcome = play.event(row)
         state.commit(outcome)
@@ -273,13 +273,13 @@ def test_a_missing_update_is_an_error_that_names_it(
     data[8 + head] ^= 64  # the update's task, which comes first: so it is another's
     file.write_bytes(data)
     with pytest.raises(RunError, match="lacks the update of task"):
-        DurableStore.reopen(tmp_path / "d", new("fedbuff", learner, rows))
+        DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
-        DurableStore.reopen(tmp_path / "d", new("fedbuff", learner, rows))
+        DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
     file.unlink()
     with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
-        DurableStore.reopen(tmp_path / "d", new("fedbuff", learner, rows))
+        DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
 
 
 def test_what_is_written_over_after_a_checkpoint_is_not_needed(
@@ -288,11 +288,11 @@ def test_what_is_written_over_after_a_checkpoint_is_not_needed(
     """A server that dies while it writes over the updates of before the checkpoint."""
     with room_for(0):
         rows = first_update("fedbuff", learner, runs, tmp_path / "d")
-    DurableStore.reopen(tmp_path / "d", new("fedbuff", learner, rows)).close()  # which is a checkpoint
+    DurableStore(tmp_path / "d", new("fedbuff", learner, rows)).close()  # which is a checkpoint
     file = tmp_path / "d" / UPDATES
     file.write_bytes(b"x" * (file.stat().st_size // 2))
     back = new("fedbuff", learner, rows)
-    DurableStore.reopen(tmp_path / "d", back).close()
+    DurableStore(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 1
 
 
@@ -302,7 +302,7 @@ def test_the_file_of_updates_does_not_grow_from_checkpoint_to_checkpoint(
     rows = rows_of(runs["fedbuff"])
     coordinator = new("fedbuff", learner, rows)
     play = Play(make("fedbuff"), learner, coordinator)
-    state = DurableStore.create(tmp_path / "d", META, coordinator)
+    state = DurableStore(tmp_path / "d", coordinator, META)
     sizes = []
     with room_for(0):
         for row in (row for row in rows if row.kind == "event"):
@@ -336,7 +336,7 @@ def test_a_full_disk_stops_before_anything_is_said(
     rows = rows_of(runs["fedbuff"])
     coordinator = new("fedbuff", learner, rows)
     play = Play(make("fedbuff"), learner, coordinator)
-    state = DurableStore.create(tmp_path / "d", META, coordinator)
+    state = DurableStore(tmp_path / "d", coordinator, META)
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device") if where == "file" else sqlite3.OperationalError("full")
@@ -357,6 +357,6 @@ def test_a_full_disk_stops_before_anything_is_said(
     state.abandon("failed")
     assert updates_in_database(tmp_path / "d") == 0
     back = new("fedbuff", learner, rows)
-    DurableStore.reopen(tmp_path / "d", back).close()
+    DurableStore(tmp_path / "d", back).close()
     assert back.server.counts["arrived"] == 0
     assert back.driver.engine.rows == len(play.rows)

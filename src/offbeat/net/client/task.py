@@ -1,9 +1,11 @@
 """A task in training at a site, shared by the training thread and the event loop."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from threading import Condition
 from typing import Protocol
+
+from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
 from offbeat.core.events import ClientId, TaskId

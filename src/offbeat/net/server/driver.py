@@ -5,10 +5,11 @@ registry of sites and tasks, and the effects that are to be made durable and sen
 messages that come in: `handlers` makes events of those, `coordinator` of the time that passes.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from math import inf
 
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.commands import Aggregate, Command, Discard, Recall, Send, Train, Upload
+from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import Engine
 from offbeat.core.events import Arrived, Begin, Event, TaskId, WantsModel
 from offbeat.core.global_model import GlobalModel
@@ -31,23 +32,28 @@ from offbeat.net.server.registry import Registry, SiteRecord
 
 
 class Driver:
-    """Applies events. `began` is when the run did, in seconds; `stopped` is why it ended."""
+    """Applies events to the engine, the registry and the effects.
+
+    Args:
+        algorithm: The algorithm.
+        initial: The initial model.
+        options: The server's options.
+        seed: The run's seed.
+
+    Attributes:
+        began: When the run began, in seconds of its clock; infinite before.
+        stopped: Why the run ended; None before.
+    """
 
     def __init__(self, algorithm: Algorithm, initial: Model, options: ServerOptions, seed: int) -> None:
         self.tensors = GlobalModel(algorithm, initial)
-        self.engine = Engine(
-            algorithm.schedule,
-            seed,
-            self._record,
-            self.tensors,
-            self.tensors.model.layout.nbytes,
-            options.until,
-        )
+        nbytes = self.tensors.model.layout.nbytes
+        self.engine = Engine(algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until)
         self.server = self.engine.server
         self.registry = Registry()
         self.effects = Effects()
         self.stopped: str | None = None
-        self.began: float | None = None
+        self.began = inf
         self._options, self._seed = options, seed
 
     def _record(self, row: Row) -> None:
@@ -56,30 +62,41 @@ class Driver:
     # ---- events ----
 
     def apply(self, now: float, event: Event, result: LocalResult | None = None) -> None:
-        """Apply one event, and tell the sites what the algorithm commands."""
+        """Apply one event, and tell the sites what the algorithm commands.
+
+        Args:
+            now: Time of the event, in seconds of the run's clock.
+            event: What happened.
+            result: The update of an `Arrived`.
+        """
         for command in self._advance(now, event, result):
             self._tell(now, command)
         if isinstance(event, WantsModel):
-            self.answer(
-                self.registry.by_client[event.client], self.registry.assigned[event.task].answer, event.task
-            )
+            self.answer(event.task)
         self._check_limits()
 
-    def replay(self, rows: Sequence[Row], load: Callable[[TaskId], LocalResult] | None) -> None:
-        """Apply a recorded event: its row, then those of its commands, which must come again.
+    def replay(self, rows: Iterable[Row], load: Callable[[Arrived], LocalResult] | None) -> None:
+        """Apply recorded events; nothing is recorded or sent.
 
-        `load` gives the update of a task that arrived; None means that no tensor is touched. Nothing is
-        recorded or sent. Raises `ReplayError` where what comes now is not what is recorded.
+        Args:
+            rows: Their rows, each followed by those of its commands, which must come again.
+            load: Gives the update that arrived; None means that no tensor is touched.
+
+        Raises:
+            ReplayError: What comes now is not what is recorded.
         """
-        event, recorded = event_of(rows[0]), RecordedJournal(rows)
-        result = load(event.task) if load is not None and isinstance(event, Arrived) else None
+        recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
         try:
-            self._advance(rows[0].t, event, result)
-            recorded.finish()
+            while (row := recorded.peek()) is not None:
+                if row.kind != "event":
+                    recorded.finish()  # the event before it has no such command now
+                event = event_of(row)
+                result = load(event) if load is not None and isinstance(event, Arrived) else None
+                self._advance(row.t, event, result)
+                self._check_limits()
         finally:
             self.engine.record, self.engine.tensors = self._record, self.tensors
-        self._check_limits()
 
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""
@@ -121,8 +138,6 @@ class Driver:
             case Aggregate():
                 if self._options.evaluate.after(command.version):
                     self.effects.evaluations.append(self.evaluation(now))
-            case _:
-                pass
 
     def _name(self, command: Train | Recall | Upload | Discard) -> str:
         return self.registry.by_client[command.client].name
@@ -135,26 +150,28 @@ class Driver:
             TaskAssignment(c.task, base, c.steps, self._seed, model, c.ask_after, c.lr_factor, c.hold),
         )
 
-    def answer(self, site: SiteRecord, sent: Send | None, task: TaskId) -> None:
-        """Answer a request for a model: with one, or that there is none."""
-        if sent is None:
-            self.send(site.name, ModelResponse(task))
-        else:
+    def answer(self, task: TaskId) -> None:
+        """Answer a task's request for a model, or answer it again: with one, or that there is none."""
+        record, response = self.registry.assigned[task], ModelResponse(task)
+        if record.answer is not None:
             version, model = self.tensors.fresh[task]
-            self.send(site.name, ModelResponse(task, version, sent.clock, model))
+            response = ModelResponse(task, version, record.answer.clock, model)
+        self.send(self._name(record.command), response)
 
     def send(self, name: str, message: FromServer) -> None:
         """Send a message to a site, once what led to it is durable."""
         self.effects.messages.append((name, message))
 
     def close(self, name: str, reason: str) -> None:
-        """Close a site's connection, once it has been told everything."""
+        """Close a site's connection, once the messages to it are sent."""
         self.effects.closed.append((name, reason))
+
+    def disconnect(self, site: SiteRecord, reason: str) -> None:
+        """Close a site's connection, and count the site as disconnected from now on."""
+        site.connected = False
+        self.close(site.name, reason)
 
     def evaluation(self, now: float) -> Evaluation:
         """The current version, to be evaluated."""
-        engine, server = self.engine, self.server
-        arrived = server.counts["arrived"]
-        return Evaluation(
-            now, server.version, arrived, engine.bytes_up, engine.bytes_down, self.tensors.model
-        )
+        engine, tensors, arrived = self.engine, self.tensors, self.server.counts["arrived"]
+        return Evaluation(now, tensors.version, arrived, engine.bytes_up, engine.bytes_down, tensors.model)

@@ -8,16 +8,17 @@ once more, in the order of the journal.
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import RunError
-from offbeat.core.events import TaskId
-from offbeat.core.journal import Row
+from offbeat.core.events import Arrived, TaskId
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Tensors
 from offbeat.net.server.coordinator import Coordinator
@@ -45,80 +46,61 @@ _FORGET_UPDATES: Statement = ("DELETE FROM updates", [()])
 class DurableStore:
     """The writing end of a state directory; one process at a time has it.
 
-    `complete` makes of the last global model the final one.
+    Args:
+        directory: The directory.
+        coordinator: The run's coordinator, new. It is brought to where the directory's run was.
+        meta: Entries of the table `meta` of a new run, which must be the directory's first; None means that
+            the directory's run goes on.
+        pause: Seconds between two checkpoints, at most.
+        complete: Makes the final model of the last global model.
+
+    Raises:
+        UsageError: The directory cannot be written, or holds a run already.
+        RunError: Its journal cannot be repeated, or a file is missing.
     """
 
     def __init__(
-        self, store: RunStore, pause: float = CHECKPOINT_SECONDS, complete: Finalizer = unchanged
+        self,
+        directory: Path,
+        coordinator: Coordinator,
+        meta: Mapping[str, Any] | None = None,
+        pause: float = CHECKPOINT_SECONDS,
+        complete: Finalizer = unchanged,
     ) -> None:
-        self.directory, self._complete = store.directory, complete
-        self._store, self._pause = store, pause
-        self._least_pause = pause
-        self._logged, self._small, self._saved = 0, 0, time.monotonic()
-        try:
+        self.directory, self._complete = directory, complete
+        self._pause = self._least_pause = pause
+        with ExitStack() as on_error:
+            self._store = RunStore.reopen(directory) if meta is None else RunStore.create(directory, meta, [])
+            on_error.callback(self._store.close)  # nobody else writes until then
             self._store.flush({}, [(table, [()]) for table in _TABLES])
-            self._log = UpdateLog(self.directory)
-        except BaseException as error:
-            self._store.close()
-            if isinstance(error, OSError):
-                raise RunError(f"cannot write to {self.directory}: {error}") from None
-            raise
+            try:
+                self._log = UpdateLog(directory)
+            except OSError as error:
+                raise RunError(f"cannot write to {directory}: {error}") from None
+            on_error.callback(self._log.close)
+            if meta is None:
+                recover(read_run(directory), coordinator)
+                self._store.set_meta({"status": "running"})
+            self.checkpoint(coordinator)
+            on_error.pop_all()
 
-    @classmethod
-    def create(
-        cls,
-        directory: Path,
-        meta: Mapping[str, Any],
-        coordinator: Coordinator,
-        pause: float = CHECKPOINT_SECONDS,
-        complete: Finalizer = unchanged,
-    ) -> Self:
-        """Begin a state directory, with the initial model in it; refuses one that holds a run already."""
-        state = cls(RunStore.create(directory, meta, []), pause, complete)
-        try:
-            state.checkpoint(coordinator)
-        except BaseException:
-            state.close()
-            raise
-        return state
+    def commit(self, *batches: Effects) -> None:
+        """Make the effects of batches durable, one after the other.
 
-    @classmethod
-    def reopen(
-        cls,
-        directory: Path,
-        coordinator: Coordinator,
-        pause: float = CHECKPOINT_SECONDS,
-        complete: Finalizer = unchanged,
-    ) -> Self:
-        """Go on with a state directory: brings the coordinator, which must be new, to where it was.
-
-        Raises `RunError` where the journal cannot be repeated or a file is missing.
+        Raises:
+            RunError: They cannot be written; then none of them is durable.
         """
-        state = cls(RunStore.reopen(directory), pause, complete)  # first: nobody else may write from here on
-        try:
-            recover(read_run(directory), coordinator)
-            state._store.set_meta({"status": "running"})
-            state.checkpoint(coordinator)
-        except BaseException:
-            state.close()
-            raise
-        return state
-
-    def commit(self, *outcomes: Effects) -> None:
-        """Make outcomes durable, one after the other. Raises `RunError` where that fails: then none is."""
-        for outcome in outcomes:
-            for row in outcome.rows:
+        for effects in batches:
+            for row in effects.rows:
                 self._store.row(row)
-            for metric in outcome.metrics:
+            for metric in effects.metrics:
                 self._store.metric(metric)
-        updates = {task: update for outcome in outcomes for task, update in outcome.updates.items()}
-        sites = [site for outcome in outcomes for site in outcome.sites.values()]
+        updates = {task: update for effects in batches for task, update in effects.updates.items()}
+        sites = [site for effects in batches for site in effects.sites.values()]
         try:
-            log: Statement = (
-                "INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)",
-                self._write_updates(updates),
-            )
-            self._store.flush(_meta(outcomes[-1]), [*_register(sites), log])
+            logged = self._write_updates(updates)
+            statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
+            self._store.flush(batches[-1].meta, statements)
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
@@ -128,7 +110,6 @@ class DurableStore:
     def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:
         """Write the large ones to the file; returns the rows of all, for the transaction."""
         rows: list[Logged] = []
-        written = False
         for task, result in updates.items():
             tensors = _update_tensors(task, result)
             size = sum(tensor.nbytes for tensor in tensors.values())
@@ -138,13 +119,12 @@ class DurableStore:
                 rows.append((task, pack_tensors(tensors), None, None))
             else:
                 rows.append((task, None, *self._log.append(tensors)))
-                written = True
-        if written:
+        if any(tensors is None for _, tensors, _, _ in rows):
             self._log.sync()
         return rows
 
     def due(self, model_bytes: int) -> bool:
-        """Is it time for a checkpoint?"""
+        """Whether it is time for a checkpoint of a model of so many bytes."""
         pause = time.monotonic() - self._saved
         return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
 
@@ -158,7 +138,7 @@ class DurableStore:
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
     def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> None:
-        """The run has ended: its final model, by tensor names."""
+        """End the run: write its final model, by tensor names, and its summary."""
         model, reason = self._complete(coordinator.tensors.model), coordinator.stopped or ""
         self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
         self._log.delete()
@@ -170,7 +150,7 @@ class DurableStore:
         self._store.abandon(status)
 
     def close(self) -> None:
-        """Let the directory go."""
+        """Release the directory."""
         self._log.close()
         self._store.close()
 
@@ -180,62 +160,30 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     checkpoint = record.checkpoint()
     if checkpoint is None:
         raise RunError(f"{record.path} has no checkpoint: restore the directory from a copy")
-    for name, client, labels in _sites(record):
+    for name, client, labels in record.select("SELECT name, client, labels FROM sites ORDER BY client"):
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
-    restored = False
-    for rows in _groups(record.rows()):
-        if not restored and rows[0].seq >= checkpoint.journal:
-            restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
-            restored = True
-        coordinator.replay(rows, _loader(record, rows[0]) if restored else None)
-    if not restored:
-        restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
+    coordinator.replay(record.rows(limit=checkpoint.journal), None)
+    restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
+    coordinator.replay(record.rows(after=checkpoint.journal - 1), partial(_recorded_update, record))
     for metric in record.evaluations():
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
     coordinator.end_replay(record.duration)
 
 
-def _groups(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Each event with its commands."""
-    group: list[Row] = []
-    for row in rows:
-        if row.kind == "event" and group:
-            yield group
-            group = []
-        group.append(row)
-    if group:
-        yield group
-
-
-def _loader(record: RunRecord, row: Row) -> Callable[[TaskId], LocalResult]:
-    def load(task: TaskId) -> LocalResult:
-        saved = _saved_update(record, task)
-        metrics = {k: v for k, v in (row.data or {}).items() if k != "seconds"}
-        return LocalResult(
-            saved["delta"], saved["integers"], metrics, float(saved["lr"][0]), saved.get("shared")
-        )
-
-    return load
-
-
-def _saved_update(record: RunRecord, task: TaskId) -> Tensors:
-    """An update's tensors: from the database if it was small, else from the file."""
-    for data, begin, size in record.select(
-        "SELECT tensors, begin, bytes FROM updates WHERE task = ?", (task,)
-    ):
+def _recorded_update(record: RunRecord, event: Arrived) -> LocalResult:
+    """The update that arrived: its tensors from the database if it was small, else from the file."""
+    query = "SELECT tensors, begin, bytes FROM updates WHERE task = ?"
+    for data, begin, size in record.select(query, (event.task,)):
         saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
-        if int(saved["task"]) == task:
-            return saved
-    raise RunError(f"{record.path} lacks the update of task {task}: restore it from a copy made whole")
-
-
-def _sites(record: RunRecord) -> list[tuple[str, int, str | None]]:
-    return list(record.select("SELECT name, client, labels FROM sites ORDER BY client"))
+        if int(saved["task"]) == event.task:
+            lr, shared = float(saved["lr"][0]), saved.get("shared")
+            return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
+    raise RunError(f"{record.path} lacks the update of task {event.task}: restore it from a copy made whole")
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:
-    """What keeps the sites that are new, or have other data than before."""
+    """The statements that record sites that are new, or have other data than before."""
     rows = [(s.name, s.client, s.samples, json.dumps(s.labels) if s.labels else None) for s in sites]
     names = [(name, client, labels) for name, client, _, labels in rows]
     clients = [(client, samples, labels) for _, client, samples, labels in rows]
@@ -243,10 +191,6 @@ def _register(sites: Iterable[SiteRow]) -> list[Statement]:
         ("INSERT OR REPLACE INTO sites VALUES (?, ?, ?)", names),
         ("INSERT OR REPLACE INTO clients VALUES (?, ?, ?)", clients),
     ]
-
-
-def _meta(outcome: Effects) -> dict[str, Any]:
-    return {"duration": outcome.now, "clients": outcome.clients, "rejected": dict(outcome.rejected)}
 
 
 def _update_tensors(task: TaskId, result: LocalResult) -> Tensors:

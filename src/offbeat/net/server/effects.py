@@ -1,9 +1,10 @@
-"""What a coordinator wants done: first made durable, then said."""
+"""The effects of what comes in: first made durable, then sent."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Any
 
-from offbeat.core.events import ClientId, TaskId, Version
+from msgspec import Struct, field
+
+from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
@@ -11,8 +12,7 @@ from offbeat.net.messages import FromServer
 from offbeat.runs.schema import Metric
 
 
-@dataclass(frozen=True, slots=True)
-class SiteRow:
+class SiteRow(Struct, frozen=True):
     """What is kept of a site for ever: its number, and the data it last told of."""
 
     name: str
@@ -21,8 +21,7 @@ class SiteRow:
     labels: tuple[int, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
+class Evaluation(Struct, frozen=True):
     """A version to be measured, and where the run was when it became due (as in `Metric`)."""
 
     t: float
@@ -33,13 +32,15 @@ class Evaluation:
     model: Model
 
 
-@dataclass(slots=True)
-class Effects:
+Measurements = list[tuple[Evaluation, Metrics]]
+
+
+class Effects(Struct):
     """What a batch of inputs has led to.
 
     `updates`, `rows`, `sites` and `metrics` are to be made durable, all or nothing, before the `messages`
-    (each for a site, in order) are sent and the links in `closed` (a site, a reason) are ended. `now`, in
-    seconds, `clients` and what was `rejected` are the run's as of then.
+    (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are ended. `meta`
+    are the entries of the run's table `meta` as of then.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -49,9 +50,7 @@ class Effects:
     messages: list[tuple[str, FromServer]] = field(default_factory=list)
     closed: list[tuple[str, str]] = field(default_factory=list)
     evaluations: list[Evaluation] = field(default_factory=list)
-    now: float = 0.0
-    clients: int = 0
-    rejected: Mapping[str, int] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
 
     @property
     def durable(self) -> bool:

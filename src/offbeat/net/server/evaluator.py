@@ -5,17 +5,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
-from offbeat.net.server.effects import Evaluation
+from offbeat.net.server.effects import Evaluation, Measurements
 
 Evaluate = Callable[[Model], Metrics]
-Measurements = list[tuple[Evaluation, Metrics]]
 
 
 class Evaluator:
-    """Evaluates with `evaluate`; None means never.
+    """Evaluates versions in a thread of its own. Its methods are for one thread at a time.
 
-    `on_done` is called, in the evaluating thread, when there is something to collect. All else is for one
-    thread at a time.
+    Args:
+        evaluate: Evaluates a model; None means that none is evaluated.
+        on_done: Called, in the evaluating thread, when there is something to collect.
     """
 
     def __init__(self, evaluate: Evaluate | None, on_done: Callable[[], object] = lambda: None) -> None:
@@ -26,12 +26,12 @@ class Evaluator:
         self._last = -1
 
     def request(self, evaluation: Evaluation) -> None:
-        """Evaluate this version, rather than an older one that still waits."""
+        """Evaluate this version, in place of an older one that still waits."""
         self._waiting = evaluation
         self._start()
 
     def collect(self) -> Measurements:
-        """What has been evaluated since the last call. Raises what the evaluation raised."""
+        """The evaluations since the last call. Raises what the evaluation raised."""
         found: Measurements = []
         if self._running is not None and self._running[1].done():
             (evaluation, future), self._running = self._running, None
@@ -41,7 +41,14 @@ class Evaluator:
         return found
 
     def finish(self, evaluation: Evaluation | None) -> Measurements:
-        """Wait for what is being evaluated; then evaluate this version, unless it is None or was the last."""
+        """Finish the evaluations.
+
+        Args:
+            evaluation: A version to be evaluated at the end, unless it was the last one; None means none.
+
+        Returns:
+            The evaluations since the last call of `collect`.
+        """
         self._waiting = None
         found = self._wait()
         if evaluation is not None and evaluation.version != self._last:

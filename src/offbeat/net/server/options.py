@@ -22,9 +22,10 @@ class ServerOptions:
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         remembered: Of the tasks whose sites have gone, those from so many of the newest base versions can be
             brought back.
-        setbacks: A site that fails so many times in a row is sent away for 30 s, then for longer each time,
-            up to 10 minutes; None means never. It fails with a task that fails or whose update is refused,
-            with a goodbye, or with a return with other data; an accepted update ends the row.
+        max_consecutive_failures: The circuit breaker of a site that fails so many times in a row opens: the
+            site is refused for 30 s, then for twice as long each time, up to 10 minutes; None means never. A
+            site fails when its task fails, when its update is refused, when it leaves and when it returns
+            with other data; an accepted update closes the circuit.
     """
 
     clients: Annotated[int, Field(ge=1)] = 1
@@ -33,4 +34,4 @@ class ServerOptions:
     until: Until = Until()
     evaluate: Every = Every()
     remembered: Annotated[int, Field(ge=0)] = 8
-    setbacks: Annotated[int | None, Field(ge=1)] = 5
+    max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5

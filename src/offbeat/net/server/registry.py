@@ -5,8 +5,9 @@ All of it follows from the journal and the table of sites, so nothing here is sa
 
 from array import array
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import IntEnum
+
+from msgspec import Struct, field
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Command, Discard, Send, Train, Upload
@@ -22,9 +23,8 @@ class TaskStatus(IntEnum):
     DISCARDED = 3
 
 
-@dataclass(slots=True)
-class SiteRecord:
-    """A site: `present` while it is in the fleet, `connected` while it has a link. Times in seconds."""
+class SiteRecord(Struct):
+    """A site: `present` while it is in the fleet, `connected` while it has a connection. Times in seconds."""
 
     name: str
     client: ClientId
@@ -40,9 +40,8 @@ class SiteRecord:
     updates: int = 0
 
 
-@dataclass(slots=True)
-class TaskRecord:
-    """A task in training: what was commanded, and what has been said about it since."""
+class TaskRecord(Struct):
+    """A task in training, or lost with its site: its command, and what has been said about it since."""
 
     command: Train
     asked: bool = False
@@ -50,106 +49,107 @@ class TaskRecord:
     upload: Upload | None = None
 
 
-@dataclass
-class Registry:
-    """Sites by name and number, tasks by number."""
+class Registry(Struct):
+    """Sites by name and number, tasks by number.
+
+    Attributes:
+        sites: The sites by name.
+        by_client: The sites by their number in the run.
+        assigned: The tasks in training, and those that were lost with their sites and may be brought back.
+        gone: The versions that each task needs which was lost with its site and may be brought back.
+        owners: The client of each task.
+        statuses: The `TaskStatus` of each task.
+    """
 
     sites: dict[str, SiteRecord] = field(default_factory=dict)
     by_client: dict[ClientId, SiteRecord] = field(default_factory=dict)
     assigned: dict[TaskId, TaskRecord] = field(default_factory=dict)
-    gone: dict[TaskId, tuple[int, ...]] = field(default_factory=dict)  # lost with their sites: versions kept
+    gone: dict[TaskId, tuple[int, ...]] = field(default_factory=dict)
     owners: "array[int]" = field(default_factory=lambda: array("q"))
-    fates: bytearray = field(default_factory=bytearray)
+    statuses: bytearray = field(default_factory=bytearray)
 
     def add(self, name: str, client: ClientId) -> SiteRecord:
-        """A site that has not been seen before."""
-        site = SiteRecord(name, client)
-        self.sites[name] = self.by_client[client] = site
+        """Add a site that has not been seen before."""
+        site = self.sites[name] = self.by_client[client] = SiteRecord(name, client)
         return site
 
-    def enter_event(self, now: float, event: Event, task: Task | None, remembered: int) -> Sequence[TaskId]:
-        """Enter an event about this task.
+    def status(self, client: ClientId, task: TaskId) -> TaskStatus | None:
+        """What has become of a client's task; None if it never had it."""
+        if not 0 <= task < len(self.owners) or self.owners[task] != client:
+            return None
+        return TaskStatus(self.statuses[task])
 
-        Returns the tasks that nobody can bring back from now on: of those lost with their sites only the ones
-        from the newest `remembered` base versions can be.
+    def enter_event(self, now: float, event: Event, task: Task | None, remembered: int) -> Sequence[TaskId]:
+        """Enter an event.
+
+        Args:
+            now: Time of the event, in seconds of the run's clock.
+            event: The event.
+            task: The task it is about, if any.
+            remembered: Number of the newest base versions whose tasks, lost with their sites, can be brought
+                back.
+
+        Returns:
+            The tasks that nobody can bring back from now on.
         """
         match event:
             case Joined():
                 site = self.by_client[event.client]
                 site.present, site.samples, site.steps_per_epoch = True, event.samples, event.steps_per_epoch
                 if event.holds is not None:
-                    self.bring_back(event.holds)
-                lost = [other for other in self.gone if self.owners[other] == event.client]
-                for other in lost:
-                    self.give_up(other)
-                return lost
+                    del self.gone[event.holds]
+                    self.statuses[event.holds] = TaskStatus.RUNNING
+                return [
+                    self._forget(other) for other in list(self.gone) if self.owners[other] == event.client
+                ]
             case Arrived():
                 assert task is not None
-                self.end(event.task, TaskStatus.ARRIVED)
+                self._end(event.task, TaskStatus.ARRIVED)
                 site = self.by_client[event.client]
                 site.updates += 1
                 site.staleness, site.steps_done = task.staleness, 0
                 site.speed = event.steps / (now - task.started) if now > task.started else 0.0
             case Lost():
-                self.end(event.task, TaskStatus.LOST)
+                self._end(event.task, TaskStatus.LOST)
             case Left():
                 self.by_client[event.client].present = False
-                return self.leave_behind(task, remembered) if task is not None else ()
+                if task is not None:
+                    self.statuses[task.id] = TaskStatus.LOST
+                    self.gone[task.id] = (task.base,) if task.fresh is None else (task.base, task.fresh)
+                    return self._forget_oldest(remembered)
             case WantsModel():
                 self.assigned[event.task].asked = True
-            case _:
-                pass
         return ()
 
     def enter_command(self, command: Command) -> None:
         """Enter a command."""
         match command:
             case Train():
-                self.assign(command)
+                self.assigned[command.task] = TaskRecord(command)
+                self.owners.append(command.client)
+                self.statuses.append(TaskStatus.RUNNING)
                 self.by_client[command.client].steps_done = 0
             case Send():
                 self.assigned[command.task].answer = command
             case Upload():
                 self.assigned[command.task].upload = command
             case Discard():
-                self.end(command.task, TaskStatus.DISCARDED)
-            case _:
-                pass
+                self._end(command.task, TaskStatus.DISCARDED)
 
-    def assign(self, command: Train) -> None:
-        """A task starts."""
-        self.assigned[command.task] = TaskRecord(command)
-        self.owners.append(command.client)
-        self.fates.append(TaskStatus.RUNNING)
-
-    def end(self, task: TaskId, fate: TaskStatus) -> None:
-        """A task does not run any more."""
-        self.fates[task] = fate
-        if fate is not TaskStatus.LOST or task not in self.gone:
-            self.assigned.pop(task, None)
-
-    def fate(self, client: ClientId, task: TaskId) -> TaskStatus | None:
-        """What has become of a client's task; None if it never had it."""
-        if not 0 <= task < len(self.owners) or self.owners[task] != client:
-            return None
-        return TaskStatus(self.fates[task])
-
-    def leave_behind(self, task: Task, remembered: int) -> list[TaskId]:
-        """A task is lost with its site; returns those that cannot be brought back from now on."""
-        self.gone[task.id] = (task.base,) if task.fresh is None else (task.base, task.fresh)
-        self.end(task.id, TaskStatus.LOST)
-        forgotten = []
-        while len({version for versions in self.gone.values() for version in versions}) > remembered:
-            forgotten.append(next(iter(self.gone)))
-            self.give_up(forgotten[-1])
-        return forgotten
-
-    def give_up(self, task: TaskId) -> None:
-        """A task that was lost with its site cannot be brought back."""
-        del self.gone[task]
+    def _end(self, task: TaskId, status: TaskStatus) -> None:
+        """End a task in training."""
+        self.statuses[task] = status
         del self.assigned[task]
 
-    def bring_back(self, task: TaskId) -> None:
-        """A site has come back with its task."""
+    def _forget(self, task: TaskId) -> TaskId:
+        """Forget a task that was lost with its site: it cannot be brought back any more."""
         del self.gone[task]
-        self.fates[task] = TaskStatus.RUNNING
+        del self.assigned[task]
+        return task
+
+    def _forget_oldest(self, remembered: int) -> list[TaskId]:
+        """Forget tasks until those that can be brought back need at most `remembered` versions."""
+        forgotten = []
+        while len({version for versions in self.gone.values() for version in versions}) > remembered:
+            forgotten.append(self._forget(next(iter(self.gone))))
+        return forgotten

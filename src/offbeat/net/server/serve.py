@@ -1,7 +1,6 @@
 """Serving a run, from its start or from where its state directory has it."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Protocol
@@ -21,9 +20,9 @@ from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.run_spec import RunSpec, evaluating_learner, make_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
-from offbeat.net.server.evaluator import Evaluate
+from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.service import Service
+from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
 from offbeat.runs.record import RunRecord, read_run
@@ -96,10 +95,7 @@ async def serve(
     )  # fmt: skip
     if isinstance(opened, str):
         return await _serve_finished(opened, listen, clock, linger)
-    service = Service(
-        opened.coordinator, opened.store,
-        evaluate=opened.evaluate, clock=clock, label=opened.label, linger=linger,
-    )  # fmt: skip
+    service = Service(opened, clock, linger)
     if started is not None:
         started(service)
     try:
@@ -125,16 +121,6 @@ async def _serve_finished(reason: str, listen: ListenFactory, clock: Clock, ling
     return reason
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRun:
-    """A run that can be served; `evaluate` measures a version, None means that there are no test data."""
-
-    coordinator: Coordinator
-    store: DurableStore
-    evaluate: Evaluate | None
-    label: str
-
-
 def open_run(
     algorithm: Algorithm,
     model: ModelSpec,
@@ -150,10 +136,17 @@ def open_run(
     recipe: Mapping[str, Any] | None,
     checkpoint_seconds: float,
 ) -> OpenRun | str:
-    """Open a run in its state directory, new or as it was left; a string says why it has ended already.
+    """Open a run in its state directory, new or as it was left.
 
     The arguments are those of `serve`. The process computes with one thread from here on, as the simulator
     does: more would change the last bits.
+
+    Returns:
+        The run; a string says why it has ended already.
+
+    Raises:
+        UsageError: What is asked cannot be served.
+        RunError: The directory holds another run, or one that cannot go on.
     """
     options = options or ServerOptions()
     check_seed(seed)
@@ -166,37 +159,34 @@ def open_run(
             f"until.accuracy = {options.until.accuracy} needs evaluations: give test data, and evaluate "
             "seconds or versions"
         )
-    plan = make_run_spec(algorithm, model, training, seed, sample_shape, classes)
+    spec = make_run_spec(algorithm, model, training, seed, sample_shape, classes)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
-        _check_same(found, plan)
+        _check_same(found, spec)
         if found.status == "finished":
             return found.stop_reason or ""
     torch.set_num_threads(1)
-    learner = evaluating_learner(plan, test)
+    learner = evaluating_learner(spec, test)
     initial = learner.initial(seed)
     complete = finalizer(algorithm.buffers, learner if test is not None else None, initial, seed)
-    run = str(found.meta["run"]) if found is not None else token_hex(8)
-    coordinator = Coordinator(
-        algorithm, initial, options,
-        seed=seed, run=run, plan=plan.document(), classes=classes, batch_size=training.batch_size,
-    )  # fmt: skip
-    label = str(found.meta["label"]) if found is not None else label or algorithm.name
+    meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
-        store = DurableStore.reopen(directory, coordinator, checkpoint_seconds, complete)
+        run, label = str(found.meta["run"]), found.label
     else:
         meta = {
             "offbeat": __version__,
             "label": label,
-            "algorithm": plan.algorithm,
+            "algorithm": spec.algorithm,
             "seed": seed,
             "clients": options.clients,
             "recipe": recipe,
             "run": run,
-            "plan": plan.document(),
+            "plan": spec.document(),
             "initial": initial.digest(),
         }
-        store = DurableStore.create(directory, meta, coordinator, checkpoint_seconds, complete)
+    info = RunInfo(run, spec.document(), seed, classes, training.batch_size)
+    coordinator = Coordinator(algorithm, initial, options, info)
+    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, complete)
 
     def evaluate(version: Model) -> Metrics:
         return learner.evaluate(complete(version))
@@ -204,22 +194,16 @@ def open_run(
     return OpenRun(coordinator, store, evaluate if test is not None else None, label)
 
 
-def _check_same(record: RunRecord, plan: RunSpec) -> None:
+def _check_same(record: RunRecord, spec: RunSpec) -> None:
     """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
     if "plan" not in record.meta:
         raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
-    if record.status != "finished":
-        _check_format(record)  # first: an earlier version may have put the same plan into other words
-    record.check_same("plan", plan.document())
-
-
-def _check_format(record: RunRecord) -> None:
-    """Can this version go on with a run?"""
     begun = record.meta["format"]
-    if begun < SERVED:
+    if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
         raise RunError(
             f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
             f"({record.meta.get('offbeat')}, format {begun}; this version serves format {SERVED}): finish "
             "the run with that version, or choose another directory, in which it begins anew. Nothing was "
             "changed, and offbeat report, replay and journal read it"
         )
+    record.check_same("plan", spec.document())

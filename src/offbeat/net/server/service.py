@@ -9,54 +9,66 @@ loop sends the messages in them, in order.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import Lock
-from typing import TypeVar
 
-from offbeat.net.clock import Clock, SystemClock
+from msgspec import Struct
+
+from offbeat.net.clock import Clock
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
-from offbeat.net.server.effects import Effects
-from offbeat.net.server.evaluator import Evaluate, Evaluator, Measurements
+from offbeat.net.server.effects import Effects, Measurements
+from offbeat.net.server.evaluator import Evaluate, Evaluator
 from offbeat.net.server.sessions import Batch, Sessions
 from offbeat.net.server.summary import snapshot
-from offbeat.net.transport import ServerChannel
 
 log = logging.getLogger(__name__)
 
 SMALL = 2 << 20
 """Bytes of a model that is small: an event takes about a millisecond or less."""
-_T = TypeVar("_T")
+
+
+class OpenRun(Struct, frozen=True):
+    """A run that can be served.
+
+    Attributes:
+        coordinator: Its coordinator.
+        store: Its state directory.
+        evaluate: Evaluates a version; None means that there are no test data.
+        label: What the run is called.
+    """
+
+    coordinator: Coordinator
+    store: DurableStore
+    evaluate: Evaluate | None
+    label: str
 
 
 class Service:
     """Serves one run until it finishes, fails, or is detached to go on another time.
 
-    After the end it waits at most `linger` seconds for sites that do not know of it.
+    Args:
+        run: The run.
+        clock: Tells the time.
+        linger: Seconds that it waits at the end, at most, for sites that have not heard of it.
+
+    Attributes:
+        on_channel: Serves a connection of a site to its end.
     """
 
-    def __init__(
-        self,
-        coordinator: Coordinator,
-        state: DurableStore,
-        *,
-        evaluate: Evaluate | None = None,
-        clock: Clock | None = None,
-        label: str = "",
-        linger: float = 10.0,
-    ) -> None:
-        self._coordinator, self._state = coordinator, state
-        self._clock, self._label = clock or SystemClock(), label
-        self._linger_seconds = linger
-        self._offset = coordinator.now - self._clock.now()
-        self._small = coordinator.tensors.model.layout.nbytes <= SMALL
+    def __init__(self, run: OpenRun, clock: Clock, linger: float) -> None:
+        coordinator = self._coordinator = run.coordinator
+        self._store, self._label = run.store, run.label
+        self._clock, self._linger_seconds = clock, linger
+        self._offset = coordinator.now - clock.now()
+        self._model_bytes = coordinator.tensors.model.layout.nbytes
+        self._loop = asyncio.get_running_loop()
         self._wakeup = asyncio.Event()
         self._sessions = Sessions(self.now, self._wakeup.set)
-        self._evaluator = Evaluator(evaluate, self._evaluated)
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self.on_channel = self._sessions.on_channel
+        self._evaluator = Evaluator(run.evaluate, partial(self._loop.call_soon_threadsafe, self._wakeup.set))
         self._timer: asyncio.Task[None] | None = None
         self._wake_at = 0.0  # when the timer ends
         self._stop_requested: str | None = None  # the reason
@@ -67,39 +79,40 @@ class Service:
         self._committing: asyncio.Task[None] | None = None
         self._busy = Lock()  # held while the coordinator changes
         self._watched, self._changed = False, False
-        self._snapshot = snapshot(coordinator, self._label)
+        self._snapshot = snapshot(coordinator, run.label)
 
     # ---- control ----
 
     async def run(self) -> str | None:
-        """Serve until the run ends (returns why) or `detach` is called (returns None).
+        """Serve until the run ends or `detach` is called.
 
-        Raises `RunError` where the state directory cannot be written: what was acknowledged is in it.
+        Returns:
+            Why the run ended; None means that `detach` was called.
+
+        Raises:
+            RunError: The state directory cannot be written; what was acknowledged is in it.
         """
-        self._loop = asyncio.get_running_loop()
         try:
             while self._coordinator.stopped is None and not self._detaching:
-                await self._wait()
+                now = self.now()
+                due, heartbeats = self._coordinator.next_due(), now + self._coordinator.options.lease / 4
+                await self._wait(max(now, min(due, heartbeats)))
                 await self._round()
             await self._committed()
             if self._coordinator.stopped is None:
-                await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
-                self._writer.submit(self._state.abandon, "interrupted")
+                await self._checkpoint()
+                self._writer.submit(self._store.abandon, "interrupted")
                 return None
             return await self._end()
         except BaseException:  # in the thread that may still be writing, once it is done
-            self._writer.submit(self._state.abandon, "failed")
+            self._writer.submit(self._store.abandon, "failed")
             raise
         finally:
             await self._close()
 
-    async def on_channel(self, channel: ServerChannel) -> None:
-        """Serve a connection of a site to its end."""
-        await self._sessions.on_channel(channel)
-
     async def abandon(self) -> None:
         """End without having served: the directory stays as it is."""
-        self._writer.submit(self._state.abandon, "interrupted")
+        self._writer.submit(self._store.abandon, "interrupted")
         await self._close()
 
     def finish(self, reason: str = "stopped") -> None:
@@ -136,25 +149,18 @@ class Service:
         """Seconds of the run's clock."""
         return self._clock.now() + self._offset
 
-    def _evaluated(self) -> None:
-        """Wake the loop up, from the thread that evaluates."""
-        assert self._loop is not None
-        self._loop.call_soon_threadsafe(self._wakeup.set)
-
     # ---- the loop ----
 
-    async def _wait(self) -> None:
-        """Wait until somebody says something or time asks for something.
+    async def _wait(self, wake_at: float) -> None:
+        """Wait until there is something to process, at the latest until a time.
 
-        An alarm that wake_at too early costs one empty round, so it is set anew only to ring earlier.
+        A timer that ends too early costs one empty round, so a new one is started only to end earlier.
         """
-        lease, now = self._coordinator.options.lease, self.now()
-        due = self._coordinator.next_due()
-        wake_at = now + lease / 4 if due is None else min(max(due, now), now + lease / 4)
         if self._timer is None or self._timer.done() or wake_at < self._wake_at:
             if self._timer is not None:
                 self._timer.cancel()
-            self._wake_at, self._timer = wake_at, asyncio.create_task(self._wake_after(wake_at - now))
+            self._wake_at = wake_at
+            self._timer = asyncio.create_task(self._wake_after(wake_at - self.now()))
         await self._wakeup.wait()
         self._wakeup.clear()
 
@@ -165,26 +171,29 @@ class Service:
     async def _round(self) -> None:
         """Process one batch; its effects are committed meanwhile."""
         measured, batch = self._evaluator.collect(), self._sessions.take()
-        if self._small:
+        if self._model_bytes <= SMALL:
             effects = self._process(batch, measured)
         else:
-            effects = await _in(self._thread, partial(self._process, batch, measured))
+            effects = await self._loop.run_in_executor(self._thread, self._process, batch, measured)
         self._uncommitted.append((effects, batch))
         if self._committing is None or self._committing.done():
             await self._committed()
             self._committing = asyncio.create_task(self._commit())
-        if self._state.due(self._coordinator.tensors.model.layout.nbytes):
+        if self._store.due(self._model_bytes):
             await self._committed()
-            await _in(self._writer, lambda: self._state.checkpoint(self._coordinator))
+            await self._checkpoint()
+
+    async def _checkpoint(self) -> None:
+        await self._loop.run_in_executor(self._writer, self._store.checkpoint, self._coordinator)
 
     async def _commit(self) -> None:
-        """Make durable what has come of the batches, then say what is to be inbound."""
+        """Make the effects of the batches durable, then deliver them."""
         while self._uncommitted:
             uncommitted, self._uncommitted = self._uncommitted, []
             durable = [effects for effects, _ in uncommitted if effects.durable]
             try:
                 if durable:
-                    await _in(self._writer, partial(self._state.commit, *durable))
+                    await self._loop.run_in_executor(self._writer, self._store.commit, *durable)
             except BaseException:
                 self._wakeup.set()  # so that the loop sees the error
                 raise
@@ -200,27 +209,22 @@ class Service:
 
     def _process(self, batch: Batch, measured: Measurements) -> Effects:
         """Pass a batch to the coordinator."""
+        coordinator = self._coordinator
         with self._busy:
-            effects = self._feed(batch, measured)
+            for site, (at, heartbeat) in batch.heartbeats.items():
+                coordinator.heartbeat(at, site, heartbeat)
+            for inbound in batch.messages:
+                if inbound.message is None:
+                    coordinator.disconnected(inbound.at, inbound.site)
+                else:
+                    coordinator.receive(inbound.at, inbound.site, inbound.message)
+            coordinator.evaluated(measured)
+            coordinator.tick(self.now())
+            if self._stop_requested is not None:
+                coordinator.stop(self.now(), self._stop_requested)
             self._changed = True
             self._refresh()
-        return effects
-
-    def _feed(self, batch: Batch, measured: Measurements) -> Effects:
-        coordinator = self._coordinator
-        for site, (at, beat) in batch.heartbeats.items():
-            coordinator.seen(at, site, beat)
-        for inbound in batch.messages:
-            if inbound.message is None:
-                coordinator.disconnected(inbound.at, inbound.site)
-            else:
-                coordinator.receive(inbound.at, inbound.site, inbound.message)
-        for evaluation, metrics in measured:
-            coordinator.evaluated(evaluation, metrics)
-        coordinator.tick(self.now())
-        if self._stop_requested is not None:
-            coordinator.stop(self.now(), self._stop_requested)
-        return coordinator.take()
+            return coordinator.take()
 
     def _deliver(self, effects: Effects) -> None:
         for row in effects.rows:
@@ -234,49 +238,37 @@ class Service:
 
     async def _end(self) -> str:
         """Evaluate the last version, notify the sites, write the final model."""
-        coordinator = self._coordinator
-        reason = coordinator.stopped or ""
+        reason = self._coordinator.stopped or ""
         self._sessions.finish(reason)
-        measured = await _in(self._thread, lambda: self._evaluator.finish(coordinator.last_evaluation()))
-        await _in(self._writer, lambda: self._write_end(measured))
+        last = self._coordinator.last_evaluation()
+        measured = await self._loop.run_in_executor(self._thread, self._evaluator.finish, last)
+        await self._loop.run_in_executor(self._writer, self._write_end, measured)
         await self._linger()
         return reason
 
     async def _linger(self) -> None:
         """Wait until the sites know that the run has finished, but not for those that may not come back."""
         coordinator, now = self._coordinator, self.now()
-        sites = coordinator.registry.sites.values()
-        expected = {site.name for site in sites if site.present or not coordinator.may_come(now, site.name)}
-        passed = asyncio.create_task(self._clock.sleep(self._linger_seconds))
-        while not expected <= self._sessions.notified and not passed.done():
-            self._wakeup.clear()
-            wakeup = asyncio.create_task(self._wakeup.wait())
-            await asyncio.wait({wakeup, passed}, return_when=asyncio.FIRST_COMPLETED)
-            wakeup.cancel()
-        passed.cancel()
+        sites, end = coordinator.registry.sites.values(), now + self._linger_seconds
+        expected = {s.name for s in sites if s.present or not coordinator.may_register(now, s.name)}
+        while not expected <= self._sessions.notified and self.now() < end:
+            await self._wait(end)
 
     def _write_end(self, measured: Measurements) -> None:
         coordinator = self._coordinator
         with self._busy:
-            for evaluation, metrics in measured:
-                coordinator.evaluated(evaluation, metrics)
-            self._state.commit(coordinator.take())
-            self._state.finish(coordinator, coordinator.summary())
+            coordinator.evaluated(measured)
+            self._store.commit(coordinator.take())
+            self._store.finish(coordinator, coordinator.summary())
             self._changed = True
 
     async def _close(self) -> None:
         self._detaching = True
         self._sessions.close("the server has stopped")
-        if self._timer is not None:
-            self._timer.cancel()
-            await asyncio.gather(self._timer, return_exceptions=True)
-        await _in(self._thread, self._evaluator.close)
-        if self._committing is not None:
-            self._committing.cancel()
-            await asyncio.gather(self._committing, return_exceptions=True)
+        for task in (self._timer, self._committing):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
+        await self._loop.run_in_executor(self._thread, self._evaluator.close)
         self._thread.shutdown(wait=True)
         self._writer.shutdown(wait=True)
-
-
-async def _in(thread: ThreadPoolExecutor, work: Callable[[], _T]) -> _T:
-    return await asyncio.get_running_loop().run_in_executor(thread, work)

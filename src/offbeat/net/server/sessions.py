@@ -5,16 +5,16 @@ Heartbeats are answered at once, whatever else the server is doing.
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from offbeat.net.messages import FromSite, Heartbeat, Leave, RunFinished
 from offbeat.net.server.effects import Effects
 from offbeat.net.transport import ChannelClosedError, ServerChannel
 
 
-@dataclass(frozen=True, slots=True)
-class Inbound:
+class Inbound(Struct, frozen=True):
     """A message of a site, or None at the end of its connection. `release` is called once it is processed."""
 
     at: float
@@ -23,8 +23,7 @@ class Inbound:
     release: Callable[[], None] = lambda: None
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """What came in since the last batch: messages in order, and the last heartbeat of each site."""
 
     messages: list[Inbound] = field(default_factory=list)
@@ -32,9 +31,14 @@ class Batch:
 
 
 class Sessions:
-    """The connections of a run. `now` is the run's clock; `wake_up` is called when there is news to take.
+    """The connections of a run.
 
-    `notified` are the sites that have confirmed that the run has finished.
+    Args:
+        now: The run's clock, in seconds.
+        wake_up: Called when there is something to take.
+
+    Attributes:
+        notified: The sites that have confirmed that the run has finished.
     """
 
     def __init__(self, now: Callable[[], float], wake_up: Callable[[], None]) -> None:

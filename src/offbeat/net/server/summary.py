@@ -6,22 +6,24 @@ from offbeat.net.server.registry import SiteRecord
 
 
 def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
-    """What a server shows of itself."""
-    c, counts = coordinator, coordinator.server.counts
+    """The snapshot of a server.
+
+    Args:
+        coordinator: The run's coordinator.
+        label: What the run is called; empty means the algorithm's name.
+    """
+    c, engine = coordinator, coordinator.driver.engine
     sites = tuple(_view(c, site) for site in c.registry.sites.values() if site.present)
     return Snapshot(
-        run=c.run,
+        run=c.info.run,
         label=label or c.algorithm.name,
         algorithm=c.algorithm.name,
         now=c.now,
         version=c.server.version,
         running=c.server.running,
-        arrived=counts["arrived"],
-        aggregated=counts["aggregated"],
-        dropped=counts["dropped"],
-        lost=counts["lost"],
-        bytes_up=c.driver.engine.bytes_up,
-        bytes_down=c.driver.engine.bytes_down,
+        **c.server.counts,
+        bytes_up=engine.bytes_up,
+        bytes_down=engine.bytes_down,
         rejected=dict(c.rejected),
         sites=sites,
         stopped=c.stopped,
