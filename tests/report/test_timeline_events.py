@@ -79,7 +79,7 @@ def test_a_model_sent_to_another_task_answers_no_request() -> None:
 def test_the_page_says_what_the_marks_are(tmp_path: Path) -> None:
     figure = timeline_figure(make_timeline(by_hand()), LOOK)
     traces = {trace["name"]: trace for trace in figure["data"]}
-    assert set(NAMES.values()) - {NAMES["upload"]} <= set(traces)  # nothing was held
+    assert set(NAMES.values()) - {NAMES["upload"], NAMES["lost"]} <= set(traces)  # nothing was held or lost
     fresh, dropped = traces["asks, gets a fresh model"], traces["update dropped"]
     assert (fresh["x"], fresh["y"]) == ([4], [-0.38])
     assert fresh["customdata"] == [
@@ -98,8 +98,8 @@ def test_a_legend_has_only_what_there_is() -> None:
         (drawn,) = draw_timeline(make_timeline(run), LOOK).legends
         return [text.get_text() for text in drawn.get_texts()]
 
-    marks = [name for kind, name in NAMES.items() if kind != "upload"]  # nothing was held
-    assert legend(by_hand())[2:] == ["arrival", *marks, "aggregation"]
+    marks = [name for kind, name in NAMES.items() if kind not in ("upload", "lost")]
+    assert legend(by_hand())[2:] == [*marks, "aggregation"]
     run = by_hand()
     assert not set(NAMES.values()) & set(legend(FakeRun(written=run.written[:4], duration=3.0)))
 

@@ -5,7 +5,7 @@ common grid, from where all of them have a value to where the first of them ends
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -42,7 +42,17 @@ class Curve:
 def make_curves(records: Sequence[RunLike], axis: Axis, measure: Quantity, points: int = 400) -> list[Curve]:
     """Return the curve of each label that has the measure, thinned to about `points` grid points.
 
-    Labels without a single evaluation of the measure are left out. Raises UsageError like group_runs.
+    Args:
+        records: The runs; those with the same label are seeds of one experiment.
+        axis: What the measure is shown against.
+        measure: What is shown.
+        points: Number of grid points above which a curve is thinned.
+
+    Returns:
+        The curves in the order of their labels, without those that have no evaluation of the measure.
+
+    Raises:
+        UsageError: As `group_runs` does.
     """
     found = (
         _curve(label, [run.metrics for run in runs], axis, measure, points)
@@ -51,7 +61,25 @@ def make_curves(records: Sequence[RunLike], axis: Axis, measure: Quantity, point
     return [curve for curve in found if curve is not None]
 
 
-def axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
+def in_shown_units(curves: Sequence[Curve]) -> tuple[str, str, list[Curve]]:
+    """Convert curves of one measure and axis to the units in which a figure shows them.
+
+    Args:
+        curves: The curves, one or more.
+
+    Returns:
+        The title of the x axis, the title of the y axis, and the curves in the units that they name.
+    """
+    unit, title = _axis_unit(curves[0].axis, max(float(curve.x[-1]) for curve in curves))
+    scale, measure = (100.0, "accuracy (%)") if curves[0].measure == "accuracy" else (1.0, "loss")
+    shown = [
+        replace(curve, x=curve.x / unit.size, mean=curve.mean * scale, std=curve.std * scale)
+        for curve in curves
+    ]
+    return title, measure, shown
+
+
+def _axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
     """Choose the unit of a curve's x axis, and its title."""
     if axis == "time":
         unit = time_unit(most)

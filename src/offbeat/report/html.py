@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,11 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from offbeat.report.activity import Activity
 from offbeat.report.claims import cells, claims_of, findings
 from offbeat.report.curves import AXES, MEASURES, make_curves
-from offbeat.report.distributions import participation, staleness_histograms
-from offbeat.report.interactive import curve_figure, participation_figure, staleness_figure, timeline_figure
-from offbeat.report.palette import GROUPS_TOLD_APART, Styles, choose_styles
+from offbeat.report.interactive import curve_figure, panels_figure, timeline_figure
+from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
+from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.records import RunLike, group_runs
 from offbeat.report.render import relative_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
@@ -64,26 +64,24 @@ def write_html(
     data = {
         **_curves(records, styles, target),
         "timelines": [
-            {"label": label, "runs": [_timeline(timeline, styles) for timeline in timelines[label]]}
-            for label in timelines
+            {"label": label, "runs": [_timeline(timeline, styles[label]) for timeline in found]}
+            for label, found in timelines.items()
         ],
-        "staleness": _staleness(activities, styles),
-        "participation": _participation(groups, activities, styles),
+        "staleness": _panels(staleness_panels(activities), styles, "staleness (versions)"),
+        "participation": _panels(participation_panels(groups, activities), styles, "client"),
     }
-    left_out = len(records) - sum(map(len, timelines.values()))
     out.parent.mkdir(parents=True, exist_ok=True)
-    summary = to_cells(table)
     page = _TEMPLATES.get_template("report.html").stream(
         title=title,
         facts=_facts(groups),
         colours={label: style.colour for label, style in styles.items()},
         cards=_cards(table),
-        summary=summary,
+        summary=to_cells(table),
         best=_best(table),
         notes=table.notes,
         claims=_claims(groups),
         groups_told_apart=GROUPS_TOLD_APART,
-        left_out=left_out,
+        left_out=len(records) - sum(map(len, timelines.values())),
         runs=[run for group in groups.values() for run in group],
         recipes=_recipes(groups),
         data=data,
@@ -115,20 +113,15 @@ def _timelines(groups: Groups) -> dict[str, list[Timeline]]:
     }
 
 
-def _timeline(timeline: Timeline, styles: Styles) -> dict[str, Any]:
-    figure = timeline_figure(timeline, styles[timeline.label]) if timeline.clients else None
+def _timeline(timeline: Timeline, style: Style) -> dict[str, Any]:
+    figure = timeline_figure(timeline, style) if timeline.clients else None
     return {"seed": timeline.seed, "caption": timeline.caption, "figure": figure}
 
 
-def _staleness(activities: Mapping[str, Sequence[Activity]], styles: Styles) -> Any:
-    if not any(activity.staleness for group in activities.values() for activity in group):
-        return None
-    return staleness_figure(staleness_histograms(activities), styles)
-
-
-def _participation(groups: Groups, activities: Mapping[str, Sequence[Activity]], styles: Styles) -> Any:
-    parts = [participation(runs[0], activities[label][0]) for label, runs in groups.items()]
-    return participation_figure(parts, styles) if any(part.clients for part in parts) else None
+def _panels(panels: Sequence[Panel], styles: Styles, title: str) -> dict[str, Any] | None:
+    """The figure of some panels; None where they show nothing."""
+    shown = any(any((*panel.heights, *panel.dashes)) for panel in panels)
+    return panels_figure(panels, styles, title) if shown else None
 
 
 def _file(name: str) -> Markup:
@@ -153,22 +146,26 @@ def _plural(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
 
 
-def _cards(table: Table) -> list[dict[str, str]]:
-    """Show the best label by time, by accuracy and by idleness, where there is a choice."""
+def _cards(table: Table) -> list[tuple[str, str, str]]:
+    """The best label by time, by accuracy and by idleness, where there is a choice: (value, text, label)."""
+    timed = [
+        (row.relative, row.time.mean, row.label)
+        for row in table.rows
+        if row.relative is not None and row.time
+    ]
+    accurate = [(row.accuracy.mean, row.label) for row in table.rows if row.accuracy]
+    idle = [(row.idle.mean, row.label) for row in table.rows if row.idle]
     cards = []
-    if timed := [row for row in table.rows if row.relative is not None and row.time is not None]:
-        row = min(timed, key=lambda row: row.relative or 0.0)
-        mean = duration_text(row.time.mean) if row.time else ""
-        text = f"first to {percent(table.target or 0)}: {row.label}, {relative_text(row.relative)}"
-        cards.append({"value": mean, "text": text, "label": row.label})
-    if accurate := [row for row in table.rows if row.accuracy is not None]:
-        row = max(accurate, key=lambda row: row.accuracy.mean if row.accuracy else 0.0)
-        value = f"{100 * row.accuracy.mean:.1f} %" if row.accuracy else ""
-        cards.append({"value": value, "text": f"best accuracy: {row.label}", "label": row.label})
-    if busy := [row for row in table.rows if row.idle is not None]:
-        row = min(busy, key=lambda row: row.idle.mean if row.idle else 0.0)
-        value = f"{100 * row.idle.mean:.1f} %" if row.idle else ""
-        cards.append({"value": value, "text": f"least client time idle: {row.label}", "label": row.label})
+    if timed:
+        relative, time, label = min(timed, key=itemgetter(0))
+        text = f"first to {percent(table.target or 0)}: {label}, {relative_text(relative)}"
+        cards.append((duration_text(time), text, label))
+    if accurate:
+        share, label = max(accurate, key=itemgetter(0))
+        cards.append((f"{100 * share:.1f} %", f"best accuracy: {label}", label))
+    if idle:
+        share, label = min(idle, key=itemgetter(0))
+        cards.append((f"{100 * share:.1f} %", f"least client time idle: {label}", label))
     return cards
 
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import plotly.graph_objects as go
+from plotly.subplots import make_subplots
 
-from offbeat.report.curves import Curve, axis_unit
-from offbeat.report.distributions import Participation, StalenessHistogram
+from offbeat.report.curves import Curve, in_shown_units
 from offbeat.report.palette import (
     GRID,
     GROUPS_TOLD_APART,
@@ -24,14 +24,14 @@ from offbeat.report.palette import (
     WAITING_LINES,
     Style,
     Styles,
-    group_colour,
     text_on,
-    tint,
     translucent,
 )
+from offbeat.report.panels import Panel
 from offbeat.report.timeline import Timeline
-from offbeat.report.timeline_bars import TrainingSpan
+from offbeat.report.timeline_bars import Span, TrainingSpan
 from offbeat.report.timeline_events import NAMES, Kind, Mark
+from offbeat.report.timeline_layers import HEIGHT, bars_by_colour, points_by_kind, raised
 from offbeat.report.units import Unit, duration_text, percent, time_unit
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
@@ -39,6 +39,8 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 Figure = dict[str, Any]
 
 MARKS: dict[Kind, Figure] = {
+    "arrival": {"symbol": "circle", "color": INK, "size": 6, "line": {"color": "white", "width": 1}},
+    "lost": {"symbol": "x", "color": LOST, "size": 8, "line": {"color": "white", "width": 1}},
     "fresh": {"symbol": "diamond", "color": INK, "size": 8, "line": {"color": "white", "width": 1}},
     "nothing": {"symbol": "diamond", "color": "white", "size": 8, "line": {"color": INK, "width": 1.2}},
     "recall": {
@@ -47,38 +49,41 @@ MARKS: dict[Kind, Figure] = {
     "upload": {"symbol": "circle", "color": INK, "size": 7, "line": {"color": "white", "width": 1}},
     "dropped": {"symbol": "circle-open", "color": LOST, "size": 11, "line": {"color": LOST, "width": 1.8}},
 }  # fmt: skip
+_TOLD = "%{customdata}<extra></extra>"  # the whole text is made here
 
 
 def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) -> Figure:
-    """Draw curves of one measure against one axis: a line per label, and a band of ± one deviation."""
-    axis, measure = curves[0].axis, curves[0].measure
-    unit, title = axis_unit(axis, max(float(curve.x[-1]) for curve in curves))
-    scale = 100.0 if measure == "accuracy" else 1.0
+    """Draw curves of one measure against one axis: a line per label, and a band of ± one deviation.
+
+    Args:
+        curves: The curves, one or more.
+        styles: Style of each label.
+        target: An accuracy to be marked. None means no mark.
+    """
+    title, measure, shown = in_shown_units(curves)
     traces: list[Any] = []
-    for curve in curves:
-        style, x = styles[curve.label], curve.x / unit.size
+    for curve in shown:
+        style = styles[curve.label]
+        line: Figure = {"x": _round(curve.x), "mode": "lines", "legendgroup": curve.label}
         if curve.seeds > 1:
-            edge: Figure = {"x": _round(x), "mode": "lines", "line": {"width": 0, "shape": "hv"}}
-            edge |= {"hoverinfo": "skip", "showlegend": False, "legendgroup": curve.label}
+            edge = line | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip", "showlegend": False}
             fill = {"fill": "tonexty", "fillcolor": translucent(style.colour, 0.15)}
-            traces.append(go.Scatter(edge | {"y": _round((curve.mean - curve.std) * scale)}))
-            traces.append(go.Scatter(edge | fill | {"y": _round((curve.mean + curve.std) * scale)}))
+            traces.append(go.Scatter(edge | {"y": _round(curve.mean - curve.std)}))
+            traces.append(go.Scatter(edge | fill | {"y": _round(curve.mean + curve.std)}))
         traces.append(
             go.Scatter(
-                x=_round(x),
-                y=_round(curve.mean * scale),
-                customdata=_round(curve.std * scale),
-                mode="lines",
-                name=html.escape(curve.label, quote=False),
-                legendgroup=curve.label,
+                line,
+                y=_round(curve.mean),
+                customdata=_round(curve.std),
+                name=_escape(curve.label),
                 line={"color": style.colour, "dash": style.dash, "width": 2.2, "shape": "hv"},
                 hovertemplate="%{y:.4~g} ± %{customdata:.2~g}" if curve.seeds > 1 else "%{y:.4~g}",
             )
         )
     figure = go.Figure(traces, _layout(height=460, hovermode="x unified"))
     figure.update_xaxes(title=title, rangemode="tozero")
-    figure.update_yaxes(title="accuracy (%)" if measure == "accuracy" else "loss")
-    if target is not None and measure == "accuracy":
+    figure.update_yaxes(title=measure)
+    if target is not None and curves[0].measure == "accuracy":
         figure.add_hline(
             y=target * 100,
             line={"color": MUTED, "width": 1.2, "dash": "dash"},
@@ -89,41 +94,45 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
 
 
 def timeline_figure(timeline: Timeline, style: Style) -> Figure:
-    """Draw a client timeline: bars for training and waiting, arrivals, losses and aggregations."""
+    """Draw a client timeline: bars for training and waiting, arrivals, losses and aggregations.
+
+    Args:
+        timeline: The timeline, of at least one client.
+        style: Style of its label.
+    """
     unit = time_unit(timeline.until)
     place = {client: k for k, client in enumerate(timeline.clients)}
     rows = len(place)
     traces: list[Any] = []
     if timeline.waiting:
-        traces.append(_waiting_bars(timeline, place, unit))
-    tasks: dict[int | None, list[TrainingSpan]] = {}
-    for task in timeline.training:
-        tasks.setdefault(task.group, []).append(task)
-    for order, group in enumerate(sorted(tasks, key=lambda g: (g is not None, g or 0))):
-        if timeline.grouped:
-            name, colour = "no group" if group is None else f"group {group}", group_colour(group)
-        else:
-            name, colour = "training", tint(style.colour)
-        bars = _training_bars(tasks[group], place, unit, name, colour)
-        traces.append(bars.update(showlegend=order <= GROUPS_TOLD_APART))
-    traces += _lines(timeline, rows, unit)
-    for outcomes, name, marker in (
-        (("arrived",), "arrival", {"symbol": "circle", "color": INK, "size": 6}),
-        (("lost", "left"), "lost or left", {"symbol": "x", "color": LOST, "size": 8}),
-    ):
-        ends = [task for task in timeline.training if task.outcome in outcomes]
-        if ends:
-            xs, ys = [task.end / unit.size for task in ends], [place[task.client] for task in ends]
-            marker = marker | {"line": {"color": "white", "width": 1}}
-            traces.append(
-                go.Scatter(x=_round(xs), y=ys, mode="markers", name=name, marker=marker, hoverinfo="skip")
+        pattern = {"shape": "/", "fgcolor": WAITING_LINES, "bgcolor": WAITING, "size": 5}
+        traces.append(
+            _bars(timeline.waiting, place, unit, "waiting").update(
+                customdata=[f"client waits {duration_text(wait.seconds)}" for wait in timeline.waiting],
+                marker={"color": WAITING, "line": {"width": 0}, "pattern": pattern},
             )
-    traces += [_marks(marks, place, unit, kind) for kind, marks in _by_kind(timeline.marks) if marks]
+        )
+    for order, group in enumerate(bars_by_colour(timeline, style)):
+        traces.append(
+            _bars(group.tasks, place, unit, group.name).update(
+                text=["" if task.steps is None else str(task.steps) for task in group.tasks],
+                customdata=[_describe(task) for task in group.tasks],
+                marker={"color": group.colour, "line": {"color": "white", "width": 1}},
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                textfont={"color": text_on(group.colour), "size": 11},
+                showlegend=order < GROUPS_TOLD_APART,
+            )
+        )
+    if timeline.aggregations:
+        traces.append(_lines(timeline, rows, unit))
+    traces += [_points(marks, place, unit, kind) for kind, marks in points_by_kind(timeline).items()]
     inner = max(140, min(rows * 34, 90 + rows * 20))
     figure = go.Figure(traces, _layout(height=140 + inner))
     figure.update_layout(
         barmode="overlay",
-        bargap=0.24,
+        bargap=1 - HEIGHT,
         uniformtext={"mode": "hide", "minsize": 8},
         margin={"t": 30, "b": 110},
         legend={"traceorder": "normal", "y": -58 / inner, "yanchor": "top", "entrywidth": 0},
@@ -137,68 +146,35 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         tickvals=list(place.values()),
         ticktext=[f"client {client}" for client in place],
         showgrid=False,
-        zeroline=False,
         fixedrange=True,
     )
     return _json(figure)
 
 
-def _waiting_bars(timeline: Timeline, place: Mapping[int, int], unit: Unit) -> Any:
+def _bars(spans: Sequence[Span], place: Mapping[int, int], unit: Unit, name: str) -> Any:
     return go.Bar(
-        base=_round([wait.start / unit.size for wait in timeline.waiting]),
-        x=_round([wait.seconds / unit.size for wait in timeline.waiting]),
-        y=[place[wait.client] for wait in timeline.waiting],
-        customdata=[duration_text(wait.seconds) for wait in timeline.waiting],
-        orientation="h",
-        name="waiting",
-        marker={
-            "color": WAITING,
-            "line": {"width": 0},
-            "pattern": {"shape": "/", "fgcolor": WAITING_LINES, "bgcolor": WAITING, "size": 5},
-        },
-        hovertemplate="client waits %{customdata}<extra></extra>",
-    )
-
-
-def _training_bars(
-    tasks: Sequence[TrainingSpan], place: Mapping[int, int], unit: Unit, name: str, colour: str
-) -> Any:
-    return go.Bar(
-        base=_round([task.start / unit.size for task in tasks]),
-        x=_round([task.seconds / unit.size for task in tasks]),
-        y=[place[task.client] for task in tasks],
-        text=["" if task.steps is None else str(task.steps) for task in tasks],
-        customdata=[_describe(task) for task in tasks],
+        base=_round([span.start / unit.size for span in spans]),
+        x=_round([span.seconds / unit.size for span in spans]),
+        y=[place[span.client] for span in spans],
         orientation="h",
         name=name,
-        marker={"color": colour, "line": {"color": "white", "width": 1}},
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        textfont={"color": text_on(colour), "size": 11},
-        hovertemplate="%{customdata}<extra></extra>",
+        hovertemplate=_TOLD,
     )
 
 
-def _by_kind(marks: Sequence[Mark]) -> list[tuple[Kind, list[Mark]]]:
-    return [(kind, [mark for mark in marks if mark.kind == kind]) for kind in MARKS]
-
-
-def _marks(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: Kind) -> Any:
-    """What becomes of an update at the height of its arrival, the others on the upper edge of their bar."""
-    up = 0.0 if kind in ("dropped", "upload") else 0.38
+def _points(marks: Sequence[Mark], place: Mapping[int, int], unit: Unit, kind: Kind) -> Any:
     return go.Scatter(
         x=_round([mark.t / unit.size for mark in marks]),
-        y=[place[mark.client] - up for mark in marks],
+        y=[place[mark.client] - raised(kind) for mark in marks],
         customdata=[
-            f"<b>client {mark.client}</b>, task {mark.task}<br>"
-            f"{duration_text(mark.t)}: {html.escape(mark.words, quote=False)}"
+            f"<b>client {mark.client}</b>, task {mark.task}<br>{duration_text(mark.t)}: {_escape(mark.words)}"
             for mark in marks
         ],
         mode="markers",
         name=NAMES[kind],
         marker=MARKS[kind],
-        hovertemplate="%{customdata}<extra></extra>",
+        hoverinfo="skip" if kind in ("arrival", "lost") else None,  # their bars say it
+        hovertemplate=_TOLD,
     )
 
 
@@ -216,114 +192,64 @@ def _describe(task: TrainingSpan) -> str:
     return "<br>".join([*facts, ", ".join(known)])
 
 
-def _lines(timeline: Timeline, rows: int, unit: Unit) -> list[Any]:
-    if not timeline.aggregations:
-        return []
-    xs = [x for a in timeline.aggregations for x in (a.t / unit.size, a.t / unit.size, math.nan)]
-    ys = [y for _ in timeline.aggregations for y in (-0.6, rows - 0.4, None)]
-    notes = [note for a in timeline.aggregations for note in (f"version {a.version}",) * 3]
-    return [
-        go.Scatter(
-            x=_round(xs),
-            y=ys,
-            customdata=notes,
-            mode="lines",
-            name="aggregation",
-            line={"color": translucent(INK, timeline.line_opacity), "width": 1, "dash": "dot"},
-            hovertemplate="aggregation: %{customdata}<extra></extra>",
-        )
-    ]
-
-
-def staleness_figure(histograms: Sequence[StalenessHistogram], styles: Styles) -> Figure:
-    """Draw one small histogram per label, one above the other on a common axis."""
-    figure = go.Figure(layout=_layout(height=90 + 105 * len(histograms)))
-    width = histograms[0].width
-    for k, histogram in enumerate(histograms, 1):
-        starts = [i * width for i in range(len(histogram.shares))]
-        names = [str(s) if width == 1 else f"{s}-{s + width - 1}" for s in starts]
-        colour = styles[histogram.label].colour
-        figure.add_bar(
-            x=[s + (width - 1) / 2 for s in starts],
-            y=_round([100 * share for share in histogram.shares]),
-            width=0.86 * width,
-            customdata=names,
-            marker={"color": colour},
-            xaxis="x",
-            yaxis="y" if k == 1 else f"y{k}",
-            hovertemplate="staleness %{customdata}: %{y:.3~g} % of updates<extra></extra>",
-        )
-        mean = "no updates" if histogram.mean is None else f"mean {histogram.mean:.2f}"
-        _stack(
-            figure,
-            k,
-            len(histograms),
-            f"{html.escape(histogram.label, quote=False)} · {mean}",
-            "% of updates",
-            colour,
-        )
-    figure.update_xaxes(title="staleness (versions)", anchor=_bottom(len(histograms)), zeroline=False)
-    figure.update_layout(showlegend=False, bargap=0.1)
-    return _json(figure)
-
-
-def participation_figure(parts: Sequence[Participation], styles: Styles) -> Figure:
-    """Draw one small bar chart per label: each client's share of the updates, and of the samples."""
-    figure = go.Figure(layout=_layout(height=90 + 105 * len(parts)))
-    for k, part in enumerate(parts, 1):
-        colour, yaxis = styles[part.label].colour, "y" if k == 1 else f"y{k}"
-        figure.add_bar(
-            x=list(part.clients),
-            y=_round([100 * share for share in part.task_shares]),
-            customdata=list(part.tasks),
-            marker={"color": colour},
-            xaxis="x",
-            yaxis=yaxis,
-            hovertemplate="client %{x}: %{customdata} updates, %{y:.3~g} % of all<extra></extra>",
-        )
-        figure.add_scatter(
-            x=list(part.clients),
-            y=_round([100 * share for share in part.sample_shares]),
-            mode="markers",
-            marker={"symbol": "line-ew", "size": 11, "line": {"color": INK, "width": 2}},
-            xaxis="x",
-            yaxis=yaxis,
-            hovertemplate="client %{x}: %{y:.3~g} % of samples<extra></extra>",
-        )
-        title = f"{html.escape(part.label, quote=False)} · seed {part.seed}"
-        if part.note:
-            title += f" · {part.note}"
-        _stack(figure, k, len(parts), title, "% of updates", colour)
-    figure.update_xaxes(title="client", anchor=_bottom(len(parts)), zeroline=False)
-    figure.update_layout(showlegend=False, bargap=0.25)
-    return _json(figure)
-
-
-def _stack(figure: Any, k: int, of: int, title: str, ytitle: str, colour: str) -> None:
-    """Place the k-th of several small charts that share an x axis, the first on top."""
-    gap = 0.28 / of if of > 1 else 0.0
-    low = (of - k) / of
-    high = low + 1 / of - (gap if k > 1 or of > 1 else 0.0)
-    axis = {"domain": [low, high], "anchor": "x", "rangemode": "tozero", "nticks": 4, "zeroline": False}
-    axis |= {"gridcolor": GRID, "automargin": True}
-    if k == (of + 1) // 2:
-        axis["title"] = {"text": ytitle}
-    figure.update_layout({"yaxis" if k == 1 else f"yaxis{k}": axis})
-    figure.add_annotation(
-        x=0,
-        y=high,
-        xref="paper",
-        yref="paper",
-        xanchor="left",
-        yanchor="bottom",
-        text=title,
-        font={"color": colour, "size": 13, "weight": 600},
-        showarrow=False,
+def _lines(timeline: Timeline, rows: int, unit: Unit) -> Any:
+    """Draw each aggregation as a vertical line: one trace, with gaps between them."""
+    times = [aggregation.t / unit.size for aggregation in timeline.aggregations]
+    notes = [f"aggregation: version {aggregation.version}" for aggregation in timeline.aggregations]
+    return go.Scatter(
+        x=_round([x for time in times for x in (time, time, math.nan)]),
+        y=[-0.6, rows - 0.4, None] * len(times),
+        customdata=[note for note in notes for _ in range(3)],
+        mode="lines",
+        name="aggregation",
+        line={"color": translucent(INK, timeline.line_opacity), "width": 1, "dash": "dot"},
+        hovertemplate=_TOLD,
     )
 
 
-def _bottom(of: int) -> str:
-    return "y" if of == 1 else f"y{of}"
+def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure:
+    """Draw panels one above the other on a common x axis.
+
+    Args:
+        panels: The panels, one or more.
+        styles: Style of each label.
+        title: Title of the x axis.
+    """
+    rows = len(panels)
+    titles = [_escape(panel.title) for panel in panels]
+    figure = make_subplots(rows, 1, shared_xaxes=True, vertical_spacing=0.28 / rows, subplot_titles=titles)
+    layout = _layout(height=90 + 105 * rows).to_plotly_json()
+    figure.update_xaxes(layout.pop("xaxis"))
+    figure.update_yaxes(layout.pop("yaxis") | {"rangemode": "tozero", "nticks": 4})
+    figure.update_layout(layout, showlegend=False)
+    figure.update_xaxes(title=title, row=rows)
+    figure.update_yaxes(title="% of updates", row=(rows + 1) // 2)
+    for row, panel in enumerate(panels, 1):
+        colour = styles[panel.label].colour
+        figure.layout.annotations[row - 1].update(
+            x=0, xanchor="left", font={"color": colour, "size": 13, "weight": 600}
+        )
+        figure.add_bar(
+            x=panel.x,
+            y=_round(panel.heights),
+            width=panel.width,
+            customdata=panel.names,
+            marker={"color": colour},
+            hovertemplate="%{customdata}: %{y:.3~g} % of updates<extra></extra>",
+            row=row,
+            col=1,
+        )
+        if panel.dashes:
+            figure.add_scatter(
+                x=panel.x,
+                y=_round(panel.dashes),
+                mode="markers",
+                marker={"symbol": "line-ew", "size": 11, "line": {"color": INK, "width": 2}},
+                hovertemplate="client %{x}: %{y:.3~g} % of samples<extra></extra>",
+                row=row,
+                col=1,
+            )
+    return _json(figure)
 
 
 def _layout(*, height: int, hovermode: str = "closest") -> go.Layout:
@@ -347,6 +273,10 @@ def _layout(*, height: int, hovermode: str = "closest") -> go.Layout:
 def _round(values: Any) -> list[float | None]:
     """Keep six digits: a tenth of a pixel, and a third of the page's size; gaps become null."""
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+
+
+def _escape(text: str) -> str:
+    return html.escape(text, quote=False)
 
 
 def _json(figure: Any) -> Figure:

@@ -4,16 +4,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-Kind = Literal["fresh", "nothing", "recall", "upload", "dropped"]
+Kind = Literal["arrival", "lost", "fresh", "nothing", "recall", "upload", "dropped"]
 
 NAMES: Mapping[Kind, str] = {
+    "arrival": "arrival",
+    "lost": "lost or left",
     "fresh": "asks, gets a fresh model",
     "nothing": "asks, nothing new",
     "recall": "recalled",
     "upload": "held update sent",
     "dropped": "update dropped",
 }
-"""What the legends call them."""
+"""What the legends call them, in the order in which they are drawn."""
 
 
 @dataclass(frozen=True, slots=True)

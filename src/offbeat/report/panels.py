@@ -1,0 +1,81 @@
+"""Small bar charts, one above the other on a common axis: a panel for each label."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from offbeat.report.activity import Activity
+from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
+from offbeat.report.records import RunLike
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One label's bars, in percent.
+
+    Attributes:
+        label: The label, by which it is coloured.
+        title: Its heading.
+        x: The middle of each bar.
+        width: Width of a bar, in units of x.
+        heights: Height of each bar in percent.
+        names: What each bar is about.
+        dashes: Height in percent of a dash at each bar; none where there is nothing to compare with.
+    """
+
+    label: str
+    title: str
+    x: tuple[float, ...]
+    width: float
+    heights: tuple[float, ...]
+    names: tuple[str, ...]
+    dashes: tuple[float, ...] = ()
+
+
+def staleness_panels(activities: Mapping[str, Sequence[Activity]]) -> list[Panel]:
+    """Make a panel of each label's histogram of staleness, a bar for each bin.
+
+    Args:
+        activities: The totals of each label's runs.
+    """
+    return [_staleness_panel(histogram) for histogram in staleness_histograms(activities)]
+
+
+def participation_panels(
+    groups: Mapping[str, Sequence[RunLike]], activities: Mapping[str, Sequence[Activity]]
+) -> list[Panel]:
+    """Make a panel of each label's lowest seed: a bar for each client's updates, a dash for its samples.
+
+    Args:
+        groups: The runs of each label, by seed.
+        activities: Their totals.
+    """
+    parts = [participation(runs[0], activities[label][0]) for label, runs in groups.items()]
+    return [
+        Panel(
+            label=part.label,
+            title=f"{part.label} · seed {part.seed}" + (f" · {part.note}" if part.note else ""),
+            x=part.clients,
+            width=0.75,
+            heights=_percent(part.task_shares),
+            names=tuple(f"client {c}, {n} tasks" for c, n in zip(part.clients, part.tasks, strict=True)),
+            dashes=_percent(part.sample_shares),
+        )
+        for part in parts
+    ]
+
+
+def _staleness_panel(histogram: StalenessHistogram) -> Panel:
+    width, mean = histogram.width, histogram.mean
+    starts = [k * width for k in range(len(histogram.shares))]
+    return Panel(
+        label=histogram.label,
+        title=f"{histogram.label} · {'no updates' if mean is None else f'mean {mean:.2f}'}",
+        x=tuple(start + (width - 1) / 2 for start in starts),
+        width=0.86 * width,
+        heights=_percent(histogram.shares),
+        names=tuple(f"staleness {s}" if width == 1 else f"staleness {s}-{s + width - 1}" for s in starts),
+    )
+
+
+def _percent(shares: Sequence[float]) -> tuple[float, ...]:
+    return tuple(100 * share for share in shares)
