@@ -4,16 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import CompareWatcher, live_progress, out
-from offbeat.cli.executor_options import (
-    ClientMemory,
-    ExecutorOption,
-    RayAddress,
-    choose_executor,
-    count_of,
-    memory_size,
-)
-from offbeat.cli.options import Baseline, OutOption, RecipeName, Scales, Sets, Target
+from offbeat.cli import executor_options, options
+from offbeat.cli.console import CompareWatcher, live_progress, out, plain_table
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
 from offbeat.core.errors import UsageError
@@ -26,20 +18,20 @@ TABLE_WIDTH = 100
 
 
 def compare(
-    recipe: RecipeName,
+    recipe: options.RecipeName,
     labels: Annotated[
         str | None, typer.Option("--algorithms", "-a", metavar="A,B,C", help="labels; all of the recipe's")
     ] = None,
-    seeds: Annotated[int | None, typer.Option("--seeds", min=1, help="how many seeds")] = None,
-    target: Target = None,
-    baseline: Baseline = None,
-    sets: Sets = None,
-    scales: Scales = None,
-    directory: OutOption = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds")] = None,
+    target: options.Target = None,
+    baseline: options.Baseline = None,
+    sets: options.Sets = None,
+    scales: options.Scales = None,
+    directory: options.OutOption = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
-    executor: ExecutorOption = "local",
-    ray_address: RayAddress = None,
-    client_memory: ClientMemory = None,
+    executor: executor_options.ExecutorOption = "local",
+    ray_address: executor_options.RayAddress = None,
+    client_memory: executor_options.ClientMemory = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
     from offbeat.core.validation import did_you_mean
@@ -53,9 +45,9 @@ def compare(
     place = directory or new_directory(recipe)
     goal = target if target is not None else loaded.target
     check_target(goal)
-    memory = memory_size("--client-memory", client_memory)
-    processes = count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
-    _, chosen = choose_executor("0", executor, ray_address, share=processes)
+    memory = executor_options.memory_size("--client-memory", client_memory)
+    processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
+    _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
     planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=chosen)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     if base is not None and base not in names:
@@ -96,14 +88,12 @@ def _print_table(records: "list[RunRecord]", target: float | None, baseline: str
 
 def _print_findings(records: "list[RunRecord]", width: int) -> None:
     """Print what the recipe's paper claims, where it claims something."""
-    from rich.table import Table
-
     from offbeat.report import claims_of, findings, group_runs
     from offbeat.report.claims import cells
 
     found = findings(group_runs(records), claims_of(records[0].recipe))
     if found:
-        table = Table("the paper says", "here", "gap", "seeds", "holds", box=None, padding=(0, 2, 0, 0))
+        table = plain_table("the paper says", "here", "gap", "seeds", "holds")
         for one in found:
             table.add_row(one.says, *cells(one))
         out.print(table, width=width, crop=False, soft_wrap=False)

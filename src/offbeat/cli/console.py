@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import rich.progress
+import rich.table
 from rich.console import Console
 
 if TYPE_CHECKING:
     from offbeat.recipes.compare import RunProgress
-    from offbeat.runs.summary import Summary
     from offbeat.sim.progress import Progress
+    from offbeat.sim.result import Run
 
 PLAIN_SECONDS = 10.0
 
@@ -102,9 +103,16 @@ def live_progress() -> rich.progress.Progress:
     )
 
 
-def summary_lines(summary: "Summary", stop_reason: str) -> Iterator[str]:
-    """A finished run in a few lines."""
-    yield f"stopped: {stop_reason}"
+def show_run(run: "Run", hint: str) -> None:
+    """Print a finished run in a few lines, where it is, and a hint of what to do with it."""
+    for line in _summary_lines(run):
+        out.print(line, markup=False)
+    out.print(f"written to {run.path}; {hint}", markup=False)
+
+
+def _summary_lines(run: "Run") -> Iterator[str]:
+    summary = run.summary
+    yield f"stopped: {run.stop_reason}"
     yield (
         f"virtual time {summary.seconds:,.1f} s, {summary.versions} versions, {summary.tasks} client tasks, "
         f"mean staleness {summary.mean_staleness:.2f}"
@@ -120,6 +128,11 @@ def summary_lines(summary: "Summary", stop_reason: str) -> Iterator[str]:
     if summary.client_state_bytes or summary.server_state_bytes:
         clients, server = size_text(summary.client_state_bytes), size_text(summary.server_state_bytes)
         yield f"clients keep {clients}, the server {server}"
+
+
+def plain_table(*heads: str) -> rich.table.Table:
+    """A table without lines, whose cells break into lines where it is narrow."""
+    return rich.table.Table(*heads, box=None, padding=(0, 2, 0, 0))
 
 
 def size_text(count: int) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from offbeat.cli.console import out
-from offbeat.cli.options import Log, LogLevel, file_option
+from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -21,41 +21,31 @@ def join(
     data: Annotated[
         str,
         typer.Option(
-            "--data",
             metavar="DATA",
             help="DATASET, DATASET:GROUP, DATASET:K/N (the Kth of N equal shares), or module:function",
         ),
     ],
-    name: Annotated[
-        str | None, typer.Option("--name", help="the site's name, where no credential says it")
-    ] = None,
+    name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
     state: Annotated[
-        Path | None, typer.Option("--state", metavar="DIR", help="keep the site's state and update here")
+        Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
     ] = None,
-    token_file: Annotated[
-        Path | None, file_option("--token-file", "with the line that `offbeat enrol` printed")
-    ] = None,
+    token_file: Annotated[Path | None, file_option("with the line that `offbeat enrol` printed")] = None,
     ca: Annotated[
-        Path | None, file_option("--ca", "who signs the server's certificate (PEM); else the system's")
+        Path | None, file_option("who signs the server's certificate (PEM); else the system's")
     ] = None,
-    cert: Annotated[Path | None, file_option("--cert", "the site's certificate (PEM)")] = None,
-    key: Annotated[Path | None, file_option("--key", "its key (PEM)")] = None,
-    insecure_plaintext: Annotated[
-        bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
-    ] = False,
-    device: Annotated[str, typer.Option("--device", help="cpu, cuda, cuda:N or mps")] = "cpu",
-    threads: Annotated[
-        int, typer.Option("--threads", min=1, help="of PyTorch; more change the last bits")
-    ] = 1,
+    cert: Annotated[Path | None, file_option("the site's certificate (PEM)")] = None,
+    key: Annotated[Path | None, file_option("its key (PEM)")] = None,
+    insecure_plaintext: InsecurePlaintext = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps")] = "cpu",
+    threads: Annotated[int, typer.Option(min=1, help="of PyTorch; more change the last bits")] = 1,
     give_up_after: Annotated[
-        float, typer.Option("--give-up-after", help="seconds without a server before it gives up; inf: never")
+        float, typer.Option(help="seconds without a server before it gives up; inf: never")
     ] = GIVE_UP_AFTER,
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")
     ] = False,
     min_step_seconds: Annotated[
-        float,
-        typer.Option("--min-step-seconds", help="least duration of a local step, to try things out"),
+        float, typer.Option(help="least duration of a local step, to try things out")
     ] = 0.0,
     log: Log = "auto",
     log_level: LogLevel = "info",
@@ -80,14 +70,11 @@ def join(
     check_device(device)
     own = site_data(data)
     limits = Limits()
-
-    async def run() -> str:
-        return await join_run(
-            lambda: connect(address, credentials, limits), own,
-            state=state, device=device, threads=threads, tell_labels=not keep_labels,
-            give_up_after=None if math.isinf(give_up_after) else give_up_after,
-            min_step_seconds=min_step_seconds,
-        )  # fmt: skip
-
-    reason = asyncio.run(run())
+    taking_part = join_run(
+        lambda: connect(address, credentials, limits), own,
+        state=state, device=device, threads=threads, tell_labels=not keep_labels,
+        give_up_after=None if math.isinf(give_up_after) else give_up_after,
+        min_step_seconds=min_step_seconds,
+    )  # fmt: skip
+    reason = asyncio.run(taking_part)
     out.print(f"the run has ended: {reason}", markup=False)

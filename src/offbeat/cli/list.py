@@ -7,12 +7,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from offbeat.cli.console import out
+from offbeat.cli.console import out, plain_table
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
     from offbeat.algorithms import Factory
-    from offbeat.algorithms.describe import Part
 
 NOTHING = "nothing: weighted sums of updates are enough"
 
@@ -41,7 +40,7 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
             raise UsageError(f"recipe {name} is not built in{did_you_mean(name, known)}")
         print(known[name].read_text(encoding="utf-8"), end="")  # noqa: T201
         return
-    table = Table("recipe", "what it is", box=None, padding=(0, 2, 0, 0))
+    table = plain_table("recipe", "what it is")
     for recipe in known:
         table.add_row(recipe, load_recipe(recipe).title)
     out.print(table)
@@ -77,7 +76,10 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     if not isinstance(made, Algorithm):
         out.print(f"It cannot be made with its defaults: {made}", markup=False, soft_wrap=True)
         return
-    _show_parts(out, parts(made))
+    table = _table("part", "as its defaults make it", "what it is", "can be exchanged for")
+    for part in parts(made):
+        _row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)
+    out.print(table)
     out.print("")
     needs = driver_needs(made)
     out.print("needs of its driver, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
@@ -85,16 +87,9 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
         out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
 
 
-def _show_parts(out: Console, listed: "list[Part]") -> None:
-    table = _table("part", "as its defaults make it", "what it is", "can be exchanged for")
-    for part in listed:
-        _row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)
-    out.print(table)
-
-
 def _table(*heads: str) -> Table:
-    """A table whose cells break into lines where it is narrow, all but the first of each row."""
-    table = Table(*heads, box=None, padding=(0, 2, 0, 0))
+    """A table in which the first cell of each row does not break into lines."""
+    table = plain_table(*heads)
     table.columns[0].no_wrap = True
     return table
 

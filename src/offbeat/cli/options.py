@@ -17,13 +17,17 @@ Scales = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
-Target = Annotated[float | None, typer.Option("--target", help="accuracy whose first time is measured")]
-Baseline = Annotated[str | None, typer.Option("--baseline", help="label whose time is 1.00x")]
-StateDirectory = Annotated[Path, typer.Option("--state", metavar="DIR", help="the run's directory")]
-Log = Annotated[Style, typer.Option("--log", help="auto, text or json")]
-LogLevel = Annotated[str, typer.Option("--log-level", help="debug, info, warning or error")]
+Target = Annotated[float | None, typer.Option(help="accuracy whose first time is measured")]
+Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
+StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
+Seed = Annotated[int | None, typer.Option(help="the run's seed")]
+InsecurePlaintext = Annotated[
+    bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
+]
+Log = Annotated[Style, typer.Option(help="auto, text or json")]
+LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]
 
 
-def file_option(option: str, text: str) -> Any:
-    """An option whose value is a file."""
-    return typer.Option(option, metavar="FILE", help=text)
+def file_option(text: str) -> Any:
+    """An option whose value is a file, named as its parameter."""
+    return typer.Option(metavar="FILE", help=text)

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 def report(
     directories: Directories,
     output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
-    png: Annotated[Path | None, typer.Option("--png", help="directory for static figures too")] = None,
+    png: Annotated[Path | None, typer.Option(help="directory for static figures too")] = None,
     target: Target = None,
     baseline: Baseline = None,
-    title: Annotated[str | None, typer.Option("--title", help="heading of the page")] = None,
+    title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
 ) -> None:
     """Write one self-contained interactive page about runs."""
     from offbeat.report import write_html, write_png
@@ -47,7 +47,7 @@ def report(
 def journal(
     directory: Directory,
     kind: Annotated[
-        str | None, typer.Option("--kind", help="only events, only commands, or only entries of one name")
+        str | None, typer.Option(help="only events, only commands, or only entries of one name")
     ] = None,
 ) -> None:
     """Print a run's journal as JSON lines: one object an event or command."""

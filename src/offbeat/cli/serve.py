@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli import options
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
-from offbeat.cli.options import Log, LogLevel, RecipeName, Scales, Sets, StateDirectory, file_option
 from offbeat.cli.state_dir import SERVER, is_locked
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -31,49 +31,36 @@ ADDRESS = "127.0.0.1:7117"
 
 
 def serve(
-    recipe: RecipeName,
-    state: StateDirectory,
-    listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="where sites connect")
-    ] = ADDRESS,
+    recipe: options.RecipeName,
+    state: options.StateDirectory,
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="where sites connect")] = ADDRESS,
     sites: Annotated[
-        int | None, typer.Option("--sites", min=1, help="sites to wait for; without it: the recipe's clients")
+        int | None, typer.Option(min=1, help="sites to wait for; without it: the recipe's clients")
     ] = None,
-    lease: Annotated[
-        float, typer.Option("--lease", help="seconds of silence after which a site is gone")
-    ] = 60.0,
-    norm_bound: Annotated[
-        float | None, typer.Option("--norm-bound", help="refuse updates whose norm is above")
-    ] = None,
-    sets: Sets = None,
-    scales: Scales = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="the run's seed")] = None,
-    tls_cert: Annotated[Path | None, file_option("--tls-cert", "the server's certificate (PEM)")] = None,
-    tls_key: Annotated[Path | None, file_option("--tls-key", "its key (PEM)")] = None,
-    client_ca: Annotated[
-        Path | None, file_option("--client-ca", "who signs the sites' certificates (PEM)")
-    ] = None,
+    lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
+    norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
+    sets: options.Sets = None,
+    scales: options.Scales = None,
+    seed: options.Seed = None,
+    tls_cert: Annotated[Path | None, options.file_option("the server's certificate (PEM)")] = None,
+    tls_key: Annotated[Path | None, options.file_option("its key (PEM)")] = None,
+    client_ca: Annotated[Path | None, options.file_option("who signs the sites' certificates (PEM)")] = None,
     revoked: Annotated[
-        Path | None,
-        file_option("--revoked", "the sites' certificates that are revoked: a CRL, or serial numbers"),
+        Path | None, options.file_option("the sites' certificates that are revoked: a CRL, or serial numbers")
     ] = None,
-    tokens: Annotated[
-        Path | None, file_option("--tokens", "sites' tokens, which `offbeat enrol` writes")
-    ] = None,
-    insecure_plaintext: Annotated[
-        bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
-    ] = False,
+    tokens: Annotated[Path | None, options.file_option("sites' tokens, which `offbeat enrol` writes")] = None,
+    insecure_plaintext: options.InsecurePlaintext = False,
     insecure_any_name: Annotated[
         bool, typer.Option("--insecure-any-name", help="anybody beyond loopback may take part, as anybody")
     ] = False,
     dashboard: Annotated[
-        str | None, typer.Option("--dashboard", metavar="HOST:PORT", help="a live page, and /metrics")
+        str | None, typer.Option(metavar="HOST:PORT", help="a live page, and /metrics")
     ] = None,
     dashboard_unencrypted: Annotated[
         bool, typer.Option("--dashboard-unencrypted", help="the page's token can be read on its way")
     ] = False,
-    log: Log = "auto",
-    log_level: LogLevel = "info",
+    log: options.Log = "auto",
+    log_level: options.LogLevel = "info",
 ) -> None:
     """Serve a recipe's run to sites; called again with the same directory it goes on.
 
@@ -92,7 +79,7 @@ def serve(
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
-    options = _server_options(loaded, sites, lease, norm_bound)
+    server_options = _server_options(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -139,7 +126,7 @@ def serve(
 
             return await serve_run(
                 algorithm, loaded.model, loaded.training, state, open_listener,
-                options=options, seed=loaded.seed, test=source.test,
+                options=server_options, seed=loaded.seed, test=source.test,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
             )  # fmt: skip

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from offbeat.cli.console import RunWatcher, live_progress, out, summary_lines
+from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, show_run
 from offbeat.cli.options import Directory, OutOption, Sets
 from offbeat.cli.simulate import new_directory
 from offbeat.core.errors import UsageError
@@ -22,13 +22,13 @@ def simulate_like(
         typer.Option("--algorithm", "-a", help="a label of its recipe, or a name; without it: its own"),
     ] = None,
     sets: Sets = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="the simulation's seed")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="the simulation's seed")] = None,
     speeds: Annotated[
         Literal["jitter", "tasks"],
-        typer.Option("--speeds", help="jitter: a mean and a deviation per client; tasks: one by one"),
+        typer.Option(help="jitter: a mean and a deviation per client; tasks: one by one"),
     ] = "jitter",
     world_out: Annotated[
-        Path | None, typer.Option("--world-out", help="file for the fitted world; a trace if *.csv")
+        Path | None, typer.Option(help="file for the fitted world; a trace if *.csv")
     ] = None,
     output: OutOption = None,
     only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
@@ -54,17 +54,11 @@ def simulate_like(
     output = output or new_directory(f"like-{directory.resolve().name}")
     with live_progress() as progress:
         run = run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=output, watch=RunWatcher(progress))
-    for line in summary_lines(run.summary, run.stop_reason):
-        out.print(line, markup=False)
-    out.print(f"written to {output}; see both with: offbeat report {directory} {output}", markup=False)
+    show_run(run, f"see both with: offbeat report {directory} {output}")
 
 
 def _show_fit(fit: "Fit") -> None:
-    from rich.table import Table
-
-    table = Table(
-        "client", "updates", "lost", "s/step", "± %", "latency", "transfer", box=None, padding=(0, 2, 0, 0)
-    )
+    table = plain_table("client", "updates", "lost", "s/step", "± %", "latency", "transfer")
     for c in fit.clients:
         table.add_row(
             str(c.client), str(c.arrived), str(c.lost), f"{c.seconds_per_step:.4g}", f"{100 * c.jitter:.1f}",

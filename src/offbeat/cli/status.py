@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import duration, out, size_text
+from offbeat.cli.console import duration, out, plain_table, size_text
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -20,9 +20,9 @@ TOKEN_VARIABLE = "OFFBEAT_TOKEN"
 def status(
     target: Annotated[str, typer.Argument(metavar="DIR|URL", help="a run's directory, or its live page")],
     token_file: Annotated[
-        Path | None, typer.Option("--token-file", help=f"file with the page's token; else ${TOKEN_VARIABLE}")
+        Path | None, typer.Option(help=f"file with the page's token; else ${TOKEN_VARIABLE}")
     ] = None,
-    ca: Annotated[Path | None, typer.Option("--ca", help="certificates to trust, of a page with TLS")] = None,
+    ca: Annotated[Path | None, typer.Option(help="certificates to trust, of a page with TLS")] = None,
     unencrypted: Annotated[
         bool, typer.Option("--unencrypted", help="let the token cross the network readable")
     ] = False,
@@ -51,7 +51,6 @@ def status(
 
 def _show(s: "Snapshot", state: str) -> None:
     from rich.markup import escape
-    from rich.table import Table
 
     out.print(f"{s.label}: {state}; {duration(s.now)} on its clock", markup=False)
     out.print(
@@ -59,9 +58,9 @@ def _show(s: "Snapshot", state: str) -> None:
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
     )
     heads = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for head in heads:
-        table.add_column(head, justify="left" if head in ("site", "state") else "right", no_wrap=True)
+    table = plain_table(*heads)
+    for column in table.columns:
+        column.justify, column.no_wrap = "left" if column.header in ("site", "state") else "right", True
     for site in s.sites:
         steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
         table.add_row(

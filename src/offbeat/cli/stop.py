@@ -18,9 +18,7 @@ def stop(
     end: Annotated[
         bool, typer.Option("--end", help="end the run: its model as it is becomes the final one")
     ] = False,
-    wait: Annotated[
-        float, typer.Option("--wait", help="seconds to wait until the server has stopped")
-    ] = 60.0,
+    wait: Annotated[float, typer.Option(help="seconds to wait until the server has stopped")] = 60.0,
 ) -> None:
     """Stop a server of this machine: leave its run to go on another time, or end it."""
     pid = server_pid(directory)

@@ -14,9 +14,9 @@ from offbeat.core.errors import UsageError
 def enrol(
     site: Annotated[str, typer.Argument(metavar="SITE", help="the site's name")],
     state: Annotated[
-        Path | None, typer.Option("--state", metavar="DIR", help="the run's directory; its tokens.json")
+        Path | None, typer.Option(metavar="DIR", help="the run's directory; its tokens.json")
     ] = None,
-    tokens: Annotated[Path | None, file_option("--tokens", "the tokens' file, instead of --state")] = None,
+    tokens: Annotated[Path | None, file_option("the tokens' file, instead of --state")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="the site's last token stays valid beside the new one")
     ] = False,

@@ -3,6 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -120,12 +121,11 @@ class RunRecord:
             after: Only rows whose `seq` is above this. None means all.
             limit: Most rows. None means all.
         """
-        query, last = "SELECT * FROM journal WHERE seq > ?", -1 if after is None else after
-        values: list[int | str] = [last]
-        if kind:
-            query, values = f"{query} AND kind = ?", [*values, kind]
-        values = [*values, -1 if limit is None else limit]
-        stored = self.select(f"{query} ORDER BY seq LIMIT ?", tuple(values))
+        last = -1 if after is None else after
+        stored = self.select(
+            "SELECT * FROM journal WHERE seq > ? AND kind = coalesce(?, kind) ORDER BY seq LIMIT ?",
+            (last, kind, -1 if limit is None else limit),
+        )
         found = (each for columns in stored for each in expand(_row(*columns), last))
         return islice(found, limit)
 
@@ -184,13 +184,7 @@ class RunRecord:
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Rows of a query; raises `UsageError` where the database cannot be read."""
-        database = _open(self.path)
-        try:
-            yield from database.execute(query, values)
-        except sqlite3.Error as error:
-            raise UsageError(f"{self.path / DATABASE} cannot be read: {error}") from None
-        finally:
-            database.close()
+        return _select(self.path, query, values)
 
 
 def _row(*columns: Any) -> Row:
@@ -217,13 +211,10 @@ def read_run(directory: str | Path) -> RunRecord:
     directory = Path(directory)
     if not (directory / DATABASE).is_file():
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
-    database = _open(directory)
     try:
-        meta = {key: json.loads(value) for key, value in database.execute("SELECT key, value FROM meta")}
-    except (sqlite3.Error, json.JSONDecodeError) as error:
+        meta = {key: json.loads(value) for key, value in _select(directory, "SELECT key, value FROM meta")}
+    except json.JSONDecodeError as error:
         raise UsageError(f"{directory / DATABASE} cannot be read: {error}") from None
-    finally:
-        database.close()
     if meta.get("format") not in range(1, FORMAT + 1):
         raise UsageError(
             f"{directory}: format {meta.get('format')} is not known to this version, "
@@ -241,5 +232,11 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
     return [read_run(path) for path in found]
 
 
-def _open(directory: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{(directory / DATABASE).resolve().as_uri()}?mode=ro", uri=True)
+def _select(directory: Path, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Rows of a query. Raises `UsageError` where the database cannot be read."""
+    path = directory / DATABASE
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
+            yield from database.execute(query, values)
+    except sqlite3.Error as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None

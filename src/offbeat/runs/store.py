@@ -8,8 +8,8 @@ database are deleted. Whenever the process dies, the directory holds the last ch
 import json
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
@@ -68,41 +68,41 @@ class RunStore:
         Raises:
             UsageError: The directory holds a run already or cannot be written.
         """
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            held = lock(directory)
-        except OSError as error:
-            raise UsageError(f"cannot write a run to {directory}: {error}") from None
-        try:
-            if (directory / DATABASE).exists():
-                raise UsageError(f"{directory} holds a run already: resume it, or choose another directory")
-            _make_database(directory, meta, clients)
-            return cls(directory, _connect(directory / DATABASE), held)
-        except BaseException as error:
-            held.release()
-            if isinstance(error, OSError | sqlite3.Error):
+        with ExitStack() as undo:
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+                held = lock(directory)
+                undo.callback(held.release)
+                if (directory / DATABASE).exists():
+                    raise UsageError(
+                        f"{directory} holds a run already: resume it, or choose another directory"
+                    )
+                _make_database(directory, meta, clients)
+                store = cls(directory, _connect(directory / DATABASE), held)
+            except (OSError, sqlite3.Error) as error:
                 raise UsageError(f"cannot write a run to {directory}: {error}") from None
-            raise
+            undo.pop_all()
+        return store
 
     @classmethod
     def reopen(cls, directory: Path) -> Self:
         """Reopen the directory of an interrupted run; raises `UsageError` or `RunError` where it cannot."""
-        try:
-            held = lock(directory)  # first: no other process may be writing
-        except OSError as error:
-            raise UsageError(f"cannot write to {directory}: {error}") from None
-        database: sqlite3.Connection | None = None
-        try:
-            database = _connect(directory / DATABASE)
-            journal, metrics = database.execute(
-                "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
-            ).fetchone()
-            return cls(directory, database, held, journal, metrics)
-        except sqlite3.Error as error:
-            if database is not None:
-                database.close()
-            held.release()
-            raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
+        with ExitStack() as undo:
+            try:
+                held = lock(directory)  # first: no other process may be writing
+                undo.callback(held.release)
+                database = _connect(directory / DATABASE)
+                undo.callback(database.close)
+                journal, metrics = database.execute(
+                    "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
+                ).fetchone()
+                store = cls(directory, database, held, journal, metrics)
+            except OSError as error:
+                raise UsageError(f"cannot write to {directory}: {error}") from None
+            except sqlite3.Error as error:
+                raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
+            undo.pop_all()
+        return store
 
     @property
     def _length(self) -> int:
@@ -119,18 +119,35 @@ class RunStore:
 
     def set_meta(self, values: Mapping[str, Any]) -> None:
         """Set entries of `meta`, at once. Raises `RunError` where they cannot be written."""
-        try:
-            with self._database:
-                self._put_meta(values)
-        except sqlite3.Error as error:
-            raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
+        with self._transaction() as database:
+            _put_meta(database, values)
 
     def flush(self, meta: Mapping[str, Any], others: Iterable[Statement] = ()) -> None:
         """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
 
         Their tensors are not: the caller keeps the means to restore them from the last checkpoint.
+
+        Args:
+            meta: Entries of the table `meta`.
+            others: Statements of the same transaction.
+
+        Raises:
+            RunError: The database cannot be written; nothing of it has become durable.
         """
-        self._commit(meta, None, {}, others)
+        journal, metrics = self._length, self._metrics_length + len(self._metrics)
+        with self._transaction() as database:
+            database.executemany("INSERT INTO journal VALUES (?,?,?,?,?,?,?,?,?,?,?)", map(_json, self._rows))
+            database.executemany("INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics))
+            for query, rows in others:
+                database.executemany(query, rows)
+            _put_meta(database, meta)
+            database.execute(
+                "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
+                (time.monotonic() - self._started, journal - self._journal_length, self._session),
+            )
+        self._journal_length, self._metrics_length = journal, metrics
+        self._rows.clear()
+        self._metrics.clear()
 
     def checkpoint(
         self,
@@ -159,12 +176,9 @@ class RunStore:
             "state": names[0], "bases": bases, "fresh": fresh, "updates": updates,
             "clients": states, "client_bytes": clients.sizes(),
         }  # fmt: skip
-        self._commit(
-            {"duration": duration},
-            "INSERT OR REPLACE INTO checkpoints VALUES (1, :journal, :metrics, :version, :data)",
-            {"version": tensors.version, "data": json.dumps(data)},
-            others,
-        )
+        row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
+        statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
+        self.flush({"duration": duration}, [statement, *others])
         self._delete_except({*names, *states.values(), MODEL})
 
     def finish(
@@ -198,7 +212,7 @@ class RunStore:
             "stop_reason": stop_reason,
             "summary": dict(summary),
         }
-        self._commit(meta, "DELETE FROM checkpoints", {}, others)
+        self.flush(meta, [("DELETE FROM checkpoints", [()]), *others])
         self._delete_except({MODEL})
         with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
@@ -219,42 +233,13 @@ class RunStore:
         self._database.close()
         self._lock.release()
 
-    def _commit(
-        self,
-        meta: Mapping[str, Any],
-        statement: str | None,
-        values: Mapping[str, Any],
-        others: Iterable[Statement] = (),
-    ) -> None:
-        journal = self._length
-        metrics = self._metrics_length + len(self._metrics)
-        wall = time.monotonic() - self._started
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
         try:
             with self._database:
-                self._database.executemany(
-                    "INSERT INTO journal VALUES (?,?,?,?,?,?,?,?,?,?,?)", map(_json, self._rows)
-                )
-                self._database.executemany(
-                    "INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics)
-                )
-                if statement is not None:
-                    self._database.execute(statement, {"journal": journal, "metrics": metrics, **values})
-                for query, rows in others:
-                    self._database.executemany(query, rows)
-                self._put_meta(meta)
-                self._database.execute(
-                    "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
-                    (wall, journal - self._journal_length, self._session),
-                )
+                yield self._database
         except sqlite3.Error as error:
             raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
-        self._journal_length, self._metrics_length = journal, metrics
-        self._rows.clear()
-        self._metrics.clear()
-
-    def _put_meta(self, values: Mapping[str, Any]) -> None:
-        rows = [(key, json.dumps(value)) for key, value in values.items()]
-        self._database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
     def _write_checkpoint(self, tensors: GlobalModel) -> list[str]:
         """Write the files that do not exist yet; the first name is the state's."""
@@ -306,17 +291,18 @@ def _make_database(
     for leftover in directory.glob("run.part*"):
         leftover.unlink()
     values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
-    database = _connect(part)
-    try:
+    with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
         database.executescript("PRAGMA journal_mode = WAL;" + SCHEMA)
         with database:
             database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
-            rows = [(key, json.dumps(value)) for key, value in values.items()]
-            database.executemany("INSERT INTO meta VALUES (?, ?)", rows)
-    finally:
-        database.close()  # which moves the write-ahead log into the file
+            _put_meta(database, values)
     part.replace(directory / DATABASE)
     sync_directory(directory)
+
+
+def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
+    rows = [(key, json.dumps(value)) for key, value in values.items()]
+    database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
