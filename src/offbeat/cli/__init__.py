@@ -15,18 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli import (
-    compare,
-    join,
-    list,
-    runs,
-    serve,
-    simulate,
-    simulate_like,
-    status,
-    stop,
-    tokens,
-)
+from offbeat.cli import compare, join, list, runs, serve, simulate, simulate_like, status, stop, tokens
 from offbeat.cli.console import err, out
 from offbeat.core.errors import OffbeatError, UsageError
 

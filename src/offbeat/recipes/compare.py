@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
 from offbeat.recipes.load import document_of
@@ -92,18 +93,22 @@ def plan(
     Raises:
         UsageError: An algorithm or the data is not valid, or a directory holds another experiment's run.
     """
-    runs = []
-    for seed in range(recipe.seed, recipe.seed + seeds):
-        for label in labels:
-            spec = {"label": label, **recipe.spec(label)}
-            make_algorithm(spec)
-            place = out / label / f"seed-{seed}"
-            runs.append(PlannedRun(recipe, spec, seed, place, client_memory, executor))
-    learner = make_learner(recipe, recipe.seed)
-    for run in runs[: len(labels)]:
-        _check_concurrency(make_algorithm(run.spec).schedule.concurrency, learner.clients, run)
+    specs = [{"label": label, **recipe.spec(label)} for label in labels]
+    algorithms = {spec["label"]: make_algorithm(spec) for spec in specs}
+    clients = make_learner(recipe, recipe.seed).clients
+    for label, algorithm in algorithms.items():
+        concurrency = algorithm.schedule.concurrency
+        if concurrency is not None and concurrency > clients:
+            raise UsageError(
+                f"{label}: {concurrency} clients cannot train at the same time, there are {clients}"
+            )
+    runs = [
+        PlannedRun(recipe, spec, seed, out / spec["label"] / f"seed-{seed}", client_memory, executor)
+        for seed in range(recipe.seed, recipe.seed + seeds)
+        for spec in specs
+    ]
     for run in runs:
-        _check_same(run)
+        _check_same(run, algorithms[run.spec["label"]])
     return runs
 
 
@@ -189,6 +194,7 @@ def _run(run: PlannedRun) -> None:
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
 
+    failure = None
     try:
         if (run.directory / DATABASE).exists():
             resume_run(run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory)
@@ -197,32 +203,23 @@ def _run(run: PlannedRun) -> None:
                 run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
                 watch=watch, client_memory=run.client_memory,
             )  # fmt: skip
-    except OffbeatError as error:
-        _reports_queue.put(RunProgress(run.name, finished=True, error=str(error)))
     except KeyboardInterrupt:
         _interrupted = True
+        return
+    except OffbeatError as error:
+        failure = str(error)
     except Exception as error:
-        _reports_queue.put(RunProgress(run.name, finished=True, error=f"{type(error).__name__}: {error}"))
-    else:
-        _reports_queue.put(RunProgress(run.name, finished=True))
+        failure = f"{type(error).__name__}: {error}"
+    _reports_queue.put(RunProgress(run.name, finished=True, error=failure))
 
 
-def _check_concurrency(concurrency: int | None, clients: int, run: PlannedRun) -> None:
-    if concurrency is not None and concurrency > clients:
-        raise UsageError(
-            f"{run.spec['label']}: {concurrency} clients cannot train at the same time, there are {clients}"
-        )
-
-
-def _check_same(run: PlannedRun) -> None:
+def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
     """Raises `UsageError` where the run's directory holds another experiment."""
     if not (run.directory / DATABASE).exists():
         return
     record = read_run(run.directory)
-    algorithm = make_algorithm(run.spec)
-    wanted = {"name": algorithm.name, **algorithm.hyperparameters}
-    same = _essence(record.recipe) == _essence(document_of(run.recipe)) and record.meta["algorithm"] == wanted
-    if not same:
+    then = _essence(record.recipe), record.meta["algorithm"]
+    if then != (_essence(document_of(run.recipe)), {"name": algorithm.name, **algorithm.hyperparameters}):
         raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
 
 

@@ -37,8 +37,7 @@ def load_recipe(
     Raises:
         UsageError: The recipe is not found, is not valid, or a change is not allowed; one line.
     """
-    path = _place(name)
-    document = _document(path, name)
+    path, document = _read(name)
     known = _mapping(document, "scales")
     for scale in scales:
         if scale not in known:
@@ -80,18 +79,13 @@ def check(document: Any, source: str) -> Recipe:
     return recipe
 
 
-def _place(name: str) -> Path:
-    """Path of a recipe file or a built-in recipe."""
+def _read(name: str) -> tuple[Path, dict[str, Any]]:
+    """Find a recipe, a file or a built-in one, and read its raw mapping."""
     path, known = Path(name), built_in()
-    if path.is_file():
-        return path
-    if name not in known:
-        raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
-    return known[name]
-
-
-def _document(path: Path, name: str) -> dict[str, Any]:
-    """Read the raw mapping of a recipe."""
+    if not path.is_file():
+        if name not in known:
+            raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
+        path = known[name]
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -99,7 +93,7 @@ def _document(path: Path, name: str) -> dict[str, Any]:
     document = _yaml(text, f"recipe {name}")
     if not isinstance(document, dict):
         raise UsageError(f"recipe {name} is not a mapping of sections such as data, model and world")
-    return document
+    return path, document
 
 
 def change(document: dict[str, Any], key: str, value: Any) -> None:

@@ -81,22 +81,15 @@ class Recipe(Section):
     scales: dict[str, dict[str, Any]] = {}
 
     @model_validator(mode="after")
-    def _ends(self) -> Self:
+    def _consistent(self) -> Self:
+        """Refuse what concerns several keys, or the names of labels."""
         if self.until.never:
             raise ValueError("the run would never end: give until seconds, versions, tasks or accuracy")
-        return self
-
-    @model_validator(mode="after")
-    def _labels(self) -> Self:
         for label in self.algorithms:
             if not label or label.startswith(".") or {"/", "\\"} & set(label):
                 raise ValueError(
                     f"label {label!r} in algorithms names a directory: leave out / and a leading dot"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _population(self) -> Self:
         if self.world.clients not in (None, self.clients):
             raise ValueError(
                 f"world.clients = {self.world.clients} is not clients = {self.clients}: leave it out"

@@ -5,7 +5,7 @@ loss, or the mean absolute change of the accuracy from one evaluation to the nex
 is said to hold that the runs do not show.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -60,9 +60,9 @@ def findings(groups: Mapping[str, Sequence[RunLike]], claims: Sequence[Claim]) -
     """Each pair of labels that a claim names and that there are runs of with common seeds."""
     found = []
     for claim in claims:
-        ahead = dict(_levels(groups.get(claim.better, []), claim.by))
+        ahead = _levels(groups.get(claim.better, []), claim.by)
         for other in claim.than:
-            behind = dict(_levels(groups.get(other, []), claim.by))
+            behind = _levels(groups.get(other, []), claim.by)
             sign = 1.0 if claim.by == "accuracy" else -1.0
             gaps = np.array([sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind])
             if len(gaps):
@@ -93,8 +93,6 @@ def level(run: RunLike, by: By) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _levels(runs: Sequence[RunLike], by: By) -> Iterator[tuple[int, float]]:
-    for run in runs:
-        found = level(run, by)
-        if found is not None:
-            yield run.seed, found
+def _levels(runs: Sequence[RunLike], by: By) -> dict[int, float]:
+    """The level of each seed that has one."""
+    return {run.seed: found for run in runs if (found := level(run, by)) is not None}

@@ -27,23 +27,27 @@ class StalenessHistogram:
 
 
 def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[StalenessHistogram]:
-    """Return each label's histogram, on bins common to all labels (at most 40 of them)."""
-    counts: dict[str, Counter[int]] = {}
-    for label, group in activities.items():
-        counts[label] = Counter()
-        for activity in group:
-            counts[label].update(activity.staleness)
+    """Count how stale the updates of each label were.
+
+    Args:
+        activities: The totals of each label's runs.
+
+    Returns:
+        A histogram for each label, on bins common to all labels (at most 40 of them).
+    """
+    counts = {
+        label: sum((Counter(activity.staleness) for activity in group), Counter[int]())
+        for label, group in activities.items()
+    }
     worst = max((s for count in counts.values() for s in count), default=0)
     width = -(-(worst + 1) // MAX_BINS)
-    bins = worst // width + 1
     histograms = []
     for label, count in counts.items():
-        total = sum(count.values())
-        shares = [0.0] * bins
-        for staleness, n in count.items():
-            shares[staleness // width] += n / total
+        total = count.total()
+        bins = [sum(count[s] for s in range(low, low + width)) for low in range(0, worst + 1, width)]
         mean = sum(s * n for s, n in count.items()) / total if total else None
-        histograms.append(StalenessHistogram(label, width, tuple(shares), total, mean))
+        shares = tuple(n / (total or 1) for n in bins)
+        histograms.append(StalenessHistogram(label, width, shares, total, mean))
     return histograms
 
 
@@ -73,7 +77,13 @@ class Participation:
 
 
 def participation(record: RunLike, activity: Activity, max_clients: int = MAX_CLIENTS) -> Participation:
-    """Return how often each client of a run took part, at most `max_clients` evenly chosen ones."""
+    """Count how often each client of a run took part.
+
+    Args:
+        record: The run.
+        activity: Its totals.
+        max_clients: Most clients in the result; of more, as many evenly chosen ones are in it.
+    """
     samples = record.client_samples()
     clients = sorted(set(samples) | set(activity.tasks))
     total = len(clients)

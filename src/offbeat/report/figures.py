@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from offbeat.report.palette import GRID, INK, Dash
+from offbeat.report.palette import AXIS, GRID, INK, Dash
 
 DPI = 150
 LINE_STYLES: dict[Dash, str] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
@@ -22,8 +22,8 @@ def new_figure(width: float, height: float, rows: int = 1) -> tuple[Figure, list
         ax.grid(visible=True, color=GRID, linewidth=0.8)
         ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color("#b7c0ca")
-        ax.tick_params(color="#b7c0ca", labelcolor=INK, labelsize=9)
+        ax.spines[["left", "bottom"]].set_color(AXIS)
+        ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
     return figure, axes
 
 

@@ -132,11 +132,11 @@ def _file(name: str) -> Markup:
 def _facts(groups: Groups) -> list[str]:
     runs = [run for group in groups.values() for run in group]
     clients = sorted({run.clients for run in runs})
-    fleet = f"{clients[0]}-{clients[-1]}" if len(clients) > 1 else str(clients[0])
+    fleet = f"{clients[0]}-{clients[-1]} clients" if len(clients) > 1 else _plural(clients[0], "client")
     return [
         _plural(len(groups), "label"),
         _plural(len(runs), "run"),
-        f"{fleet} client{'s' if fleet != '1' else ''}",
+        fleet,
         seed_list(sorted({run.seed for run in runs})),
         f"up to {duration_text(max(run.duration for run in runs))} of virtual time",
     ]

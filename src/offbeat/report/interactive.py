@@ -12,21 +12,9 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from offbeat.report import palette
 from offbeat.report.curves import Curve, in_shown_units
-from offbeat.report.palette import (
-    GRID,
-    GROUPS_TOLD_APART,
-    INK,
-    LOST,
-    MUTED,
-    RECALLED,
-    WAITING,
-    WAITING_LINES,
-    Style,
-    Styles,
-    text_on,
-    translucent,
-)
+from offbeat.report.palette import Style, Styles
 from offbeat.report.panels import Panel
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span, TrainingSpan
@@ -38,17 +26,20 @@ FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, s
 
 Figure = dict[str, Any]
 
+
+def _marker(symbol: str, colour: str, size: int, edge: str = "white", width: float = 1.0) -> Figure:
+    return {"symbol": symbol, "color": colour, "size": size, "line": {"color": edge, "width": width}}
+
+
 MARKS: dict[Kind, Figure] = {
-    "arrival": {"symbol": "circle", "color": INK, "size": 6, "line": {"color": "white", "width": 1}},
-    "lost": {"symbol": "x", "color": LOST, "size": 8, "line": {"color": "white", "width": 1}},
-    "fresh": {"symbol": "diamond", "color": INK, "size": 8, "line": {"color": "white", "width": 1}},
-    "nothing": {"symbol": "diamond", "color": "white", "size": 8, "line": {"color": INK, "width": 1.2}},
-    "recall": {
-        "symbol": "triangle-left", "color": RECALLED, "size": 10, "line": {"color": "white", "width": 1}
-    },
-    "upload": {"symbol": "circle", "color": INK, "size": 7, "line": {"color": "white", "width": 1}},
-    "dropped": {"symbol": "circle-open", "color": LOST, "size": 11, "line": {"color": LOST, "width": 1.8}},
-}  # fmt: skip
+    "arrival": _marker("circle", palette.INK, 6),
+    "lost": _marker("x", palette.LOST, 8),
+    "fresh": _marker("diamond", palette.INK, 8),
+    "nothing": _marker("diamond", "white", 8, palette.INK, 1.2),
+    "recall": _marker("triangle-left", palette.RECALLED, 10),
+    "upload": _marker("circle", palette.INK, 7),
+    "dropped": _marker("circle-open", palette.LOST, 11, palette.LOST, 1.8),
+}
 _TOLD = "%{customdata}<extra></extra>"  # the whole text is made here
 
 
@@ -67,7 +58,7 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
         line: Figure = {"x": _round(curve.x), "mode": "lines", "legendgroup": curve.label}
         if curve.seeds > 1:
             edge = line | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip", "showlegend": False}
-            fill = {"fill": "tonexty", "fillcolor": translucent(style.colour, 0.15)}
+            fill = {"fill": "tonexty", "fillcolor": palette.translucent(style.colour, 0.15)}
             traces.append(go.Scatter(edge | {"y": _round(curve.mean - curve.std)}))
             traces.append(go.Scatter(edge | fill | {"y": _round(curve.mean + curve.std)}))
         traces.append(
@@ -86,8 +77,8 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
     if target is not None and curves[0].measure == "accuracy":
         figure.add_hline(
             y=target * 100,
-            line={"color": MUTED, "width": 1.2, "dash": "dash"},
-            annotation={"text": f"target {percent(target)}", "font": {"color": MUTED, "size": 12}},
+            line={"color": palette.MUTED, "width": 1.2, "dash": "dash"},
+            annotation={"text": f"target {percent(target)}", "font": {"color": palette.MUTED, "size": 12}},
             annotation_position="top left",
         )
     return _json(figure)
@@ -105,11 +96,11 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
     rows = len(place)
     traces: list[Any] = []
     if timeline.waiting:
-        pattern = {"shape": "/", "fgcolor": WAITING_LINES, "bgcolor": WAITING, "size": 5}
+        pattern = {"shape": "/", "fgcolor": palette.WAITING_LINES, "bgcolor": palette.WAITING, "size": 5}
         traces.append(
             _bars(timeline.waiting, place, unit, "waiting").update(
                 customdata=[f"client waits {duration_text(wait.seconds)}" for wait in timeline.waiting],
-                marker={"color": WAITING, "line": {"width": 0}, "pattern": pattern},
+                marker={"color": palette.WAITING, "line": {"width": 0}, "pattern": pattern},
             )
         )
     for order, group in enumerate(bars_by_colour(timeline, style)):
@@ -121,8 +112,8 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
                 textposition="inside",
                 insidetextanchor="middle",
                 textangle=0,
-                textfont={"color": text_on(group.colour), "size": 11},
-                showlegend=order < GROUPS_TOLD_APART,
+                textfont={"color": palette.text_on(group.colour), "size": 11},
+                showlegend=order < palette.GROUPS_TOLD_APART,
             )
         )
     if timeline.aggregations:
@@ -202,7 +193,7 @@ def _lines(timeline: Timeline, rows: int, unit: Unit) -> Any:
         customdata=[note for note in notes for _ in range(3)],
         mode="lines",
         name="aggregation",
-        line={"color": translucent(INK, timeline.line_opacity), "width": 1, "dash": "dot"},
+        line={"color": palette.translucent(palette.INK, timeline.line_opacity), "width": 1, "dash": "dot"},
         hovertemplate=_TOLD,
     )
 
@@ -244,7 +235,7 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
                 x=panel.x,
                 y=_round(panel.dashes),
                 mode="markers",
-                marker={"symbol": "line-ew", "size": 11, "line": {"color": INK, "width": 2}},
+                marker={"symbol": "line-ew", "size": 11, "line": {"color": palette.INK, "width": 2}},
                 hovertemplate="client %{x}: %{y:.3~g} % of samples<extra></extra>",
                 row=row,
                 col=1,
@@ -253,20 +244,22 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
 
 
 def _layout(*, height: int, hovermode: str = "closest") -> go.Layout:
-    axis = {"gridcolor": GRID, "linecolor": "#b7c0ca", "ticks": "outside", "tickcolor": "#b7c0ca"}
+    axis: Figure = {"gridcolor": palette.GRID, "linecolor": palette.AXIS, "tickcolor": palette.AXIS}
+    axis |= {"ticks": "outside", "automargin": True, "zeroline": False}
+    font = {"family": FONT, "color": palette.INK}
     return go.Layout(
         template="none",
         height=height,
         hovermode=hovermode,
-        font={"family": FONT, "size": 13, "color": INK},
+        font=font | {"size": 13},
         margin={"l": 64, "r": 16, "t": 44, "b": 52},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         legend={"orientation": "h", "x": 0, "y": 1.0, "yanchor": "bottom", "xanchor": "left"},
-        modebar={"bgcolor": "rgba(0,0,0,0)", "color": "#b7c0ca", "activecolor": MUTED},
-        hoverlabel={"bgcolor": "white", "bordercolor": "#b7c0ca", "font": {"family": FONT, "color": INK}},
-        xaxis=axis | {"automargin": True, "zeroline": False},
-        yaxis=axis | {"automargin": True, "zeroline": False},
+        modebar={"bgcolor": "rgba(0,0,0,0)", "color": palette.AXIS, "activecolor": palette.MUTED},
+        hoverlabel={"bgcolor": "white", "bordercolor": palette.AXIS, "font": font},
+        xaxis=axis,
+        yaxis=axis,
     )
 
 

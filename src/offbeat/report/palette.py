@@ -18,6 +18,7 @@ DASHES: tuple[Dash, ...] = ("solid", "dash", "dot", "dashdot")
 INK = "#1c2733"
 MUTED = "#66717e"
 GRID = "#e6eaef"
+AXIS = "#b7c0ca"
 NO_GROUP = "#B4BECA"
 WAITING = "#f1f3f6"
 WAITING_LINES = "#c3cad3"

@@ -9,18 +9,9 @@ from matplotlib.container import BarContainer
 from matplotlib.figure import Figure
 from matplotlib.patheffects import Normal, Stroke
 
+from offbeat.report import palette
 from offbeat.report.figures import new_figure, plain
-from offbeat.report.palette import (
-    GROUPS_TOLD_APART,
-    INK,
-    LOST,
-    MUTED,
-    RECALLED,
-    WAITING,
-    WAITING_LINES,
-    Style,
-    text_on,
-)
+from offbeat.report.palette import Style
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span
 from offbeat.report.timeline_events import NAMES, Kind
@@ -29,14 +20,20 @@ from offbeat.report.units import Unit, time_unit
 
 WIDTH = 12.0
 INCHES_PER_DIGIT = 0.085
+
+
+def _marker(symbol: str, size: int, colour: str, edge: str = "white", width: float = 0.6) -> dict[str, Any]:
+    return {"marker": symbol, "s": size, "facecolors": colour, "edgecolors": edge, "linewidths": width}
+
+
 MARKS: dict[Kind, dict[str, Any]] = {
-    "arrival": {"marker": "o", "s": 22, "facecolors": INK, "edgecolors": "white", "linewidths": 0.6},
-    "lost": {"marker": "X", "s": 22, "facecolors": LOST, "edgecolors": "white", "linewidths": 0.6},
-    "fresh": {"marker": "D", "s": 20, "facecolors": INK, "edgecolors": "white", "linewidths": 0.6},
-    "nothing": {"marker": "D", "s": 18, "facecolors": "white", "edgecolors": INK, "linewidths": 0.9},
-    "recall": {"marker": "<", "s": 34, "facecolors": RECALLED, "edgecolors": "white", "linewidths": 0.6},
-    "upload": {"marker": "o", "s": 25, "facecolors": INK, "edgecolors": "white", "linewidths": 0.6},
-    "dropped": {"marker": "o", "s": 62, "facecolors": "none", "edgecolors": LOST, "linewidths": 1.3},
+    "arrival": _marker("o", 22, palette.INK),
+    "lost": _marker("X", 22, palette.LOST),
+    "fresh": _marker("D", 20, palette.INK),
+    "nothing": _marker("D", 18, "white", palette.INK, 0.9),
+    "recall": _marker("<", 34, palette.RECALLED),
+    "upload": _marker("o", 25, palette.INK),
+    "dropped": _marker("o", 62, "none", palette.LOST, 1.3),
 }
 
 
@@ -59,7 +56,7 @@ def draw_timeline(timeline: Timeline, style: Style) -> Figure:
     ax.set_ylim(rows - 0.45, -0.55)
     ax.set_yticks(list(place.values()), [f"client {client}" for client in place])
     ax.set_xlabel(f"virtual time ({unit.name})")
-    ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=MUTED, pad=8)
+    ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=palette.MUTED, pad=8)
     handles = _draw(ax, timeline, bars_by_colour(timeline, style), place, unit)
     figure.legend(
         handles=handles,
@@ -74,9 +71,9 @@ def draw_timeline(timeline: Timeline, style: Style) -> Figure:
 
 
 def _caption(timeline: Timeline) -> str:
-    if max((task.group or 0 for task in timeline.training), default=0) <= GROUPS_TOLD_APART:
+    if max((task.group or 0 for task in timeline.training), default=0) <= palette.GROUPS_TOLD_APART:
         return timeline.caption
-    return f"{timeline.caption} Group colours repeat after {GROUPS_TOLD_APART}."
+    return f"{timeline.caption} Group colours repeat after {palette.GROUPS_TOLD_APART}."
 
 
 def _draw(
@@ -92,18 +89,18 @@ def _draw(
             needed = INCHES_PER_DIGIT * (len(str(task.steps)) + 1.5)
             if task.steps is not None and task.seconds >= per_inch * needed:
                 middle = (task.start + task.end) / 2 / unit.size
-                _write_steps(ax, middle, place[task.client], task.steps, group.colour)
-    del handles[GROUPS_TOLD_APART:]
+                _write(ax, middle, place[task.client], str(task.steps), group.colour)
+    del handles[palette.GROUPS_TOLD_APART :]
     if timeline.waiting:
-        look = {"color": WAITING, "edgecolor": WAITING_LINES, "hatch": "////", "linewidth": 0}
+        look = {"color": palette.WAITING, "edgecolor": palette.WAITING_LINES, "hatch": "////", "linewidth": 0}
         handles.append(_draw_bars(ax, timeline.waiting, place, unit, look | {"label": "waiting"}))
     for kind, marks in points_by_kind(timeline).items():
         x, y = [mark.t / unit.size for mark in marks], [place[mark.client] - raised(kind) for mark in marks]
         handles.append(ax.scatter(x, y, zorder=5, clip_on=False, label=NAMES[kind], **MARKS[kind]))
     if timeline.aggregations:
         times = [aggregation.t / unit.size for aggregation in timeline.aggregations]
-        lines = ax.vlines(times, *ax.get_ylim(), colors=INK, linestyles=(0, (1, 2)), label="aggregation")
-        lines.set(alpha=timeline.line_opacity, linewidth=0.8, zorder=3)
+        lines = ax.vlines(times, *ax.get_ylim(), colors=palette.INK, label="aggregation")
+        lines.set(alpha=timeline.line_opacity, linewidth=0.8, linestyle=(0, (1, 2)), zorder=3)
         handles.append(lines)
     return handles
 
@@ -115,9 +112,8 @@ def _draw_bars(
     return ax.barh([place[s.client] for s in spans], lengths, HEIGHT, starts, **look)
 
 
-def _write_steps(ax: Axes, x: float, y: float, steps: int, colour: str) -> None:
-    """Write a task's steps in the middle of its bar."""
-    ax.text(
-        x, y, str(steps), ha="center", va="center_baseline", fontsize=8, color=text_on(colour), zorder=4,
-        path_effects=[Stroke(linewidth=2.4, foreground=colour), Normal()],
-    )  # fmt: skip
+def _write(ax: Axes, x: float, y: float, text: str, colour: str) -> None:
+    """Write a text on a bar of that colour, legible on the lines across it too."""
+    written = ax.text(x, y, text, ha="center", va="center_baseline", fontsize=8, zorder=4)
+    written.set_color(palette.text_on(colour))
+    written.set_path_effects([Stroke(linewidth=2.4, foreground=colour), Normal()])

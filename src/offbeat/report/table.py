@@ -12,6 +12,9 @@ from offbeat.report.units import percent
 
 DEFAULT_BASELINE = "fedcompass"
 
+Times = Sequence[float | None]
+"""When each seed of a label first reached the target; None where it did not."""
+
 
 @dataclass(frozen=True, slots=True)
 class Stat:
@@ -63,16 +66,25 @@ def make_table(
 ) -> Table:
     """Compare the labels of some runs.
 
-    `target` is an accuracy in (0, 1]. `baseline` is the label whose time counts as 1.00x: "fedcompass"
-    if it is there, otherwise the first. `activities` (label → one per seed, ascending) saves reading
-    the journals again. Raises UsageError for a target out of range, an unknown baseline, no runs, or
-    two runs with the same label and seed.
+    Args:
+        records: The runs; those with the same label are seeds of one experiment.
+        target: An accuracy in (0, 1] whose first time is measured.
+        baseline: The label whose time counts as 1.00x. None means "fedcompass" if it is there, or else the
+            first.
+        activities: The totals of each label's runs, by seed. None means that the journals are read.
+
+    Returns:
+        A row for each label, in order of appearance.
+
+    Raises:
+        UsageError: The target is out of range, the baseline is unknown, there are no runs, or two have the
+            same label and seed.
     """
     check_target(target)
     groups = group_runs(records)
     baseline = _baseline(baseline, list(groups))
     activities = activities or read_activities(groups)
-    times = {label: _times(runs, target) for label, runs in groups.items()}
+    times = {label: [_first_reach(run, target) for run in runs] for label, runs in groups.items()}
     reference = _mean_time(times[baseline])
     rows = tuple(_row(runs, activities[label], times[label], reference) for label, runs in groups.items())
     notes = (*_time_notes(times, target, baseline), *_run_notes(groups))
@@ -93,10 +105,7 @@ def _baseline(asked: str | None, labels: list[str]) -> str:
 
 
 def _row(
-    runs: Sequence[RunLike],
-    activities: Sequence[Activity],
-    times: list[float | None],
-    reference: float | None,
+    runs: Sequence[RunLike], activities: Sequence[Activity], times: Times, reference: float | None
 ) -> TableRow:
     mean_time = _mean_time(times)
     relative = mean_time / reference if mean_time is not None and reference else None
@@ -126,25 +135,21 @@ def _best(run: RunLike) -> float | None:
     return max((row["accuracy"] for row in run.metrics if row["accuracy"] is not None), default=None)
 
 
-def _times(runs: Sequence[RunLike], target: float | None) -> list[float | None]:
-    return [None if target is None else _first_reach(run, target) for run in runs]
+def _first_reach(run: RunLike, target: float | None) -> float | None:
+    if target is None:
+        return None
+    times = (row["t"] for row in run.metrics if row["accuracy"] is not None and row["accuracy"] >= target)
+    return next(map(float, times), None)
 
 
-def _first_reach(run: RunLike, target: float) -> float | None:
-    for row in run.metrics:
-        if row["accuracy"] is not None and row["accuracy"] >= target:
-            return float(row["t"])
-    return None
-
-
-def _mean_time(times: list[float | None]) -> float | None:
+def _mean_time(times: Times) -> float | None:
     """Mean over the seeds that reached the target; None if at least half of the seeds did not."""
     reached = [time for time in times if time is not None]
     failures = len(times) - len(reached)
     return None if failures * 2 >= len(times) else float(np.mean(reached))
 
 
-def _time_notes(times: Mapping[str, list[float | None]], target: float | None, baseline: str) -> list[str]:
+def _time_notes(times: Mapping[str, Times], target: float | None, baseline: str) -> list[str]:
     if target is None:
         return ["No target accuracy was given, so there are no times to reach it."]
     notes = [

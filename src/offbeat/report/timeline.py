@@ -70,9 +70,15 @@ def make_timeline(
 ) -> Timeline:
     """Read the beginning of a run's journal, only as far as it is shown.
 
-    `until` (virtual seconds) sets the window; without it the window ends when the shown clients have
-    ended `max_tasks` tasks. The clients shown are the first `max_clients` that train; of more than 200
-    aggregations every second, third, ... is kept.
+    Args:
+        record: The run.
+        until: End of the window, in virtual seconds. None means when the clients shown have ended
+            `max_tasks` tasks.
+        max_clients: Most clients shown: the first ones that train.
+        max_tasks: Number of tasks after which the window ends.
+
+    Returns:
+        The timeline; of more than 200 aggregations it has every second, third, … one.
     """
     tracker, marker, spans = Tracker(), Marker(), list[Span]()
     shown, hidden = set[int](), set[int]()
