@@ -9,6 +9,8 @@ import rich.progress
 import rich.table
 from rich.console import Console
 
+from offbeat.report.units import duration_text
+
 if TYPE_CHECKING:
     from offbeat.recipes.compare import RunProgress
     from offbeat.sim.progress import Progress
@@ -32,18 +34,10 @@ def describe(progress: "Progress") -> str:
     if progress.accuracy is not None:
         parts.insert(2, f"accuracy {progress.accuracy:.4f}")
     if progress.left is not None:
-        parts.append(f"{duration(progress.left)} left")
+        parts.append(f"{duration_text(round(progress.left))} left")
     if progress.done is not None:
         parts.append(f"{100 * progress.done:.0f} %")
     return "  ".join(parts)
-
-
-def duration(seconds: float) -> str:
-    """Seconds for people."""
-    if seconds < 60:
-        return f"{seconds:.0f}s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes}m{rest:02d}s" if minutes < 60 else f"{minutes // 60}h{minutes % 60:02d}m"
 
 
 class RunWatcher:
@@ -93,7 +87,7 @@ class CompareWatcher:
         started = sum(self._done.values()) + self._over
         if not started or self._over == self._total:
             return ""
-        return f", about {duration(spent * (self._total - started) / started)} left"
+        return f", about {duration_text(round(spent * (self._total - started) / started))} left"
 
 
 def live_progress() -> rich.progress.Progress:

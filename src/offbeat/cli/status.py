@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import duration, out, plain_table, size_text
+from offbeat.cli.console import out, plain_table, size_text
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+from offbeat.report.units import duration_text
 
 if TYPE_CHECKING:
     from offbeat.net.monitor.snapshot import Snapshot
@@ -52,7 +53,7 @@ def status(
 def _show(s: "Snapshot", state: str) -> None:
     from rich.markup import escape
 
-    out.print(f"{s.label}: {state}; {duration(s.now)} on its clock", markup=False)
+    out.print(f"{s.label}: {state}; {duration_text(round(s.now))} on its clock", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
@@ -67,7 +68,7 @@ def _show(s: "Snapshot", state: str) -> None:
             escape(_printable(site.name)), site.state, "–" if site.task is None else str(site.task),
             "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
             str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
-            f"{duration(max(0.0, s.now - site.last_seen))} ago",
+            f"{duration_text(round(max(0.0, s.now - site.last_seen)))} ago",
         )  # fmt: skip
     out.print(table)
     for reason, count in sorted(s.rejected.items()):

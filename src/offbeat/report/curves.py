@@ -118,8 +118,6 @@ def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[
 
 
 def _position(row: dict[str, Any], axis: Axis) -> float:
-    if axis == "time":
-        return float(row["t"])
-    if axis == "versions":
-        return float(row["version"])
-    return float((row["bytes_up"] or 0) + (row["bytes_down"] or 0))
+    if axis == "bytes":
+        return float((row["bytes_up"] or 0) + (row["bytes_down"] or 0))
+    return float(row["t" if axis == "time" else "version"])

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import rich.table
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.table import Column
 from rich.text import Text
 
 from offbeat.report.table import Stat, Table, TableRow
@@ -23,22 +24,14 @@ class Cells:
 
 
 def to_cells(table: Table) -> Cells:
-    """Write every number of the table as a reader wants it; "-" where there is none."""
+    """Write every number of a table as a reader wants it; "-" where there is none.
+
+    Args:
+        table: A table of one row or more.
+    """
     unit = time_unit(max((row.time.mean for row in table.rows if row.time), default=0.0))
-    time = "time to target" if table.target is None else f"time to {percent(table.target)} ({unit.name})"
-    heads = (
-        "label",
-        "seeds",
-        "best accuracy (%)",
-        time,
-        "relative time",
-        "reached",
-        "versions",
-        "client tasks",
-        "mean staleness",
-        "idle (%)",
-    )
-    return Cells(heads, tuple(_cells(row, table.target, unit) for row in table.rows))
+    rows = [_cells(row, table.target, unit) for row in table.rows]
+    return Cells(tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
 
 
 def relative_text(relative: float | None) -> str:
@@ -49,14 +42,14 @@ def relative_text(relative: float | None) -> str:
 def to_rich(table: Table) -> rich.table.Table:
     """Return the table for a rich console, its notes as the caption."""
     cells = to_cells(table)
-    caption = Text("\n".join(table.notes), justify="left") if table.notes else None
-    out = rich.table.Table(
-        caption=caption, caption_justify="left", header_style="bold", box=SIMPLE_HEAD, padding=(0, 1, 0, 0)
-    )
-    for k, head in enumerate(cells.heads):
-        out.add_column(
-            head, justify="left" if k == 0 else "right", no_wrap=False, min_width=_widest_word(cells, k)
-        )
+    columns = [
+        Column(head, justify="right" if k else "left", min_width=_widest_word(cells, k))
+        for k, head in enumerate(cells.heads)
+    ]
+    out = rich.table.Table(*columns, caption_justify="left", header_style="bold", box=SIMPLE_HEAD)
+    out.padding = (0, 1, 0, 0)
+    if table.notes:
+        out.caption = Text("\n".join(table.notes), justify="left")
     for row in cells.rows:
         out.add_row(*map(Text, row))
     return out
@@ -105,19 +98,21 @@ def to_csv(table: Table) -> str:
     return out.getvalue()
 
 
-def _cells(row: TableRow, target: float | None, unit: Unit) -> tuple[str, ...]:
-    return (
-        row.label,
-        str(row.seeds),
-        _stat_text(row.accuracy, 100.0),
-        _stat_text(row.time, 1 / unit.size),
-        relative_text(row.relative),
-        "-" if target is None else f"{row.reached}/{row.seeds}",
-        _count_text(row.versions),
-        _count_text(row.tasks),
-        _stat_text(row.staleness, 1.0),
-        "-" if row.idle is None else f"{100 * row.idle.mean:.1f}",
-    )
+def _cells(row: TableRow, target: float | None, unit: Unit) -> dict[str, str]:
+    """The cells of a row by the heads of their columns."""
+    time = "time to target" if target is None else f"time to {percent(target)} ({unit.name})"
+    return {
+        "label": row.label,
+        "seeds": str(row.seeds),
+        "best accuracy (%)": _stat_text(row.accuracy, 100.0),
+        time: _stat_text(row.time, 1 / unit.size),
+        "relative time": relative_text(row.relative),
+        "reached": "-" if target is None else f"{row.reached}/{row.seeds}",
+        "versions": _count_text(row.versions),
+        "client tasks": _count_text(row.tasks),
+        "mean staleness": _stat_text(row.staleness, 1.0),
+        "idle (%)": "-" if row.idle is None else f"{100 * row.idle.mean:.1f}",
+    }
 
 
 def _stat_text(stat: Stat | None, scale: float) -> str:

@@ -94,15 +94,8 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
         names.append(plain(curve.label + (f"  {relative[curve.label]}" if show_relative else "")))
     if table.target is not None and accuracy:
         ax.axhline(100 * table.target, color=MUTED, linewidth=1, linestyle="--")
-        ax.annotate(
-            f"target {percent(table.target)}",
-            (0.008, 100 * table.target),
-            xycoords=("axes fraction", "data"),
-            xytext=(0, 3),
-            textcoords="offset points",
-            fontsize=8.5,
-            color=MUTED,
-        )
+        text = ax.text(0.008, 100 * table.target, f"target {percent(table.target)}", va="bottom")
+        text.set(transform=ax.get_yaxis_transform(), fontsize=8.5, color=MUTED)  # x: a share of the width
     ax.set_xlim(left=0)
     ax.set_xlabel(title)
     ax.set_ylabel(measure)

@@ -83,18 +83,16 @@ def make_timeline(
     tracker, marker, spans = Tracker(), Marker(), list[Span]()
     shown, hidden = set[int](), set[int]()
     aggregations: list[Aggregation] = []
-    stop, ended, last, complete = until, 0, 0.0, True
+    stop, ended, t = until, 0, 0.0
     for row in map(Row.flat, record.rows()):
-        if stop is not None and row["t"] > stop:
-            complete = False
+        t, client = float(row["t"]), row["client"]
+        if stop is not None and t > stop:
             break
-        last = max(last, float(row["t"]))
-        client = row["client"]
         if row["name"] == "train" and client not in shown:
             (shown if len(shown) < max_clients else hidden).add(client)
         elif row["name"] == "aggregate":
             members = tuple(row.get("clients") or ())
-            aggregations.append(Aggregation(float(row["t"]), row["version"], row.get("group"), members))
+            aggregations.append(Aggregation(t, row["version"], row.get("group"), members))
         marker.feed(row)
         span = tracker.feed(row)
         if span is None or span.client in hidden:
@@ -102,14 +100,13 @@ def make_timeline(
         spans.append(span)
         ended += isinstance(span, TrainingSpan)
         if stop is None and ended >= max_tasks:
-            stop = float(row["t"])
-    end = max(float(record.duration), last)
-    if stop is not None and (not complete or stop < end):
-        end = stop
+            stop = t
+    end = max(float(record.duration), t)
+    if stop is not None:
+        end = min(end, stop)
     spans += [span for span in tracker.finish(end) if span.client not in hidden]
-    for client in sorted({span.client for span in spans}):  # present, but without work in the window
-        if len(shown) < max_clients:
-            shown.add(client)
+    idle = sorted({span.client for span in spans} - shown)  # present, but without work in the window
+    shown.update(idle[: max_clients - len(shown)])
     every = -(-len(aggregations) // MAX_AGGREGATIONS) or 1
     return Timeline(
         label=record.label,

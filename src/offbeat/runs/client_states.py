@@ -56,7 +56,7 @@ class ClientStates:
         if client in self._memory:
             self._memory.move_to_end(client)
             return dict(self._memory[client])
-        return self._read(self._files[client]) if client in self._files else {}
+        return read_tensors(self._place() / self._files[client]) if client in self._files else {}
 
     def put(self, client: ClientId, state: Tensors) -> None:
         """Store a client's new state."""
@@ -106,9 +106,6 @@ class ClientStates:
         except OSError as error:
             raise RunError(f"cannot write a client's state to {self._place()}: {error}") from None
         self._files[client] = name
-
-    def _read(self, name: str) -> Tensors:
-        return read_tensors(self._place() / name)
 
     def _place(self) -> Path:
         if self._directory is None:

@@ -50,52 +50,29 @@ class RunRecord:
     Attributes:
         path: The run's directory.
         meta: Entries of the table `meta`.
+        label: Name of the run in tables and figures.
+        seed: The run's seed.
+        clients: Number of clients.
+        status: "running", "interrupted", "failed" or "finished".
+        stop_reason: Why the run ended.
+        duration: Seconds of the run's clock until its end, or its last checkpoint.
+        recipe: The recipe it was run from, if any.
     """
 
     path: Path
     meta: dict[str, Any]
-
-    @property
-    def label(self) -> str:
-        """Name of the run in tables and figures."""
-        return str(self.meta["label"])
+    label: str
+    seed: int
+    clients: int
+    status: str
+    stop_reason: str | None
+    duration: float
+    recipe: dict[str, Any] | None
 
     @property
     def algorithm(self) -> str:
         """The algorithm's name."""
         return str(self.meta["algorithm"]["name"])
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-        return int(self.meta["seed"])
-
-    @property
-    def clients(self) -> int:
-        """Number of clients."""
-        return int(self.meta["clients"])
-
-    @property
-    def status(self) -> str:
-        """ "running", "interrupted", "failed" or "finished"."""
-        return str(self.meta["status"])
-
-    @property
-    def stop_reason(self) -> str | None:
-        """Why the run ended."""
-        reason = self.meta["stop_reason"]
-        return None if reason is None else str(reason)
-
-    @property
-    def duration(self) -> float:
-        """Seconds of the run's clock until its end, or its last checkpoint."""
-        return float(self.meta["duration"])
-
-    @property
-    def recipe(self) -> dict[str, Any] | None:
-        """The recipe it was run from, if any."""
-        recipe: dict[str, Any] | None = self.meta.get("recipe")
-        return recipe
 
     def check_same(self, what: str, now: Mapping[str, Any]) -> None:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
@@ -220,7 +197,9 @@ def read_run(directory: str | Path) -> RunRecord:
             f"{directory}: format {meta.get('format')} is not known to this version, "
             f"which reads 1 to {FORMAT}"
         )
-    return RunRecord(directory, meta)
+    known: dict[str, Any] = {"recipe": None, **meta}
+    named = ("label", "seed", "clients", "status", "stop_reason", "duration", "recipe")
+    return RunRecord(directory, meta, *(known[name] for name in named))
 
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
