@@ -20,7 +20,7 @@ import yaml
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
-from offbeat.cli.console import size_text
+from offbeat.cli.console import add_row, plain_table, size_text
 from offbeat.cli.executor_options import memory_size
 from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
@@ -291,6 +291,14 @@ def test_sizes_for_people() -> None:
         "12.3 kB",
         "3.0 MB",
     ]
+
+
+def test_brackets_in_a_table_are_printed_as_they_are() -> None:
+    table = plain_table("the paper says", "here")
+    add_row(table, "[3] is faster", "[bold]yes")
+    with console.out.capture() as captured:
+        console.out.print(table)
+    assert "[3] is faster  [bold]yes" in captured.get()
 
 
 def test_a_failing_run_says_so(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:

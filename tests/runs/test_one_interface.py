@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 import offbeat as ob
-from offbeat.report.records import RunLike
 from offbeat.runs.record import RunRecord
 from offbeat.sim.result import MemoryRecorder, Run, RunRows
 
-FAMILY = Run, RunRecord, MemoryRecorder, RunRows, RunLike
+FAMILY = Run, RunRecord, MemoryRecorder, RunRows
 
 
 def public(kind: type) -> dict[str, object]:

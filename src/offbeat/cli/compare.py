@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli import executor_options, options
-from offbeat.cli.console import CompareWatcher, live_progress, out, plain_table
+from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
 from offbeat.core.errors import UsageError
@@ -78,22 +78,15 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
 
 
 def _print_table(records: "list[RunRecord]", target: float | None, baseline: str | None) -> None:
-    from offbeat.report import make_table, to_rich
+    """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
+    from offbeat.report import claims_of, findings, group_runs, make_table, to_rich
+    from offbeat.report.claims import cells
 
     table = make_table(records, target=target, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
-    _print_findings(records, width)
-
-
-def _print_findings(records: "list[RunRecord]", width: int) -> None:
-    """Print what the recipe's paper claims, where it claims something."""
-    from offbeat.report import claims_of, findings, group_runs
-    from offbeat.report.claims import cells
-
-    found = findings(group_runs(records), claims_of(records[0].recipe))
-    if found:
-        table = plain_table("the paper says", "here", "gap", "seeds", "holds")
-        for one in found:
-            table.add_row(one.says, *cells(one))
-        out.print(table, width=width, crop=False, soft_wrap=False)
+    claimed = plain_table("the paper says", "here", "gap", "seeds", "holds")
+    for found in findings(group_runs(records), claims_of(records[0].recipe)):
+        add_row(claimed, found.says, *cells(found))
+    if claimed.rows:
+        out.print(claimed, width=width, crop=False, soft_wrap=False)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import rich.progress
 import rich.table
 from rich.console import Console
+from rich.text import Text
 
 from offbeat.report.units import duration_text
 
@@ -127,6 +128,11 @@ def _summary_lines(run: "Run") -> Iterator[str]:
 def plain_table(*heads: str) -> rich.table.Table:
     """A table without lines, whose cells break into lines where it is narrow."""
     return rich.table.Table(*heads, box=None, padding=(0, 2, 0, 0))
+
+
+def add_row(table: rich.table.Table, *cells: str) -> None:
+    """Add a row of plain text, in which brackets mean nothing."""
+    table.add_row(*map(Text, cells))
 
 
 def size_text(count: int) -> str:

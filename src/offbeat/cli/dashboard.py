@@ -30,7 +30,6 @@ def dashboard_of(
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
     from offbeat.runs.record import read_run
 
-    host, port = split(address)
     tls = page_tls(cert, key) if cert is not None and key is not None else None
     token = Tokens(state / PAGE_TOKEN, required_once_there=True)
 
@@ -40,4 +39,4 @@ def dashboard_of(
         current = service.snapshot()
         return replace(current, rejected=dict(Counter(listener.rejected) + Counter(current.rejected)))
 
-    return dashboard(Watched(snapshot, state), MonitorAddress(host, port, token, tls, unencrypted))
+    return dashboard(Watched(snapshot, state), MonitorAddress(*split(address), token, tls, unencrypted))

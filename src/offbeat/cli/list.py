@@ -5,9 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
-from offbeat.cli.console import out, plain_table
+from offbeat.cli.console import add_row, out, plain_table
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
         return
     table = plain_table("recipe", "what it is")
     for recipe in known:
-        table.add_row(recipe, load_recipe(recipe).title)
+        add_row(table, recipe, load_recipe(recipe).title)
     out.print(table)
 
 
@@ -56,7 +55,7 @@ def show_algorithms(out: Console) -> None:
     for factory in ALGORITHMS.values():
         made = made_with_defaults(factory)
         needs = ", ".join(driver_needs(made)) or "–" if isinstance(made, Algorithm) else f"? ({made})"
-        _row(table, factory.name, factory.summary, short_paper(factory.paper), needs)
+        add_row(table, factory.name, factory.summary, short_paper(factory.paper), needs)
     out.print(table)
 
 
@@ -70,7 +69,7 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
         out.print(text, markup=False, soft_wrap=True)
     options = _table("option", "default", "allowed", "meaning")
     for option in factory.hyperparameters:
-        _row(options, option.name, option.default, option.allowed, option.meaning)
+        add_row(options, option.name, option.default, option.allowed, option.meaning)
     out.print(options)
     out.print("")
     if not isinstance(made, Algorithm):
@@ -78,7 +77,7 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
         return
     table = _table("part", "as its defaults make it", "what it is", "can be exchanged for")
     for part in parts(made):
-        _row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)
+        add_row(table, "  " * part.depth + part.role, part.name, part.summary, part.exchange)
     out.print(table)
     out.print("")
     needs = driver_needs(made)
@@ -92,8 +91,3 @@ def _table(*heads: str) -> Table:
     table = plain_table(*heads)
     table.columns[0].no_wrap = True
     return table
-
-
-def _row(table: Table, *cells: str) -> None:
-    """A row of plain text, in which brackets mean nothing."""
-    table.add_row(*map(Text, cells))

@@ -3,16 +3,13 @@
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from offbeat.cli.console import err, out
 from offbeat.cli.options import Baseline, Directories, Directory, Target
 from offbeat.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from offbeat.runs.record import RunRecord
 
 
 def report(
@@ -32,7 +29,8 @@ def report(
     order = list(known.get("algorithms", {}))  # as the recipe has them, others after
     records.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
     goal = target if target is not None else known.get("target")
-    base = baseline or _usual_baseline(known, records)
+    usual = known.get("baseline")
+    base = baseline or (usual if any(record.label == usual for record in records) else None)
     heading = title or known.get("title") or "Offbeat report"
     try:
         page = write_html(records, output, target=goal, baseline=base, title=heading)
@@ -77,11 +75,6 @@ def replay(directory: Directory) -> None:
         err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     out.print(f"identical: {result.events} events gave the {result.commands} recorded commands")
-
-
-def _usual_baseline(recipe: dict[str, Any], records: "list[RunRecord]") -> str | None:
-    base = recipe.get("baseline")
-    return base if any(record.label == base for record in records) else None
 
 
 def _finite(value: Any) -> Any:

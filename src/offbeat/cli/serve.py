@@ -135,12 +135,10 @@ def serve(
     with suppress(OSError):
         (state / SERVER).unlink()
     if reason is None:
-        out.print(
-            f"stopped; the same command resumes the run: offbeat serve {recipe} --state {state} …",
-            markup=False,
-        )
+        ending = f"stopped; the same command resumes the run: offbeat serve {recipe} --state {state} …"
     else:
-        out.print(f"the run has ended: {reason}; see it with: offbeat report {state}", markup=False)
+        ending = f"the run has ended: {reason}; see it with: offbeat report {state}"
+    out.print(ending, markup=False)
 
 
 def _check_free(option: str, address: str | None, check: Callable[[str], None]) -> None:

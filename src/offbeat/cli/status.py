@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import out, plain_table, size_text
+from offbeat.cli.console import add_row, out, plain_table, size_text
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -51,8 +51,6 @@ def status(
 
 
 def _show(s: "Snapshot", state: str) -> None:
-    from rich.markup import escape
-
     out.print(f"{s.label}: {state}; {duration_text(round(s.now))} on its clock", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
@@ -64,8 +62,8 @@ def _show(s: "Snapshot", state: str) -> None:
         column.justify, column.no_wrap = "left" if column.header in ("site", "state") else "right", True
     for site in s.sites:
         steps = f"{site.steps_done}/{site.steps}" if site.steps_done else str(site.steps)
-        table.add_row(
-            escape(_printable(site.name)), site.state, "–" if site.task is None else str(site.task),
+        add_row(
+            table, _printable(site.name), site.state, "–" if site.task is None else str(site.task),
             "–" if site.task is None else steps, f"{site.speed:.3g}" if site.speed else "–",
             str(site.staleness) if site.staleness >= 0 else "–", str(site.updates), str(site.samples),
             f"{duration_text(round(max(0.0, s.now - site.last_seen)))} ago",

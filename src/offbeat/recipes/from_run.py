@@ -72,9 +72,8 @@ def world_text(world: World) -> str:
 
 def _model_bits(record: RunRecord) -> int | None:
     """Bits of a model: the bytes sent to clients by the last evaluation, over the models sent by then."""
-    evaluations = record.evaluations()
-    if not evaluations:
+    last = record.last_evaluation()
+    if last is None:
         return None
-    last = evaluations[-1]
     sent = sum(row.t <= last.t for row in record.rows("command") if row.name in ("train", "send"))
     return round(8 * last.bytes_down / sent) or None if sent else None

@@ -33,10 +33,9 @@ def inline_trace(document: dict[str, Any]) -> None:
     clients = section.pop("clients")
     if document.get("clients") is None:
         document["clients"] = clients
-    own = document["clients"]
-    if str(own) != str(clients):
+    if str(document["clients"]) != str(clients):
         raise UsageError(
-            f"clients = {own} is not allowed: {path} has {clients}; make it that, or leave it out"
+            f"clients = {document['clients']} is not allowed: {path} has {clients}; make it that, or leave it out"
         )
     _add(document["world"], section, "world", path)
 

@@ -1,6 +1,6 @@
 """Reports on runs: a comparison table, learning curves, client timelines, an interactive page, figures.
 
-Everything takes run records (`RunLike`) and groups them by label; the runs of a label are its seeds.
+Everything takes run records (`RunRecord`) and groups them by label; the runs of a label are its seeds.
 
 - `make_table` compares labels as FedCompass's Table 1 does; `to_rich`, `to_text`, `to_markdown` and
   `to_csv` render it.

@@ -13,7 +13,7 @@ from offbeat.report.distributions import (
     staleness_histograms as staleness_histograms,
 )
 from offbeat.report.html import write_html as write_html
-from offbeat.report.records import RunLike as RunLike, group_runs as group_runs
+from offbeat.report.records import group_runs as group_runs
 from offbeat.report.render import (
     to_csv as to_csv,
     to_markdown as to_markdown,

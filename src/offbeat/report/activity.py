@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from offbeat.core.journal import Row
-from offbeat.report.records import RunLike
 from offbeat.report.timeline_bars import Tracker, TrainingSpan
+from offbeat.runs.record import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Activity:
         return max(0.0, 1.0 - self.busy / self.present) if self.present > 0 else None
 
 
-def read_activity(record: RunLike) -> Activity:
+def read_activity(record: RunRecord) -> Activity:
     """Read the whole journal of a run once and add it up."""
     tracker = Tracker()
     tasks: Counter[int] = Counter()

@@ -15,7 +15,7 @@ from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from offbeat.core.validation import STRICT
-from offbeat.report.records import RunLike
+from offbeat.runs.record import RunRecord
 
 By = Literal["accuracy", "loss", "change"]
 LAST = 0.2  # of a run's time: what a claim is compared by
@@ -56,7 +56,7 @@ def claims_of(recipe: Mapping[str, Any] | None) -> list[Claim]:
     return TypeAdapter(list[Claim]).validate_python((recipe or {}).get("claims", []))
 
 
-def findings(groups: Mapping[str, Sequence[RunLike]], claims: Sequence[Claim]) -> list[Finding]:
+def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim]) -> list[Finding]:
     """Each pair of labels that a claim names and that there are runs of with common seeds."""
     found = []
     for claim in claims:
@@ -83,7 +83,7 @@ def cells(finding: Finding) -> tuple[str, str, str, str]:
     return pair, gap, f"{finding.agreeing} of {finding.seeds}", verdict
 
 
-def level(run: RunLike, by: By) -> float | None:
+def level(run: RunRecord, by: By) -> float | None:
     """The number that a run is compared by; None without evaluations."""
     rows = [row for row in run.metrics if row["t"] >= (1 - LAST) * run.duration]
     values = [row["loss" if by == "loss" else "accuracy"] for row in rows]
@@ -93,6 +93,6 @@ def level(run: RunLike, by: By) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def _levels(runs: Sequence[RunLike], by: By) -> dict[int, float]:
+def _levels(runs: Sequence[RunRecord], by: By) -> dict[int, float]:
     """The level of each seed that has one."""
     return {run.seed: found for run in runs if (found := level(run, by)) is not None}

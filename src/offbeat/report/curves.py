@@ -11,8 +11,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.report.records import RunLike, group_runs
+from offbeat.report.records import group_runs
 from offbeat.report.units import Unit, byte_unit, time_unit
+from offbeat.runs.record import RunRecord
 
 Axis = Literal["time", "versions", "bytes"]
 Quantity = Literal["accuracy", "loss"]
@@ -39,7 +40,9 @@ class Curve:
     seeds: int
 
 
-def make_curves(records: Sequence[RunLike], axis: Axis, measure: Quantity, points: int = 400) -> list[Curve]:
+def make_curves(
+    records: Sequence[RunRecord], axis: Axis, measure: Quantity, points: int = 400
+) -> list[Curve]:
     """Return the curve of each label that has the measure, thinned to about `points` grid points.
 
     Args:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offbeat.report.activity import Activity
-from offbeat.report.records import RunLike
+from offbeat.runs.record import RunRecord
 
 MAX_BINS = 40
 MAX_CLIENTS = 200
@@ -76,7 +76,7 @@ class Participation:
         return f"{shown} of {self.total_clients} clients, evenly spaced by number"
 
 
-def participation(record: RunLike, activity: Activity, max_clients: int = MAX_CLIENTS) -> Participation:
+def participation(record: RunRecord, activity: Activity, max_clients: int = MAX_CLIENTS) -> Participation:
     """Count how often each client of a run took part.
 
     Args:

@@ -16,16 +16,17 @@ from offbeat.report.curves import AXES, MEASURES, make_curves
 from offbeat.report.interactive import curve_figure, panels_figure, timeline_figure
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
-from offbeat.report.records import RunLike, group_runs
+from offbeat.report.records import group_runs
 from offbeat.report.render import relative_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
 from offbeat.report.units import duration_text, percent, seed_list
+from offbeat.runs.record import RunRecord
 
 MAX_TIMELINES = 24
 MAX_CURVE_POINTS = 3000
 
-Groups = Mapping[str, Sequence[RunLike]]
+Groups = Mapping[str, Sequence[RunRecord]]
 
 _TEMPLATES = Environment(loader=PackageLoader("offbeat.report"), autoescape=True, undefined=StrictUndefined,
                          trim_blocks=True, lstrip_blocks=True)  # fmt: skip
@@ -34,7 +35,7 @@ _TEMPLATES.policies["json.dumps_kwargs"] = {"separators": (",", ":"), "allow_nan
 
 
 def write_html(
-    records: Sequence[RunLike],
+    records: Sequence[RunRecord],
     out: Path,
     *,
     target: float | None = None,
@@ -93,7 +94,7 @@ def write_html(
     return out
 
 
-def _curves(records: Sequence[RunLike], styles: Styles, target: float | None) -> dict[str, Any]:
+def _curves(records: Sequence[RunRecord], styles: Styles, target: float | None) -> dict[str, Any]:
     points = max(60, min(400, MAX_CURVE_POINTS // len(styles)))
     figures = {}
     for measure in MEASURES:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from offbeat.report.activity import Activity
 from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
-from offbeat.report.records import RunLike
+from offbeat.runs.record import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ def staleness_panels(activities: Mapping[str, Sequence[Activity]]) -> list[Panel
 
 
 def participation_panels(
-    groups: Mapping[str, Sequence[RunLike]], activities: Mapping[str, Sequence[Activity]]
+    groups: Mapping[str, Sequence[RunRecord]], activities: Mapping[str, Sequence[Activity]]
 ) -> list[Panel]:
     """Make a panel of each label's lowest seed: a bar for each client's updates, a dash for its samples.
 

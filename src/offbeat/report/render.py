@@ -89,12 +89,11 @@ def to_csv(table: Table) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["label", "seeds", "target", "reached", "baseline", "relative", *heads])
     for row in table.rows:
-        values: list[float | int | str] = []
+        values: list[float | None] = []
         for stat in (row.accuracy, row.time, row.versions, row.tasks, row.staleness, row.idle):
-            values += ["", "", 0] if stat is None else [stat.mean, stat.std, stat.n]
-        target = "" if table.target is None else table.target
-        relative = "" if row.relative is None else row.relative
-        writer.writerow([row.label, row.seeds, target, row.reached, table.baseline, relative, *values])
+            values += [None, None, 0] if stat is None else [stat.mean, stat.std, stat.n]
+        known = (row.label, row.seeds, table.target, row.reached, table.baseline, row.relative)
+        writer.writerow([*known, *values])
     return out.getvalue()
 
 

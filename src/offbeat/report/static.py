@@ -11,12 +11,13 @@ from offbeat.report import curves
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
-from offbeat.report.records import RunLike, group_runs
+from offbeat.report.records import group_runs
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import make_timeline
 from offbeat.report.units import percent
+from offbeat.runs.record import RunRecord
 
 CURVES: tuple[tuple[curves.Quantity, curves.Axis], ...] = (
     ("accuracy", "time"),
@@ -30,7 +31,7 @@ _CURVES_WITH_BANDS = 8
 
 
 def write_png(
-    records: Sequence[RunLike],
+    records: Sequence[RunRecord],
     directory: Path,
     *,
     target: float | None = None,

@@ -7,8 +7,9 @@ import numpy as np
 
 from offbeat.core.errors import UsageError
 from offbeat.report.activity import Activity, read_activity
-from offbeat.report.records import RunLike, check_target, group_runs
+from offbeat.report.records import check_target, group_runs
 from offbeat.report.units import percent
+from offbeat.runs.record import RunRecord
 
 DEFAULT_BASELINE = "fedcompass"
 
@@ -58,7 +59,7 @@ class Table:
 
 
 def make_table(
-    records: Sequence[RunLike],
+    records: Sequence[RunRecord],
     *,
     target: float | None = None,
     baseline: str | None = None,
@@ -91,7 +92,7 @@ def make_table(
     return Table(rows, baseline, target, notes)
 
 
-def read_activities(groups: Mapping[str, Sequence[RunLike]]) -> dict[str, list[Activity]]:
+def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
     """Read the journal of every run of every label, in the given order."""
     return {label: [read_activity(run) for run in runs] for label, runs in groups.items()}
 
@@ -105,7 +106,7 @@ def _baseline(asked: str | None, labels: list[str]) -> str:
 
 
 def _row(
-    runs: Sequence[RunLike], activities: Sequence[Activity], times: Times, reference: float | None
+    runs: Sequence[RunRecord], activities: Sequence[Activity], times: Times, reference: float | None
 ) -> TableRow:
     mean_time = _mean_time(times)
     relative = mean_time / reference if mean_time is not None and reference else None
@@ -131,11 +132,11 @@ def _stat(values: Sequence[float | None]) -> Stat | None:
     return Stat(float(np.mean(known)), std, len(known))
 
 
-def _best(run: RunLike) -> float | None:
+def _best(run: RunRecord) -> float | None:
     return max((row["accuracy"] for row in run.metrics if row["accuracy"] is not None), default=None)
 
 
-def _first_reach(run: RunLike, target: float | None) -> float | None:
+def _first_reach(run: RunRecord, target: float | None) -> float | None:
     if target is None:
         return None
     times = (row["t"] for row in run.metrics if row["accuracy"] is not None and row["accuracy"] >= target)
@@ -169,7 +170,7 @@ def _time_notes(times: Mapping[str, Times], target: float | None, baseline: str)
     return notes
 
 
-def _run_notes(groups: Mapping[str, Sequence[RunLike]]) -> list[str]:
+def _run_notes(groups: Mapping[str, Sequence[RunRecord]]) -> list[str]:
     notes = [
         f"{run.label}, seed {run.seed}, is {run.status}: its numbers are of the part that ran."
         for runs in groups.values()

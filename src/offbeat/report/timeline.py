@@ -6,10 +6,10 @@ FedCompass: Li, Chaturvedi, He, Chen, Zou, Madduri, Kim, ICLR 2024.
 from dataclasses import dataclass
 
 from offbeat.core.journal import Row
-from offbeat.report.records import RunLike
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
 from offbeat.report.timeline_events import Mark, Marker
 from offbeat.report.units import duration_text
+from offbeat.runs.record import RunRecord
 
 MAX_CLIENTS = 40
 MAX_TASKS = 150
@@ -23,7 +23,6 @@ class Aggregation:
     t: float
     version: int | None
     group: int | None
-    clients: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ class Timeline:
 
 
 def make_timeline(
-    record: RunLike,
+    record: RunRecord,
     *,
     until: float | None = None,
     max_clients: int = MAX_CLIENTS,
@@ -91,8 +90,7 @@ def make_timeline(
         if row["name"] == "train" and client not in shown:
             (shown if len(shown) < max_clients else hidden).add(client)
         elif row["name"] == "aggregate":
-            members = tuple(row.get("clients") or ())
-            aggregations.append(Aggregation(t, row["version"], row.get("group"), members))
+            aggregations.append(Aggregation(t, row["version"], row.get("group")))
         marker.feed(row)
         span = tracker.feed(row)
         if span is None or span.client in hidden:
@@ -121,7 +119,7 @@ def make_timeline(
     )
 
 
-def _cut(record: RunLike, end: float, shown: int, seen: int, every: int) -> str:
+def _cut(record: RunRecord, end: float, shown: int, seen: int, every: int) -> str:
     parts = []
     if end < record.duration:
         parts.append(f"the first {duration_text(end)} of {duration_text(record.duration)}")

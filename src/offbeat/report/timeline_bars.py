@@ -12,24 +12,12 @@ TaskEnd = Literal["arrived", "ready", "lost", "left", "replaced", "running"]
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingSpan:
-    """One task of one client, from dispatch to its end; times in virtual seconds.
-
-    `steps` are those done, as far as is known: fewer than the `planned` ones where it was told to report
-    early. `group` is the arrival group it was dispatched into, `staleness` the versions published
-    meanwhile; `outcome` says how it ended ("running": not within the rows that were read).
-    """
+class Span:
+    """A stretch of what one client did; times in virtual seconds."""
 
     client: int
     start: float
     end: float
-    task: int | None
-    base: int | None
-    steps: int | None
-    group: int | None
-    staleness: int | None
-    outcome: TaskEnd
-    planned: int | None = None
 
     @property
     def seconds(self) -> float:
@@ -38,20 +26,26 @@ class TrainingSpan:
 
 
 @dataclass(frozen=True, slots=True)
-class WaitingSpan:
-    """A stretch in which a present client had nothing to train; times in virtual seconds."""
+class TrainingSpan(Span):
+    """One task of one client, from dispatch to its end.
 
-    client: int
-    start: float
-    end: float
+    `steps` are those done, as far as is known: fewer than the `planned` ones where it was told to report
+    early. `group` is the arrival group it was dispatched into, `staleness` the versions published
+    meanwhile; `outcome` says how it ended ("running": not within the rows that were read).
+    """
 
-    @property
-    def seconds(self) -> float:
-        """Length in virtual seconds."""
-        return self.end - self.start
+    task: int | None
+    base: int | None
+    steps: int | None
+    group: int | None
+    staleness: int | None
+    outcome: TaskEnd
+    planned: int | None = None
 
 
-Span = TrainingSpan | WaitingSpan
+@dataclass(frozen=True, slots=True)
+class WaitingSpan(Span):
+    """A stretch in which a present client had nothing to train."""
 
 
 @dataclass(slots=True)
@@ -61,36 +55,45 @@ class Tracker:
     _open: dict[int, tuple[float, dict[str, Any] | None]] = field(default_factory=dict)
 
     def feed(self, row: dict[str, Any]) -> Span | None:
-        """Take the next row; return the stretch it ends, if it ends one of some length."""
+        """Take the next row.
+
+        Args:
+            row: A journal row as a flat mapping.
+
+        Returns:
+            The stretch that the row ends, if it ends one of some length.
+        """
         client, name, t = row["client"], row["name"], float(row["t"])
-        if client is None:
-            return None
-        if name == "joined":
-            self._open.setdefault(client, (t, None))
-            return None
-        if name == "train":
-            ended = self._close(client, t, "replaced", None)
-            self._open[client] = (t, row)
-            return ended
-        if name in ("arrived", "ready", "lost"):  # who is ready waits until it may upload, or has not to
-            _, train = self._open.get(client, (t, None))
-            if train is None or train["task"] != row["task"]:
-                return None  # the task had ended before, such as one lost with a client that left
-            done = row.get("steps") if name != "lost" else None
-            ended = self._close(client, t, name, row.get("staleness"), done)
-            self._open[client] = (t, None)
-            return ended
-        if name == "left":
-            return self._close(client, t, "left", None)
+        _, train = self._open.get(client, (t, None))
+        match name:
+            case "joined":
+                self._open.setdefault(client, (t, None))
+            case "train":
+                ended = self._close(client, t, "replaced")
+                self._open[client] = (t, row)
+                return ended
+            case "arrived" | "ready" | "lost" if train is not None and train["task"] == row["task"]:
+                # else the task had ended before, such as one lost with a client that left
+                done = row.get("steps") if name != "lost" else None
+                ended = self._close(client, t, name, row.get("staleness"), done)
+                self._open[client] = (t, None)  # who is ready waits until it may upload, or has not to
+                return ended
+            case "left":
+                return self._close(client, t, "left")
         return None
 
     def finish(self, t: float) -> list[Span]:
-        """End every open stretch at `t` and return those of some length."""
-        ended = [self._close(client, t, "running", None) for client in sorted(self._open)]
+        """End every open stretch at `t`, in virtual seconds, and return those of some length."""
+        ended = [self._close(client, t, "running") for client in sorted(self._open)]
         return [span for span in ended if span is not None]
 
     def _close(
-        self, client: int, t: float, outcome: TaskEnd, staleness: int | None, done: int | None = None
+        self,
+        client: int,
+        t: float,
+        outcome: TaskEnd,
+        staleness: int | None = None,
+        done: int | None = None,
     ) -> Span | None:
         start, train = self._open.pop(client, (t, None))
         if train is not None:

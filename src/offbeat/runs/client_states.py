@@ -83,9 +83,8 @@ class ClientStates:
     def restore(self, files: Mapping[ClientId, str], sizes: Mapping[ClientId, int]) -> None:
         """Restore the saved states from the names of `save` and their sizes in bytes."""
         self._files, self._sizes = dict(files), dict(sizes)
-        self._written = 1 + max(
-            (int(name.split("-")[1].split(".")[0]) for name in files.values()), default=-1
-        )
+        numbers = (int(Path(name).stem.removeprefix("client-")) for name in files.values())
+        self._written = 1 + max(numbers, default=-1)
 
     def sizes(self) -> dict[ClientId, int]:
         """Bytes of each client's state."""

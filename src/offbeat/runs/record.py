@@ -4,11 +4,12 @@ import json
 import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from msgspec import convert
 from msgspec.structs import replace
 
 from offbeat.core.errors import RunError, UsageError
@@ -38,9 +39,9 @@ class Checkpoint:
     state: str
     bases: dict[int, int]
     updates: dict[int, tuple[int, float, dict[str, float]]]
-    fresh: dict[int, int]
-    clients: dict[int, str]
-    client_bytes: dict[int, int]
+    fresh: dict[int, int] = field(default_factory=dict)
+    clients: dict[int, str] = field(default_factory=dict)
+    client_bytes: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -150,14 +151,10 @@ class RunRecord:
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint; None where there is none."""
-        found = list(self.select("SELECT journal, metrics, version, data FROM checkpoints"))
-        if not found:
-            return None
-        journal, metrics, version, text = found[0]
-        data = json.loads(text)
-        keys = ("bases", "updates", "fresh", "clients", "client_bytes")
-        by_number = [{int(n): value for n, value in data.get(key, {}).items()} for key in keys]
-        return Checkpoint(journal, metrics, version, data["state"], *by_number)
+        for *numbers, text in self.select("SELECT journal, metrics, version, data FROM checkpoints"):
+            data = dict(zip(("journal", "metrics", "version"), numbers, strict=True)) | json.loads(text)
+            return convert(data, Checkpoint, str_keys=True)
+        return None
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Rows of a query; raises `UsageError` where the database cannot be read."""

@@ -33,25 +33,19 @@ Statement = tuple[str, Iterable[tuple[Any, ...]]]
 class RunStore:
     """Writer of a run's directory, which holds its lock until it is closed."""
 
-    def __init__(
-        self,
-        directory: Path,
-        database: sqlite3.Connection,
-        held: BaseFileLock,
-        journal: int = 0,
-        metrics: int = 0,
-    ) -> None:
+    def __init__(self, directory: Path, database: sqlite3.Connection, held: BaseFileLock) -> None:
         self.directory = directory
         self._database = database
         self._lock = held
         self._rows: list[Row] = []
         self._metrics: list[Metric] = []
-        self._journal_length, self._metrics_length = journal, metrics
         self._started = time.monotonic()
-        database.execute(
-            "INSERT INTO sessions VALUES (?, 0, 0)", (datetime.now(UTC).isoformat(timespec="seconds"),)
-        )
-        self._session = database.execute("SELECT max(rowid) FROM sessions").fetchone()[0]
+        database.execute("PRAGMA synchronous = FULL")
+        self._journal_length, self._metrics_length = database.execute(
+            "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
+        ).fetchone()
+        begun = datetime.now(UTC).isoformat(timespec="seconds")
+        self._session = database.execute("INSERT INTO sessions VALUES (?, 0, 0)", (begun,)).lastrowid
         database.commit()
 
     @classmethod
@@ -78,7 +72,9 @@ class RunStore:
                         f"{directory} holds a run already: resume it, or choose another directory"
                     )
                 _make_database(directory, meta, clients)
-                store = cls(directory, _connect(directory / DATABASE), held)
+                database = _connect(directory / DATABASE)
+                undo.callback(database.close)
+                store = cls(directory, database, held)
             except (OSError, sqlite3.Error) as error:
                 raise UsageError(f"cannot write a run to {directory}: {error}") from None
             undo.pop_all()
@@ -93,10 +89,7 @@ class RunStore:
                 undo.callback(held.release)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
-                journal, metrics = database.execute(
-                    "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
-                ).fetchone()
-                store = cls(directory, database, held, journal, metrics)
+                store = cls(directory, database, held)
             except OSError as error:
                 raise UsageError(f"cannot write to {directory}: {error}") from None
             except sqlite3.Error as error:
@@ -206,13 +199,8 @@ class RunStore:
             sync_directory(self.directory)
         except OSError as error:
             raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
-        meta = {
-            "duration": duration,
-            "status": "finished",
-            "stop_reason": stop_reason,
-            "summary": dict(summary),
-        }
-        self.flush(meta, [("DELETE FROM checkpoints", [()]), *others])
+        end = {"status": "finished", "stop_reason": stop_reason, "summary": dict(summary)}
+        self.flush({"duration": duration, **end}, [("DELETE FROM checkpoints", [()]), *others])
         self._delete_except({MODEL})
         with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
@@ -292,7 +280,7 @@ def _make_database(
         leftover.unlink()
     values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
     with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
-        database.executescript("PRAGMA journal_mode = WAL;" + SCHEMA)
+        database.executescript("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA)
         with database:
             database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
             _put_meta(database, values)
@@ -306,13 +294,7 @@ def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    database = sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
-    try:
-        database.execute("PRAGMA synchronous = FULL")
-    except BaseException:
-        database.close()
-        raise
-    return database
+    return sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
 
 
 def _json(row: Row | Metric) -> tuple[Any, ...]:
