@@ -24,13 +24,9 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
         if name not in sources:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         source = sources[name]
-        value: Any
-        if source == package:
-            value = import_module(f"{package}.{name}")
-        else:
-            value = getattr(import_module(source), name, None)
-            if value is None:  # a module of the source that nothing has imported yet
-                value = import_module(f"{source}.{name}")
+        value: Any = None if source == package else getattr(import_module(source), name, None)
+        if value is None:  # a module of the source that nothing has imported yet
+            value = import_module(f"{source}.{name}")
         setattr(sys.modules[package], name, value)
         return value
 

@@ -35,7 +35,8 @@ def inline_trace(document: dict[str, Any]) -> None:
         document["clients"] = clients
     if str(document["clients"]) != str(clients):
         raise UsageError(
-            f"clients = {document['clients']} is not allowed: {path} has {clients}; make it that, or leave it out"
+            f"clients = {document['clients']} is not allowed: {path} has {clients}; make it that, or leave "
+            "it out"
         )
     _add(document["world"], section, "world", path)
 
