@@ -10,8 +10,6 @@ import rich.table
 from rich.console import Console
 from rich.text import Text
 
-from offbeat.report.units import duration_text
-
 if TYPE_CHECKING:
     from offbeat.recipes.compare import RunProgress
     from offbeat.sim.progress import Progress
@@ -25,6 +23,8 @@ err = Console(stderr=True, highlight=False)
 
 def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
+    from offbeat.report.units import duration_text
+
     parts = [
         f"t={progress.seconds:,.1f}s",
         f"version {progress.version}",
@@ -84,6 +84,8 @@ class CompareWatcher:
         self._live.update(self._all, description=f"{self._over} of {self._total} runs{self._left()}")
 
     def _left(self) -> str:
+        from offbeat.report.units import duration_text
+
         spent = time.monotonic() - self._began
         started = sum(self._done.values()) + self._over
         if not started or self._over == self._total:

@@ -10,7 +10,6 @@ from offbeat.cli.console import add_row, out, plain_table, size_text
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
-from offbeat.report.units import duration_text
 
 if TYPE_CHECKING:
     from offbeat.net.monitor.snapshot import Snapshot
@@ -51,6 +50,8 @@ def status(
 
 
 def _show(s: "Snapshot", state: str) -> None:
+    from offbeat.report.units import duration_text
+
     out.print(f"{s.label}: {state}; {duration_text(round(s.now))} on its clock", markup=False)
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "

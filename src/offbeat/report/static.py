@@ -95,8 +95,9 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
         names.append(plain(curve.label + (f"  {relative[curve.label]}" if show_relative else "")))
     if table.target is not None and accuracy:
         ax.axhline(100 * table.target, color=MUTED, linewidth=1, linestyle="--")
-        text = ax.text(0.008, 100 * table.target, f"target {percent(table.target)}", va="bottom")
-        text.set(transform=ax.get_yaxis_transform(), fontsize=8.5, color=MUTED)  # x: a share of the width
+        place, beside_axis = (0.008, 100 * table.target), ax.get_yaxis_transform()  # x: a share of the width
+        note = ax.annotate(f"target {percent(table.target)}", place, (0, 3), beside_axis, "offset points")
+        note.set(fontsize=8.5, color=MUTED)
     ax.set_xlim(left=0)
     ax.set_xlabel(title)
     ax.set_ylabel(measure)

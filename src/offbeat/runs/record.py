@@ -185,8 +185,9 @@ def read_run(directory: str | Path) -> RunRecord:
     directory = Path(directory)
     if not (directory / DATABASE).is_file():
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
+    entries = list(_select(directory, "SELECT key, value FROM meta"))
     try:
-        meta = {key: json.loads(value) for key, value in _select(directory, "SELECT key, value FROM meta")}
+        meta = {key: json.loads(value) for key, value in entries}
     except json.JSONDecodeError as error:
         raise UsageError(f"{directory / DATABASE} cannot be read: {error}") from None
     if meta.get("format") not in range(1, FORMAT + 1):
