@@ -298,7 +298,7 @@ def test_brackets_in_a_table_are_printed_as_they_are() -> None:
     add_row(table, "[3] is faster", "[bold]yes")
     with console.out.capture() as captured:
         console.out.print(table)
-    assert "[3] is faster  [bold]yes" in captured.get()
+    assert captured.get().split()[-4:] == ["[3]", "is", "faster", "[bold]yes"]
 
 
 def test_a_failing_run_says_so(recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch) -> None:
