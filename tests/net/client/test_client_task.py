@@ -4,6 +4,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Event, Thread
+from time import sleep
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,25 @@ def test_a_recall_at_the_end_of_an_epoch(name: str, parts: Any) -> None:
     for told, steps in ((job, 3), (whole, 9)):
         expected = learner.train(base, LocalTask(7, CLIENT, 0, steps, SEED), algorithm.objective)
         same(told.run({}), expected, steps)
+
+
+def test_a_recall_that_comes_while_the_last_step_waits_for_its_time_is_too_late(parts: Any) -> None:
+    algorithm = ob.fedasync()
+    learner, context = both(algorithm, parts)
+    slow = replace(context, min_step_seconds=0.3)
+    base = learner.initial(SEED)
+    job = TrainingTask(TaskAssignment(7, 0, 4, SEED, base), slow, lambda _: None)
+
+    def recall() -> None:
+        while job.steps < 3:  # an epoch
+            sleep(0.01)
+        sleep(0.1)
+        job.recall()
+
+    thread = Thread(target=recall)
+    thread.start()
+    same(job.run({}), learner.train(base, LocalTask(7, CLIENT, 0, 4, SEED), algorithm.objective), 4)
+    thread.join()
 
 
 def test_a_model_that_comes_while_it_trains(parts: Any) -> None:

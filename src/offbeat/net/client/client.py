@@ -27,7 +27,7 @@ class SiteClient:
 
     Args:
         connect: Opens a connection to the server.
-        prepare: Makes the training context from the server's plan and the client's number.
+        prepare: Makes the training context from the server's run spec and the client's number.
         samples: Number of the site's training samples.
         labels: Its numbers of samples of each class; None to keep them private.
         store: Where state and pending updates are kept; None for memory.

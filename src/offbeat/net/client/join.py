@@ -13,11 +13,10 @@ from offbeat.data.dataset import Dataset
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
 from offbeat.net.client.store import SiteStore
-from offbeat.net.client.task import SiteLearner, TrainingContext
-from offbeat.net.client.throttle import Throttled
+from offbeat.net.client.task import TrainingContext
 from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
-from offbeat.net.run_spec import make_learner, read_run_spec
+from offbeat.net.run_spec import read_run_spec
 
 
 async def join(
@@ -53,10 +52,9 @@ async def join(
         RunError: The server refuses the site, or cannot be reached.
     """
     await asyncio.to_thread(warm_up)
-    labels = torch.bincount(data.y, minlength=data.classes).tolist() if tell_labels else None
     site = SiteClient(
         connect, make_context(data, device, threads, min_step_seconds), len(data),
-        tuple(labels) if labels else None,
+        label_counts(data) if tell_labels else None,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
     )  # fmt: skip
     return await site.run()
@@ -70,18 +68,18 @@ def warm_up() -> None:
     optimizer.step()
 
 
+def label_counts(data: Dataset) -> tuple[int, ...] | None:
+    """A site's number of samples of each class; None if there are no classes."""
+    return tuple(torch.bincount(data.y, minlength=data.classes).tolist()) or None
+
+
 def make_context(
     data: Dataset, device: str = "cpu", threads: int = 1, min_step_seconds: float = 0.0
 ) -> Prepare:
-    """A function that makes a training context from a server's plan and these data."""
+    """A function that makes a training context from a server's run spec and these data."""
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
-        plan = read_run_spec(document, data)
-        algorithm = plan.make_algorithm()
-        learner: SiteLearner = make_learner(plan, data, client, device)
-        if min_step_seconds:
-            learner = Throttled(learner, min_step_seconds)
-        return TrainingContext(client, learner, algorithm.objective, algorithm.codec)
+        return TrainingContext.of(read_run_spec(document, data), data, client, device, min_step_seconds)
 
     return prepare

@@ -3,46 +3,61 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Condition
-from typing import Protocol
+from time import monotonic
 
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
 from offbeat.core.events import ClientId, TaskId
-from offbeat.core.learner import LocalResult, LocalTask, TaskControl, TaskInputs
-from offbeat.core.learner import MergePoint as Merging
+from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
+from offbeat.data.dataset import Dataset
+from offbeat.local.learner import TorchLearner
 from offbeat.net.client.store import PendingUpdate
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
-
-
-class SiteLearner(Protocol):
-    """A learner at a site."""
-
-    def steps_per_epoch(self, client: ClientId) -> int:
-        """⌈n_i / batch size⌉."""
-
-    def train(
-        self,
-        base: Model,
-        task: LocalTask,
-        objective: Objective,
-        inputs: TaskInputs,
-        watch: TaskControl | None,
-    ) -> LocalResult:
-        """Train from `base`, asking `watch` between the steps."""
+from offbeat.net.run_spec import RunSpec, make_learner
 
 
 @dataclass(frozen=True)
 class TrainingContext:
-    """What the tasks of a site have in common; made once the site is registered."""
+    """What the tasks of a site have in common; made once the site is registered.
+
+    `seed` is the run's. A local step takes at least `min_step_seconds`, to try out an algorithm with sites of
+    different speed; the results are the same.
+    """
 
     client: ClientId
-    learner: SiteLearner
+    learner: TorchLearner
     objective: Objective
-    codec: Codec | None = None
+    codec: Codec | None
+    seed: int
+    min_step_seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls, spec: RunSpec, data: Dataset, client: ClientId, device: str, min_step_seconds: float = 0.0
+    ) -> "TrainingContext":
+        """The context of a run's client with these data. Raises `UsageError` if they do not fit the run."""
+        algorithm, learner = spec.make_algorithm(), make_learner(spec, data, client, device)
+        return cls(client, learner, algorithm.objective, algorithm.codec, spec.seed, min_step_seconds)
+
+    def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
+        """The task of an assignment, as the learner trains it."""
+        return LocalTask(a.task, self.client, a.base, a.steps, a.seed, a.lr_factor, fresh)
+
+    def encode(self, update: UpdateSubmission, bits: int | None = None) -> UpdateSubmission:
+        """An update as it is sent: within `bits` (None means no limit), if the algorithm has a codec."""
+        if self.codec is None or isinstance(update.delta, bytes):
+            return update
+        generator = stream(self.seed, Purpose.CODEC, task=update.task)
+        return replace(update, delta=self.codec.encode(update.delta, bits, generator))
+
+
+def submission(task: TaskId, steps: int, r: LocalResult) -> UpdateSubmission:
+    """The update of a task that ended after so many steps."""
+    return UpdateSubmission(task, steps, r.delta, r.integers, r.metrics, r.lr, r.shared)
 
 
 class TaskCancelledError(Exception):
@@ -63,7 +78,7 @@ class TrainingTask(TaskControl):
         self._change = Condition()
         self._answer: ModelResponse | None = None
         self._recalled = self._cancelled = False
-        self._end = assign.steps
+        self._end, self._begun = assign.steps, monotonic()  # of the task; of the step under way
 
     @property
     def task(self) -> TaskId:
@@ -93,6 +108,8 @@ class TrainingTask(TaskControl):
 
     def stops(self, steps: int) -> bool:
         """Whether the task is recalled and at the end of an epoch."""
+        if steps:
+            self._wait()
         self.steps = steps
         if self._cancelled:
             raise TaskCancelledError
@@ -101,10 +118,13 @@ class TrainingTask(TaskControl):
             return True
         return False
 
-    def fresh(self, steps: int) -> tuple[Merging, Model] | None:
+    def fresh(self, steps: int) -> tuple[MergePoint, Model] | None:
         """Request a model once, after `ask_after` steps, and wait for it."""
-        if not self.assign.ask_after or steps != self.assign.ask_after:
-            return None
+        found = self._request(steps) if 0 < steps == self.assign.ask_after else None
+        self._begun = monotonic()
+        return found
+
+    def _request(self, steps: int) -> tuple[MergePoint, Model] | None:
         with self._change:
             self.asking = True
             self._ask(self)
@@ -113,33 +133,27 @@ class TrainingTask(TaskControl):
             if self._cancelled or self._answer is None:
                 raise TaskCancelledError
             fresh = self._answer
-        if fresh.model is None:
-            return None
-        return Merging(steps, fresh.version, fresh.clock), fresh.model
+        return None if fresh.model is None else (MergePoint(steps, fresh.version, fresh.clock), fresh.model)
+
+    def _wait(self) -> None:
+        """Until the step under way has taken its least time, or the task is cancelled."""
+        left = self._begun + self.context.min_step_seconds - monotonic()
+        if left > 0:
+            with self._change:
+                self._change.wait_for(lambda: self._cancelled, left)
 
     def run(self, state: Tensors) -> PendingUpdate:
         """Train; returns the update and the client's new state."""
         a, c = self.assign, self.context
-        task = LocalTask(a.task, c.client, a.base, a.steps, a.seed, a.lr_factor)
-        result = c.learner.train(a.model, task, c.objective, TaskInputs(dict(state)), self)
+        inputs = TaskInputs(dict(state))
+        result = c.learner.train(a.model, c.local_task(a), c.objective, inputs, self)
+        self._wait()
         if self._cancelled:
             raise TaskCancelledError
-        update = UpdateSubmission(
-            a.task, self._end, result.delta, result.integers, result.metrics, result.lr, result.shared
-        )
+        update = submission(a.task, self._end, result)
         if a.hold:
             norm = float(result.delta[: a.model.layout.parameters].norm())
-            return PendingUpdate(
-                replace(update, metrics={**result.metrics, "norm": norm}), result.state, held=True
-            )
-        return PendingUpdate(encode_update(update, c, a.seed, None), result.state)
-
-
-def encode_update(
-    update: UpdateSubmission, context: TrainingContext, seed: int, bits: int | None
-) -> UpdateSubmission:
-    """An update as it is sent: encoded within `bits` (None means no limit), if the algorithm has a codec."""
-    if context.codec is None or isinstance(update.delta, bytes):
-        return update
-    generator = stream(seed, Purpose.CODEC, task=update.task)
-    return replace(update, delta=context.codec.encode(update.delta, bits, generator))
+            update = replace(update, metrics={**result.metrics, "norm": norm})
+        else:
+            update = c.encode(update)
+        return PendingUpdate(update, result.state, held=a.hold)

@@ -14,7 +14,7 @@ from offbeat.core.errors import RunError
 from offbeat.core.events import ClientId, TaskId
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
-from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask, encode_update
+from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.clock import Clock
 from offbeat.net.messages import (
     FromServer,
@@ -33,7 +33,7 @@ from offbeat.net.messages import (
 )
 
 Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
-"""Makes a training context from the server's plan and the client's number; may raise `UsageError`."""
+"""Makes a training context from the server's run spec and the client's number; may raise `UsageError`."""
 log = logging.getLogger(__name__)
 
 
@@ -47,7 +47,7 @@ class Worker:
         self._context: TrainingContext | None = None
         self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
-        self._seed, self._failures = 0, 0
+        self._failures = 0
 
     @property
     def task(self) -> TaskId | None:
@@ -86,7 +86,6 @@ class Worker:
             self._context = await loop.run_in_executor(
                 self._thread, self._prepare, message.plan, message.client
             )
-            self._seed = int(message.plan.get("seed", 0))
         self._send_pending()
         if self._current is not None and self._current.asking:
             self._send(ModelRequest(self._current.task, self._current.steps))
@@ -108,7 +107,7 @@ class Worker:
                 current.recall()
             case UploadGrant() if pending is not None and pending.update.task == message.task:
                 assert self._context is not None
-                self._send(encode_update(pending.update, self._context, self._seed, message.bits))
+                self._send(self._context.encode(pending.update, message.bits))
             case TaskCancel():
                 log.info("task %d is cancelled: %s", message.task, message.reason)
                 if mine:
