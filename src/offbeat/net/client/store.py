@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from torch import Tensor
@@ -70,11 +71,9 @@ class SiteStore:
         self.pending = pending
         r = pending.update
         about = {"run": self.run, "task": r.task, "steps": r.steps, "metrics": dict(r.metrics), "lr": r.lr}
-        encoded = isinstance(r.delta, bytes)
-        delta = torch.frombuffer(bytearray(r.delta), dtype=torch.uint8) if encoded and r.delta else r.delta
         tensors: Tensors = {
-            "about": _packed({**about, "held": pending.held, "encoded": encoded}),
-            "delta": delta if isinstance(delta, Tensor) else torch.zeros(0, dtype=torch.uint8),
+            "about": _packed({**about, "held": pending.held, "encoded": isinstance(r.delta, bytes)}),
+            "delta": _octets(r.delta) if isinstance(r.delta, bytes) else r.delta,
             "integers": r.integers,
             **{f"state.{name}": tensor for name, tensor in pending.state.items()},
         }
@@ -130,9 +129,7 @@ class SiteStore:
 
 
 def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
-    delta: Tensor | bytes = tensors["delta"]
-    if about["encoded"] and isinstance(delta, Tensor):
-        delta = delta.numpy().tobytes()
+    delta = tensors["delta"].numpy().tobytes() if about["encoded"] else tensors["delta"]
     metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
     update = UpdateSubmission(
         int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
@@ -144,7 +141,11 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
 
 def _packed(about: dict[str, object]) -> Tensor:
     """A small mapping as a tensor, to go into the same file."""
-    return torch.frombuffer(bytearray(json.dumps(about).encode()), dtype=torch.uint8)
+    return _octets(json.dumps(about).encode())
+
+
+def _octets(data: bytes) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
 def _unpacked(tensor: Tensor) -> dict[str, object]:
