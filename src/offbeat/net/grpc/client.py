@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 
 import grpc
 from grpc import aio
@@ -9,6 +10,7 @@ from grpc import aio
 from offbeat.net.address import split
 from offbeat.net.auth.credentials import SiteCredentials, pem
 from offbeat.net.grpc.options import ADMITTED, FINAL, METHOD, SERVICE, VERSION, channel_options
+from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.net.wire.connection import Connection
@@ -16,9 +18,6 @@ from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget
 from offbeat.net.wire.reader import MessageReader
 from offbeat.vectors.allocator import tune_malloc
-
-Call = aio.StreamStreamCall[bytes, bytes]
-_BROKEN = (aio.AioRpcError, asyncio.InvalidStateError, aio.UsageError)
 
 
 async def connect(address: str, credentials: SiteCredentials, limits: Limits) -> ClientChannel:
@@ -31,42 +30,19 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
     tune_malloc()
     channel = _channel(address, credentials, limits)
     call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
-    try:
-        async with asyncio.timeout(limits.handshake):
-            metadata = await call.initial_metadata()
-            if not set(ADMITTED) <= set(metadata):
-                raise await _broken(call)
-    except TimeoutError:
-        await _abandon(call, channel)
-        raise ChannelClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
-    except aio.AioRpcError:
-        error = await _broken(call)
-        await _abandon(call, channel)
-        raise error from None
-    except (asyncio.CancelledError, ChannelClosedError):
-        await _abandon(call, channel)
-        raise
+    async with AsyncExitStack() as on_failure:
+        on_failure.push_async_callback(channel.close)
+        try:
+            async with asyncio.timeout(limits.handshake):
+                metadata = await call.initial_metadata()
+        except TimeoutError:
+            raise ChannelClosedError(f"{address} has not answered within {limits.handshake:g} s") from None
+        except aio.AioRpcError:
+            raise await _broken(call) from None
+        if not set(ADMITTED) <= set(metadata):
+            raise await _broken(call)
+        on_failure.pop_all()
     return GrpcClientChannel(call, channel, credentials.name or "", limits)
-
-
-class _ClientStream:
-    def __init__(self, call: Call) -> None:
-        self._call = call
-
-    async def read(self) -> bytes | None:
-        try:
-            frame = await self._call.read()
-        except _BROKEN:
-            raise await _broken(self._call) from None
-        if isinstance(frame, bytes):
-            return frame
-        raise await _broken(self._call)
-
-    async def write(self, frame: bytes) -> None:
-        try:
-            await self._call.write(frame)
-        except _BROKEN:
-            raise await _broken(self._call) from None
 
 
 class GrpcClientChannel:
@@ -74,21 +50,20 @@ class GrpcClientChannel:
 
     def __init__(self, call: Call, channel: aio.Channel, name: str, limits: Limits) -> None:
         self._call, self._channel, self._drain = call, channel, limits.drain
+        stream = GrpcStream(call, lambda _: _broken(call))
         self._connection: Connection[FromSite, FromServer] = Connection(
-            name, _ClientStream(call), MessageReader("server", limits), limits, MemoryBudget(limits.memory)
+            name, stream, MessageReader("server", limits), limits, MemoryBudget(limits.memory)
         )
-        self._connection.start()
         self.send, self.receive = self._connection.send, self._connection.receive
 
     async def close(self, reason: str = "") -> None:
         """Close the connection once the queue is sent."""
         await self._connection.close(reason)
-        self._connection.release()
         try:
             async with asyncio.timeout(self._drain):
                 await self._call.done_writing()
                 await self._call.code()
-        except (TimeoutError, *_BROKEN):
+        except (TimeoutError, *BROKEN):
             self._call.cancel()
         await self._channel.close()
 
@@ -108,11 +83,6 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
         certificate_chain=None if credentials.certificate is None else pem(credentials.certificate),
     )
     return aio.secure_channel(address, tls, options=chosen)
-
-
-async def _abandon(call: Call, channel: aio.Channel) -> None:
-    call.cancel()
-    await channel.close()
 
 
 async def _broken(call: Call) -> ChannelClosedError:

@@ -25,6 +25,7 @@ from offbeat.net.grpc.options import (
     ChannelOptions,
     channel_options,
 )
+from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Rejected, shorten
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.wire.connection import CloseReason, Connection
@@ -35,7 +36,6 @@ from offbeat.net.wire.writer import MessageWriter
 from offbeat.vectors.allocator import tune_malloc
 
 _log = logging.getLogger(__name__)
-Context = aio.ServicerContext[bytes, bytes]
 ServerConnection = Connection[FromServer, FromSite]
 _STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second while it reconnects
 
@@ -53,24 +53,6 @@ async def listen(
     listener = GrpcListener(Authenticator(credentials), limits, on_channel)
     await listener.open(address, credentials)
     return listener
-
-
-class _ServerStream:
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    async def read(self) -> bytes | None:
-        try:
-            frame = await self._context.read()
-        except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
-            raise ChannelClosedError(f"the connection is lost: {error}") from None
-        return frame if isinstance(frame, bytes) else None
-
-    async def write(self, frame: bytes) -> None:
-        try:
-            await self._context.write(frame)
-        except (aio.UsageError, aio.BaseError, aio.InternalError) as error:
-            raise ChannelClosedError(f"the connection is lost: {error}") from None
 
 
 class GrpcListener:
@@ -139,11 +121,10 @@ class GrpcListener:
             verified = self._authenticator.admit(_metadata(context), _identity(context))
         except ProtocolError as error:
             return CloseReason(str(error), error.kind)
-        stream, reader = _ServerStream(context), MessageReader[FromSite]("site", self._limits)
+        stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
         )
-        connection.start()
         try:
             await context.send_initial_metadata(ADMITTED)
             await connection.registered()
@@ -158,7 +139,6 @@ class GrpcListener:
             raise
         finally:
             await connection.ended()
-            connection.release()
 
     async def _handle(self, connection: ServerConnection) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
@@ -216,7 +196,12 @@ async def _refuse_version(_requests: Any, context: Context) -> None:
     _finish(context, grpc.StatusCode.UNIMPLEMENTED, reason)
 
 
-async def _reject(stream: _ServerStream, ending: CloseReason, seconds: float) -> None:
+async def _broken(error: Exception | None) -> ChannelClosedError:
+    lost = "the peer has closed the connection" if error is None else f"the connection is lost: {error}"
+    return ChannelClosedError(lost)
+
+
+async def _reject(stream: GrpcStream, ending: CloseReason, seconds: float) -> None:
     """Send what is wrong as a last message too: a peer that is still sending can lose the status."""
     last = MessageWriter()
     last.put(Rejected(ending.reason, _status(ending) in FINAL))

@@ -28,8 +28,8 @@ MOST_BODIES = 2
 class FrameStream(Protocol):
     """Carries frames whole and in order."""
 
-    async def read(self) -> bytes | None:
-        """The next frame; None at the end. Raises `ChannelClosedError` if the stream broke."""
+    async def read(self) -> bytes:
+        """The next frame. Raises `ChannelClosedError` at the end of the stream, or where it broke."""
 
     async def write(self, frame: bytes) -> None:
         """Send a frame; waits while the peer reads too slowly. Raises `ChannelClosedError`."""
@@ -44,7 +44,10 @@ class CloseReason:
 
 
 class Connection(Generic[Out, In]):
-    """A connection with the site named `site`; `still_valid` checks its credential before each message."""
+    """A connection with the site named `site`; `still_valid` checks its credential before each message.
+
+    It reads and writes from the start, so it is made where an event loop runs.
+    """
 
     def __init__(
         self,
@@ -69,17 +72,13 @@ class Connection(Generic[Out, In]):
         self._ending: CloseReason | None = None
         self._messages = TokenBucket(limits.messages_per_second)
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
-        self._tasks: list[asyncio.Task[None]] = []
         self._drain: asyncio.TimerHandle | None = None
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     @property
     def ending(self) -> CloseReason | None:
         """The reason of the end, if the connection has ended."""
         return self._ending
-
-    def start(self) -> None:
-        """Begin to read and to write."""
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._write())]
 
     def send(self, message: Out) -> None:
         """Queue a message. A peer that lets the queue grow full is disconnected.
@@ -142,7 +141,7 @@ class Connection(Generic[Out, In]):
             self._changed()
 
     async def ended(self) -> CloseReason:
-        """Wait for the end; then nothing is read or written any more."""
+        """Wait for the end; then nothing is read or written, and messages not received are dropped."""
         await _until(self._in, lambda: self._ending is not None)
         for task in self._tasks:
             task.cancel()
@@ -153,13 +152,10 @@ class Connection(Generic[Out, In]):
         self._reader.drop()
         self._budget.give(self._reserved)
         self._reserved = 0
-        assert self._ending is not None
-        return self._ending
-
-    def release(self) -> None:
-        """Drop the messages that were not received."""
         while self._inbox:
             self._inbox.popleft()[1]()
+        assert self._ending is not None
+        return self._ending
 
     @property
     def _over(self) -> bool:
@@ -193,9 +189,8 @@ class Connection(Generic[Out, In]):
 
     async def _read(self) -> None:
         try:
-            while (frame := await self._next_frame()) is not None:
-                await self._take(frame)
-            self.abort(CloseReason("the peer has closed the connection"))
+            while True:
+                await self._take(await self._next_frame())
         except TimeoutError:
             reason = f"the peer has sent nothing of an announced body for {self._limits.stall:g} s"
             self.abort(CloseReason(reason, "slow"))
@@ -204,7 +199,7 @@ class Connection(Generic[Out, In]):
         except ProtocolError as error:
             self.abort(CloseReason(str(error), error.kind))
 
-    async def _next_frame(self) -> bytes | None:
+    async def _next_frame(self) -> bytes:
         """The next frame; the peer has `stall` seconds for each chunk, whatever it sends between two."""
         if not self._reader.under_way:
             return await self._stream.read()
