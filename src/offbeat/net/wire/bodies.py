@@ -80,12 +80,8 @@ def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -
             raise ProtocolError(f"{kind} has {size} bytes of {name}: the model has {wanted[part]}", "layout")
 
 
-def allocate(sizes: Mapping[int, int]) -> dict[int, Tensor | bytearray]:
-    """Memory for the parts of a body."""
-    return {part: _buffer(part, size) for part, size in sizes.items()}
-
-
-def _buffer(part: int, size: int) -> Tensor | bytearray:
+def allocate(part: int, size: int) -> Tensor | bytearray:
+    """Memory for a part of a body."""
     if part == PAYLOAD:
         return bytearray(size)
     dtype = torch.int64 if part == INTEGERS else torch.float32

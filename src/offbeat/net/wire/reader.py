@@ -95,7 +95,7 @@ class MessageReader(Generic[M]):
             self._layout = told or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
-        bodies, total = allocate(sizes), sum(sizes.values())
+        bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
         views = [_writable(vector) for vector in bodies.values() if len(vector)]
         body = _Body(envelope, kind, self._layout, bodies, views, total, total, xxh3_64())
         if total:

@@ -59,9 +59,7 @@ def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
     model: Model | None = getattr(message, "model", None)
     if model is not None and model.layout != known:
         values["layout"] = _layout(model.layout)
-    parts = _model_parts(model) if model is not None else []
-    if isinstance(message, UpdateSubmission):
-        parts = _update_parts(message)
+    parts = _parts(message if isinstance(message, UpdateSubmission) else model)
     told = getattr(pb, type(message).__name__)(**values)
     sizes = [pb.Part(kind=part, bytes=len(octets)) for part, octets in parts]
     return OutgoingMessage(pb.Envelope(**{kind: told}, parts=sizes), tuple(octets for _, octets in parts))
@@ -80,19 +78,18 @@ def _layout(layout: Layout) -> pb.Layout:
     return pb.Layout(entries=entries, shared=layout.shared)
 
 
-Parts = list[tuple[pb.Part.Kind, memoryview]]
-
-
-def _model_parts(model: Model) -> Parts:
-    parts: Parts = [(VALUES, octets(model.values)), (INTEGERS, octets(model.integers))]
-    return [*parts, (SHARED, octets(model.shared))] if model.layout.shared else parts
-
-
-def _update_parts(update: UpdateSubmission) -> Parts:
-    delta = update.delta
-    first = (PAYLOAD, memoryview(delta)) if isinstance(delta, bytes) else (DELTA, octets(delta))
-    parts: Parts = [first, (INTEGERS, octets(update.integers))]
-    return parts if update.shared is None else [*parts, (SHARED, octets(update.shared))]
+def _parts(source: UpdateSubmission | Model | None) -> list[tuple[pb.Part.Kind, memoryview]]:
+    """The parts of a body, in their order."""
+    if source is None:
+        return []
+    if isinstance(source, Model):
+        first, shared = (VALUES, octets(source.values)), source.shared if source.layout.shared else None
+    elif isinstance(source.delta, bytes):
+        first, shared = (PAYLOAD, memoryview(source.delta)), source.shared
+    else:
+        first, shared = (DELTA, octets(source.delta)), source.shared
+    parts = [first, (INTEGERS, octets(source.integers))]
+    return parts if shared is None else [*parts, (SHARED, octets(shared))]
 
 
 def octets(tensor: Tensor) -> memoryview:
