@@ -1,9 +1,8 @@
 """Snapshot of a run from its directory, without its server; newest rows of its tables."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offbeat.core.journal import Row
@@ -29,18 +28,6 @@ _SHOWN = (
 
 
 @dataclass(slots=True)
-class _SiteHistory:
-    state: SiteState = "away"
-    samples: int = 0
-    task: int | None = None
-    steps: int = 0
-    speed: float = 0.0
-    staleness: int = -1
-    updates: int = 0
-    last_seen: float = 0.0
-
-
-@dataclass(slots=True)
 class JournalView:
     """Snapshot state built from journal rows, which must come in their order.
 
@@ -58,7 +45,7 @@ class JournalView:
     )
     rejected: Counter[str] = field(default_factory=Counter)
     stopped: str | None = None
-    _sites: dict[int, _SiteHistory] = field(default_factory=dict)
+    _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
         """Take the next row."""
@@ -72,11 +59,11 @@ class JournalView:
         elif row.name == "stop":
             self.stopped = data["reason"]
         elif row.client is not None:
-            self._apply_to_site(row, data, self._sites.setdefault(row.client, _SiteHistory()))
+            self._apply_to_site(row, data, self._site(row.client))
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:
         """The run as of the last row; `last`, the last evaluation, tells how many bytes had gone."""
-        sites = tuple(self._view(client, site) for client, site in sorted(self._sites.items()))
+        sites = tuple(replace(site) for _, site in sorted(self._sites.items()))
         return Snapshot(
             self.run, self.label, self.algorithm, self.now, self.version,
             running=sum(site.state == "training" for site in sites), **self.counts,
@@ -84,13 +71,12 @@ class JournalView:
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
         )  # fmt: skip
 
-    def _view(self, client: int, site: _SiteHistory) -> SiteView:
-        return SiteView(
-            client, self.names.get(client, f"client {client}"), site.state, site.samples, site.task, 0,
-            site.steps, site.speed, site.staleness, site.updates, site.last_seen,
-        )  # fmt: skip
+    def _site(self, client: int) -> SiteView:
+        if client not in self._sites:
+            self._sites[client] = SiteView(client, self.names.get(client, f"client {client}"))
+        return self._sites[client]
 
-    def _apply_to_site(self, row: Row, data: Mapping[str, Any], site: _SiteHistory) -> None:
+    def _apply_to_site(self, row: Row, data: Mapping[str, Any], site: SiteView) -> None:
         if row.kind == "event":
             site.last_seen = row.t
         match row.name:
@@ -117,7 +103,7 @@ class JournalView:
             case "discard":
                 self._end_task(row, site, "idle")
 
-    def _end_task(self, row: Row, site: _SiteHistory, state: SiteState) -> None:
+    def _end_task(self, row: Row, site: SiteView, state: SiteState) -> None:
         """End the site's task, if it is the one in training."""
         if row.name == "left" or site.task in (None, row.task):
             site.state, site.task, site.steps = state, None, 0
@@ -148,12 +134,4 @@ def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]
     """The evaluations after `seq` = `since`; None means from the first. `next` continues."""
     found = record.evaluations(after=since, limit=EVALUATIONS)
     last = found[-1].seq if found else -1 if since is None else since
-    return {"next": last, "rows": [{"seq": metric.seq, **finite(flat(metric))} for metric in found]}
-
-
-def finite(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values with None for NaN and infinity, which JSON does not have."""
-    return {
-        key: None if isinstance(value, float) and not math.isfinite(value) else value
-        for key, value in values.items()
-    }
+    return {"next": last, "rows": [{"seq": metric.seq, **flat(metric)} for metric in found]}

@@ -6,22 +6,22 @@ that it shows is kept here. Every answer is made from a snapshot and the run's d
 
 import asyncio
 import base64
-import json
 import logging
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.net.address import is_loopback
 from offbeat.net.auth.tokens import DASHBOARD, Tokens
-from offbeat.net.monitor.from_journal import finite, metrics_since, timeline_since
+from offbeat.net.monitor.from_journal import metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.runs.record import read_run
@@ -207,9 +207,7 @@ async def _page(request: web.Request) -> web.Response:
 
 
 async def _snapshot(request: web.Request) -> web.Response:
-    shown = asdict(request.app[_WATCHED].snapshot())
-    sites = [finite(site) for site in shown.pop("sites")]
-    return _json({**finite(shown), "sites": sites})
+    return _json(request.app[_WATCHED].snapshot())
 
 
 async def _metrics(request: web.Request) -> web.Response:
@@ -239,6 +237,6 @@ def _since(request: web.Request) -> int | None:
     return int(text)
 
 
-def _json(value: Any) -> web.Response:
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return web.Response(text=text, content_type="application/json")
+def _json(value: object) -> web.Response:
+    """An answer as JSON, with null for NaN and infinity."""
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json", charset="utf-8")

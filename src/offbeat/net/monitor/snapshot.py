@@ -6,7 +6,7 @@ from typing import Literal
 SiteState = Literal["idle", "training", "waiting", "away"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SiteView:
     """One site: "waiting" holds an update it may not send yet; "away" is silent, with its lease not over.
 
@@ -16,15 +16,15 @@ class SiteView:
 
     client: int
     name: str
-    state: SiteState
-    samples: int
-    task: int | None
-    steps_done: int
-    steps: int
-    speed: float
-    staleness: int
-    updates: int
-    last_seen: float
+    state: SiteState = "away"
+    samples: int = 0
+    task: int | None = None
+    steps_done: int = 0
+    steps: int = 0
+    speed: float = 0.0
+    staleness: int = -1
+    updates: int = 0
+    last_seen: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
