@@ -38,3 +38,12 @@ def is_loopback(host: str) -> bool:
 def is_name(name: str) -> bool:
     """Whether a site may have this name."""
     return NAME.fullmatch(name) is not None
+
+
+def check_name(option: str, name: str) -> None:
+    """Raises `UsageError`, which begins with `option`, for a name that no site may have."""
+    if not is_name(name):
+        raise UsageError(
+            f"{option} {name!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, "
+            "and begins with a letter or digit"
+        )

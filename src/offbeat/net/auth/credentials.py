@@ -7,13 +7,13 @@ credentials, a site says its own name.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
-from offbeat.net.address import is_loopback, is_name, split
+from offbeat.net.address import check_name, is_loopback, is_name, split
 from offbeat.net.auth.revocation import RevocationList, serial
-from offbeat.net.auth.tokens import Tokens
+from offbeat.net.auth.tokens import Tokens, check_token
 from offbeat.net.transport import ProtocolError
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
@@ -79,7 +79,7 @@ class SiteCredentials:
     """
 
     name: str | None = None
-    token: str | None = None
+    token: str | None = field(default=None, repr=False)
     ca: Path | None = None
     certificate: Path | None = None
     key: Path | None = None
@@ -87,23 +87,13 @@ class SiteCredentials:
 
     def __post_init__(self) -> None:
         _pair("certificate", self.certificate, "key", self.key)
-        if self.name is not None and not is_name(self.name):
-            raise UsageError(
-                f"name = {self.name!r}: a site's name has 1 to 63 letters, digits, dots, underscores and "
-                "hyphens of ASCII, and begins with a letter or digit"
-            )
-        if self.token is not None and not (self.token.isascii() and self.token.isprintable()):
-            raise UsageError("token: it has characters that no token has; give the line that enrol printed")
+        if self.name is not None:
+            check_name("name =", self.name)
+        check_token(self.token, "enrol")
         if self.insecure_plaintext and (self.ca or self.certificate):
             raise UsageError(
                 "insecure-plaintext: with it neither ca nor certificate has a use; give one of them"
             )
-
-    def __repr__(self) -> str:
-        """Without the token."""
-        shown = None if self.token is None else "…"
-        files = f"ca={self.ca}, certificate={self.certificate}, key={self.key}"
-        return f"SiteCredentials(name={self.name!r}, token={shown}, {files})"
 
     def tls(self, address: str) -> bool:
         """Whether the connection to this address is TLS."""
@@ -159,21 +149,15 @@ class Authenticator:
         if self._tokens is not None:
             proved = self._tokens.name(token)
             if proved is None:
-                raise ProtocolError(
-                    "the token is not valid: ask the server's operator to enrol the site", "credential"
-                )
+                raise _refusal("the token is not valid: ask the server's operator to enrol the site")
             names.add(proved)
         if not names:
-            raise ProtocolError(
-                f"no name: this server asks for no proof, but {SITE_KEY} must be given", "credential"
-            )
+            raise _refusal(f"no name: this server asks for no proof, but {SITE_KEY} must be given")
         site = min(names)
         if not is_name(site):
-            raise ProtocolError("the site's name is not one that a site can have", "credential")
+            raise _refusal("the site's name is not one that a site can have")
         if len(names) > 1:
-            raise ProtocolError(
-                "the names that the site gives and proves are not one and the same", "credential"
-            )
+            raise _refusal("the names that the site gives and proves are not one and the same")
         return VerifiedIdentity(site, lambda: self._is_valid(number, token))
 
     def _not_revoked(self, identity: PeerIdentity) -> int:
@@ -183,11 +167,9 @@ class Authenticator:
         try:
             number = serial(identity.get(CERTIFICATE_KEY, [b""])[0])
         except ValueError:
-            raise ProtocolError("the site's certificate has no serial number", "credential") from None
+            raise _refusal("the site's certificate has no serial number") from None
         if number in self._revoked:
-            raise ProtocolError(
-                "the site's certificate is revoked: ask the server's operator for another", "credential"
-            )
+            raise _refusal("the site's certificate is revoked: ask the server's operator for another")
         return number
 
     def _is_valid(self, number: int, token: str) -> bool:
@@ -198,7 +180,7 @@ class Authenticator:
 def _bearer(metadata: Mapping[str, str]) -> str:
     scheme, _, token = metadata.get(TOKEN_KEY, "").partition(" ")
     if scheme != "Bearer" or not token or len(token) > _MOST_TOKEN:
-        raise ProtocolError("no token: this server asks for one that enrol has made", "credential")
+        raise _refusal("no token: this server asks for one that enrol has made")
     return token
 
 
@@ -206,10 +188,12 @@ def _certified(identity: PeerIdentity) -> str:
     """The name in a certificate: the common name, or else its one other name."""
     names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
     if len(names) != 1:
-        raise ProtocolError(
-            "the site's certificate has not one common name, nor one other name", "credential"
-        )
+        raise _refusal("the site's certificate has not one common name, nor one other name")
     return names[0].decode("utf-8", "replace")
+
+
+def _refusal(reason: str) -> ProtocolError:
+    return ProtocolError(reason, "credential")
 
 
 def _pair(one: str, first: Path | None, other: str, second: Path | None) -> None:

@@ -47,6 +47,7 @@ class ReloadingFiles(Generic[T]):
             except OffbeatError as error:
                 _log.error("%s; %s", error, self._on_error_message)
                 return None
+            _log.info("%s: read again", ", ".join(map(str, self._files)))
             return self._value
 
     def _read_stamps(self) -> FileStamps:

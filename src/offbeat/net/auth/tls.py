@@ -4,7 +4,6 @@ gRPC and the live page check the files before each handshake. Open connections k
 began with.
 """
 
-import logging
 import ssl
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from offbeat.core.errors import UsageError
 from offbeat.net.auth.credentials import ServerCredentials, pem
 from offbeat.net.auth.reloading import ReloadingFiles
 
-_log = logging.getLogger(__name__)
 _ON_ERROR_MESSAGE = "the certificate read before goes on to serve"
 
 
@@ -29,13 +27,7 @@ def server_tls(credentials: ServerCredentials) -> grpc.ServerCredentials | None:
         return None
     files = [file for file in (certificate, key, client_ca) if file is not None]
     shown = ReloadingFiles(files, lambda: _for_grpc(certificate, key, client_ca), _ON_ERROR_MESSAGE)
-
-    def changed() -> Any:  # None for what has not, whatever gRPC's types say
-        new = shown.changed()
-        if new is not None:
-            _log.info("the server's certificate is read again from %s", certificate)
-        return new
-
+    changed: Any = shown.changed  # None for what has not, whatever gRPC's types say
     return grpc.dynamic_ssl_server_credentials(
         shown.now(), changed, require_client_authentication=client_ca is not None
     )
@@ -47,9 +39,7 @@ def page_tls(certificate: Path, key: Path) -> ssl.SSLContext:
     first = shown.now()
 
     def before_handshake(connection: Any, _name: str | None, _first: ssl.SSLContext) -> None:
-        if (new := shown.changed()) is not None:
-            _log.info("the live page's certificate is read again from %s", certificate)
-        connection.context = shown.now() if new is None else new
+        connection.context = shown.now()
 
     first.sni_callback = before_handshake  # called for each, also for those that name no server
     return first

@@ -8,19 +8,18 @@ when it changes, so a token is replaced or revoked while the server runs.
 
 import hashlib
 import hmac
-import json
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
+import msgspec
 from filelock import FileLock
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.net.address import is_name
+from offbeat.net.address import check_name
 from offbeat.net.auth.reloading import ReloadingFiles
 from offbeat.runs.files import sync_directory
 
@@ -29,11 +28,10 @@ DASHBOARD = "@dashboard"
 LOCK_SECONDS = 10.0  # how long to wait for another process that changes the file
 _BYTES = 32
 _AT_ONCE = 2  # tokens of a name that may be valid at once
-_BARE_HASH = re.compile(r"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
+_BARE_HASH = re.compile(rb"[0-9a-f]{64}\s*")  # the file of a page token of before there was a salt
 
 
-@dataclass(frozen=True, slots=True)
-class HashedToken:
+class HashedToken(msgspec.Struct, frozen=True):
     """A token as it is stored: hexadecimal salt, and SHA-256 of salt and secret. An empty salt is none."""
 
     salt: str
@@ -42,6 +40,13 @@ class HashedToken:
     def matches(self, secret: str) -> bool:
         """Whether this is the hash of a secret."""
         return hmac.compare_digest(self.sha256.encode(), _hash(self.salt, secret).encode())
+
+
+StoredTokens = dict[str, tuple[HashedToken, ...]]
+
+
+class _TokenFile(msgspec.Struct):
+    sites: StoredTokens
 
 
 class Tokens:
@@ -75,18 +80,20 @@ class Tokens:
         matches = [stored.matches(secret) for stored in self._stored.now().get(name, ())]
         return name if any(matches) else None
 
-    def _read(self) -> dict[str, tuple[HashedToken, ...]]:
+    def _read(self) -> StoredTokens:
         self._required = self._required or (self._keep and self._path.exists())
         return read(self._path) if self._required else _read_if_there(self._path)
 
 
+def check_token(token: str | None, command: str) -> None:
+    """Raises `UsageError` for what is not a token that this command has printed."""
+    if token is not None and not (token.isascii() and token.isprintable()):
+        raise UsageError(f"token: it has characters that no token has; give the line that {command} printed")
+
+
 def enrol(path: Path, site: str, *, keep: bool = False) -> str:
     """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
-    if not is_name(site):
-        raise UsageError(
-            f"site {site!r}: a name has 1 to 63 letters, digits, dots, underscores and hyphens of ASCII, and "
-            "begins with a letter or digit"
-        )
+    check_name("site", site)
     return make_token(path, site, keep=keep)
 
 
@@ -119,29 +126,26 @@ def revoke(path: Path, site: str) -> None:
         stored.pop(site, None)
 
 
-def read(path: Path) -> dict[str, tuple[HashedToken, ...]]:
+def read(path: Path) -> StoredTokens:
     """The stored tokens of a file by name. Raises `RunError` if it is not such a file."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_bytes()
         if _BARE_HASH.fullmatch(text):
-            return {DASHBOARD: (HashedToken("", text.strip()),)}
-        return {
-            str(name): tuple(HashedToken(str(one["salt"]), str(one["sha256"])) for one in stored)
-            for name, stored in json.loads(text)["sites"].items()
-        }
-    except (ValueError, KeyError, TypeError, AttributeError, OSError) as error:
+            return {DASHBOARD: (HashedToken("", text.decode().strip()),)}
+        return msgspec.json.decode(text, type=_TokenFile).sites
+    except (msgspec.DecodeError, ValueError, OSError) as error:
         raise RunError(
             f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
             "make every token again"
         ) from None
 
 
-def _read_if_there(path: Path) -> dict[str, tuple[HashedToken, ...]]:
+def _read_if_there(path: Path) -> StoredTokens:
     return read(path) if path.exists() else {}
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[dict[str, tuple[HashedToken, ...]]]:
+def _changing(path: Path) -> Iterator[StoredTokens]:
     """The stored tokens, to be changed within the context; one process at a time, and written at its end."""
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS):
@@ -152,16 +156,13 @@ def _changing(path: Path) -> Iterator[dict[str, tuple[HashedToken, ...]]]:
         raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
 
 
-def _write(path: Path, stored: Mapping[str, tuple[HashedToken, ...]]) -> None:
+def _write(path: Path, stored: StoredTokens) -> None:
     """Replace the file as a whole, readable by its owner only."""
-    text = json.dumps(
-        {"sites": {name: [asdict(one) for one in hashes] for name, hashes in sorted(stored.items())}},
-        indent=1,
-    )
+    text = msgspec.json.encode(_TokenFile(dict(sorted(stored.items()))))
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.format(text, indent=1) + b"\n")
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.validation import format_error
 from offbeat.net.address import is_loopback
+from offbeat.net.auth.tokens import check_token
 from offbeat.net.monitor.snapshot import Snapshot
 
 TIMEOUT = 10.0
@@ -44,50 +45,38 @@ def fetch_snapshot(
         raise UsageError(
             f"{url}: the token would cross the network readable; use https, or accept that with --unencrypted"
         )
-    if token is not None and not (token.isascii() and token.isprintable()):
-        raise UsageError(
-            "the token has characters that no token has; give the line that dashboard-token printed"
-        )
+    check_token(token, "dashboard-token")
     try:
         tls = ssl.create_default_context(cafile=str(ca) if ca else None)
     except (OSError, ssl.SSLError) as error:
         raise UsageError(f"--ca {ca} cannot be read: {error}") from None
     try:
-        body = asyncio.run(_get(f"{url.rstrip('/')}/api/snapshot", token, tls, is_loopback(parts.hostname)))
-    except aiohttp.ClientResponseError as error:
-        hint = ": give its token with --token-file" if error.status == 401 else ""
-        raise RunError(f"{url} answers {error.status} {error.message}{hint}") from None
+        body = asyncio.run(_get(url, token, tls, loopback=is_loopback(parts.hostname)))
     except (aiohttp.ClientError, OSError, ValueError) as error:
         reason = str(error) or f"nothing came within {TIMEOUT:g} s"
         raise RunError(f"{url} does not answer: {reason}") from None
-    return _read(url, body)
-
-
-async def _get(url: str, token: str | None, tls: ssl.SSLContext, loopback: bool) -> bytes:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
-    async with (  # a proxy of the environment has no way to this machine
-        aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=not loopback) as session,
-        session.get(url, ssl=tls, allow_redirects=False) as answer,
-    ):
-        if answer.status != 200:
-            raise aiohttp.ClientResponseError(
-                answer.request_info, (), status=answer.status, message=answer.reason or ""
-            )
-        body = bytearray()
-        async for chunk in answer.content.iter_any():
-            body += chunk
-            if len(body) > LARGEST:
-                break
-        return bytes(body)
-
-
-def _read(url: str, body: bytes) -> Snapshot:
-    if len(body) > LARGEST:
-        raise RunError(f"{url} answers more than {LARGEST} bytes")
     try:
         return _SNAPSHOT.validate_python(json.loads(body))
     except ValidationError as error:
         raise RunError(f"{url} does not answer as a dashboard does: {format_error(error)}") from None
     except ValueError:
         raise RunError(f"{url} does not answer as a dashboard does: that is not JSON") from None
+
+
+async def _get(url: str, token: str | None, tls: ssl.SSLContext, *, loopback: bool) -> bytes:
+    """The body of the answer. Raises `RunError` for a status that is not 200, or a body that is too large."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    timeout = aiohttp.ClientTimeout(total=TIMEOUT)
+    async with (  # a proxy of the environment has no way to this machine
+        aiohttp.ClientSession(timeout=timeout, headers=headers, trust_env=not loopback) as session,
+        session.get(f"{url.rstrip('/')}/api/snapshot", ssl=tls, allow_redirects=False) as answer,
+    ):
+        if answer.status != 200:
+            hint = ": give its token with --token-file" if answer.status == 401 else ""
+            raise RunError(f"{url} answers {answer.status} {answer.reason or ''}{hint}")
+        body = bytearray()
+        async for chunk in answer.content.iter_any():
+            body += chunk
+            if len(body) > LARGEST:
+                raise RunError(f"{url} answers more than {LARGEST} bytes")
+        return bytes(body)
