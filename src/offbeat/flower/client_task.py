@@ -1,10 +1,10 @@
 """The replies of a site to one Flower message: a function of the server's messages and the site's memory."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.data.dataset import Dataset
 from offbeat.flower.context_state import Memory, PausedTask
@@ -62,27 +62,22 @@ class _TaskRunner:
                 memory.acknowledge(message.task, False)
                 if memory.paused is not None and memory.paused.assignment.task == message.task:
                     memory.paused = None
-            case TaskAssignment():
-                memory.pending = memory.paused = None
-                yield self._try(message, lambda: self._begin(message))
-            case ModelResponse():
-                paused, memory.paused = memory.paused, None
-                if paused is None or paused.assignment.task != message.task:
-                    yield TaskFailed(message.task, "the checkpoint of the task is lost")
-                else:
-                    yield self._try(paused.assignment, lambda: self._resume(paused, message))
-            case _:
-                pass
+            case TaskAssignment() | ModelResponse():
+                try:
+                    yield self._train(message)
+                except Exception as error:
+                    log.exception("task %d failed", message.task)
+                    yield TaskFailed(message.task, f"{type(error).__name__}: {error}")
 
-    def _try(
-        self, assignment: TaskAssignment, train: Callable[[], UpdateSubmission | ModelRequest]
-    ) -> FromSite:
-        """Train; report a failure."""
-        try:
-            return train()
-        except Exception as error:
-            log.exception("task %d failed", assignment.task)
-            return TaskFailed(assignment.task, f"{type(error).__name__}: {error}")
+    def _train(self, message: TaskAssignment | ModelResponse) -> UpdateSubmission | ModelRequest:
+        """Begin a task, or go on with the one that has asked for this model."""
+        paused, self.memory.paused = self.memory.paused, None
+        if isinstance(message, TaskAssignment):
+            self.memory.pending = None
+            return self._begin(message)
+        if paused is None or paused.assignment.task != message.task:
+            raise RunError("the checkpoint of the task is lost")
+        return self._resume(paused, message)
 
     def _begin(self, a: TaskAssignment) -> UpdateSubmission | ModelRequest:
         c, task, inputs = self.context, self.context.local_task(a), TaskInputs(dict(self.memory.state))

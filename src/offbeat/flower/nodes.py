@@ -13,9 +13,9 @@ MOST_QUEUED = 32
 class Node:
     """A Flower node as the server knows it.
 
-    A node works on one Flower message at a time, so one is unanswered at a time: `sent`, about `task`;
-    replies to messages from before the node was away may still come (`older`). What it sends before it has
-    registered again waits in `early`. `refused` is the reason why it does not take part, if it does not.
+    A node works on one Flower message at a time, `sent`. `unanswered` has the tasks of the messages whose
+    replies may still come: of that one, and of those from before the node was away. What it sends before it
+    has registered again waits in `early`. `refused` is the reason why it does not take part, if it does not.
     """
 
     id: int
@@ -24,18 +24,12 @@ class Node:
     activated: str = ""
     registered: bool = False
     sent: str | None = None
-    task: TaskId | None = None
-    older: dict[str, TaskId | None] = field(default_factory=dict)
+    unanswered: dict[str, TaskId | None] = field(default_factory=dict)
     queued: list[FromServer] = field(default_factory=list)
     early: list[FromSite] = field(default_factory=list)
     refused: str | None = None
     failures: int = 0
     not_before: float = 0.0
-
-    @property
-    def unanswered(self) -> list[str]:
-        """Ids of the Flower messages whose replies may still come."""
-        return [*self.older, *([self.sent] if self.sent is not None else [])]
 
     def queue(self, message: FromServer) -> None:
         """Queue a message for the next Flower message, if it is for a node at all."""
@@ -51,21 +45,19 @@ class Node:
 
     def mark_sent(self, message: str, content: Sequence[FromServer] = ()) -> None:
         """A Flower message with this id is sent."""
-        self.sent, self.queued, self.task = message, [], _task(content)
+        self.sent, self.queued = message, []
+        self.unanswered[message] = _task(content)
 
     def mark_answered(self, message: str) -> tuple[bool, TaskId | None]:
         """A Flower message is answered. Returns whether it was the newest, and its task."""
-        if message == self.sent:
-            self.sent, task, self.task = None, self.task, None
-            return True, task
-        return False, self.older.pop(message, None)
+        newest = message == self.sent
+        if newest:
+            self.sent = None
+        return newest, self.unanswered.pop(message, None)
 
     def reset(self) -> None:
         """The node is away, or has just come back: it is to register again, and is sent everything again."""
-        if self.sent is not None:
-            self.older[self.sent] = self.task
-        self.sent = self.task = None
-        self.registered, self.queued = False, []
+        self.sent, self.registered, self.queued = None, False, []
 
 
 def _task(messages: Sequence[FromServer]) -> TaskId | None:

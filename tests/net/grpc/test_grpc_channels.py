@@ -257,7 +257,7 @@ def test_a_site_with_another_version_of_the_protocol_is_told_so(method: str, mon
 
 def test_a_server_with_another_version_of_the_protocol_is_named(monkeypatch: pytest.MonkeyPatch):
     async def story() -> None:
-        monkeypatch.setattr("offbeat.net.grpc.client.SERVICE", "offbeat.v3.Federation")
+        monkeypatch.setattr("offbeat.net.grpc.client.PATH", "/offbeat.v3.Federation/Connect")
         async with server() as at:
             with pytest.raises(ChannelRefusedError, match="does not speak version 2 of the protocol"):
                 await connect(at.address, SiteCredentials(name="a"), LIMITS)

@@ -9,7 +9,7 @@ from grpc import aio
 
 from offbeat.net.address import split
 from offbeat.net.auth.credentials import SiteCredentials, pem
-from offbeat.net.grpc.options import ADMITTED, FINAL, METHOD, SERVICE, VERSION, channel_options
+from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
@@ -29,7 +29,7 @@ async def connect(address: str, credentials: SiteCredentials, limits: Limits) ->
     split(address)
     tune_malloc()
     channel = _channel(address, credentials, limits)
-    call: Call = channel.stream_stream(f"/{SERVICE}/{METHOD}")(metadata=credentials.metadata())
+    call: Call = channel.stream_stream(PATH)(metadata=credentials.metadata())
     async with AsyncExitStack() as on_failure:
         on_failure.push_async_callback(channel.close)
         try:

@@ -5,7 +5,8 @@ import grpc
 from offbeat.net.wire.limits import FRAME, Limits
 
 VERSION = 2
-SERVICE, METHOD = f"offbeat.v{VERSION}.Federation", "Connect"
+PATH = f"/offbeat.v{VERSION}.Federation/Connect"
+"""The one method of the service."""
 ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
 """The initial metadata of a server that has accepted a site's credential."""
 ChannelOptions = list[tuple[str, int]]

@@ -15,16 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.net.address import split
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials
 from offbeat.net.auth.tls import server_tls
-from offbeat.net.grpc.options import (
-    ADMITTED,
-    FINAL,
-    METHOD,
-    SERVICE,
-    STATUS,
-    VERSION,
-    ChannelOptions,
-    channel_options,
-)
+from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Rejected, shorten
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
@@ -48,7 +39,6 @@ async def listen(
     Raises `UsageError` for an address or credentials that cannot be used.
     """
     credentials.check(address)
-    split(address)
     tune_malloc()
     listener = GrpcListener(Authenticator(credentials), limits, on_channel)
     await listener.open(address, credentials)
@@ -56,21 +46,16 @@ async def listen(
 
 
 class GrpcListener:
-    """A listening server."""
+    """A listening server; `rejected` counts the refused connections by the kind of their error."""
 
     def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         self._open = 0
         self._connections: dict[str, tuple[ServerConnection, asyncio.Event]] = {}
-        self._rejected: Counter[str] = Counter()
+        self.rejected: Counter[str] = Counter()
         self._server: aio.Server | None = None
         self.port = 0
-
-    @property
-    def rejected(self) -> Mapping[str, int]:
-        """The number of refused connections by the kind of their error."""
-        return dict(self._rejected)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -172,7 +157,7 @@ class GrpcListener:
         await connection.close()
 
     def _refuse(self, context: Context, ending: CloseReason) -> None:
-        self._rejected[ending.kind] += 1
+        self.rejected[ending.kind] += 1
         _log.warning("refused %s: %s", context.peer(), ending.reason)
         _finish(context, _status(ending), ending.reason)
 
@@ -186,7 +171,7 @@ class _Methods(grpc.GenericRpcHandler):
 
     def service(self, call: grpc.HandlerCallDetails) -> Any:
         """The handler of a call; None if there is no such method."""
-        if call.method == f"/{SERVICE}/{METHOD}":
+        if call.method == PATH:
             return self._connect
         return self._refuse if call.method.startswith("/offbeat.") else None
 
