@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import get_args
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily
 from prometheus_client.metrics_core import Metric as Family
 from prometheus_client.registry import Collector
@@ -46,12 +46,10 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
 
 def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
     """The text of a scrape; `evaluation` is the latest, None if there is none."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_SnapshotCollector(snapshot, evaluation))
-    return generate_latest(registry)
+    return generate_latest(_SnapshotCollector(snapshot, evaluation))
 
 
-@dataclass(frozen=True, eq=False)  # a registry keeps its collectors by identity
+@dataclass(frozen=True)
 class _SnapshotCollector(Collector):
     snapshot: Snapshot
     evaluation: Metric | None

@@ -1,7 +1,7 @@
 """What a peer may ask of this process: sizes, rates and times, each refused or waited for when exceeded."""
 
-from dataclasses import dataclass
-from math import isfinite
+from dataclasses import dataclass, fields
+from math import inf
 
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Layout
@@ -23,11 +23,11 @@ class Limits:
     `memory` is for all bodies being received at once, and not yet taken; further ones wait. A message
     without its tensors has at most `envelope` bytes, a model at most `tensors` tensors.
 
-    `messages_per_second` and `bytes_per_second` (none: no limit) hold for each link, after a burst of ten
-    seconds' worth; who sends faster is read more slowly. `queue` messages may wait in each direction.
+    `messages_per_second` and `bytes_per_second` (None means no limit) hold for each connection, after a burst
+    of ten seconds' worth; who sends faster is read more slowly. `queue` messages may wait in each direction.
 
-    `handshake` is the time from a connection to its `Hello`, `stall` that in which a peer must read or go on
-    with a body that it has begun, `drain` that in which the last messages are sent when a link is closed.
+    `handshake` is the time from a connection to its `Register`, `stall` that in which a peer must read or go
+    on with a body that it has begun, `drain` that in which the last messages are sent when it is closed.
     Pings go out after `keepalive` silent seconds and must be answered in the same time.
     """
 
@@ -48,15 +48,12 @@ class Limits:
     keepalive: float = 20.0
 
     def __post_init__(self) -> None:
-        sizes = ("body", "payload", "memory", "envelope", "tensors", "queue", "connections", "metadata")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} = {getattr(self, name)}: it must be at least 1")
-        rates = ("messages_per_second", "bytes_per_second", "handshake", "stall", "drain", "keepalive")
-        for name in rates:
-            value = getattr(self, name)
-            if value is not None and not (isfinite(value) and value > 0):
-                raise UsageError(f"{name} = {value}: it must be greater than 0 and finite")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.type is int and value < 1:
+                raise UsageError(f"{field.name} = {value}: it must be at least 1")
+            if field.type in (float, float | None) and not (value is None or 0 < value < inf):
+                raise UsageError(f"{field.name} = {value}: it must be greater than 0 and finite")
         if self.envelope > MOST_CHUNK:
             raise UsageError(f"envelope = {self.envelope}: it must be at most {MOST_CHUNK} bytes")
         if self.memory < self.body:
