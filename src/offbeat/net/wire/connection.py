@@ -68,7 +68,7 @@ class Connection(Generic[Out, In]):
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
         self._in, self._out = asyncio.Event(), asyncio.Event()  # something has changed in this direction
-        self._closing: str | None = None
+        self._closing = ""  # the reason
         self._ending: CloseReason | None = None
         self._messages = TokenBucket(limits.messages_per_second)
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
@@ -124,7 +124,7 @@ class Connection(Generic[Out, In]):
     def end(self, reason: str = "") -> None:
         """Close the connection once the queue is sent, or has not been for too long; does not wait."""
         if not self._over:
-            self._closing = reason
+            self._closing = reason or "it was closed here"
             late = CloseReason(reason or "it was closed here before all was sent")
             self._drain = asyncio.get_running_loop().call_later(self._limits.drain, self.abort, late)
             self._changed()
@@ -159,12 +159,10 @@ class Connection(Generic[Out, In]):
 
     @property
     def _over(self) -> bool:
-        return self._ending is not None or self._closing is not None
+        return self._ending is not None or bool(self._closing)
 
     def _closed(self) -> ChannelClosedError:
-        return ChannelClosedError(
-            self._ending.reason if self._ending else self._closing or "it was closed here"
-        )
+        return ChannelClosedError(self._ending.reason if self._ending else self._closing)
 
     def _changed(self) -> None:
         self._in.set()
@@ -173,9 +171,9 @@ class Connection(Generic[Out, In]):
     async def _write(self) -> None:
         try:
             while True:
-                await _until(self._out, lambda: not self._writer.empty or self._closing is not None)
+                await _until(self._out, lambda: bool(self._closing) or not self._writer.empty)
                 if self._writer.empty:
-                    self.abort(CloseReason(self._closing or "it was closed here"))
+                    self.abort(CloseReason(self._closing))
                     return
                 frame = self._writer.frame()
                 async with asyncio.timeout(self._limits.stall):

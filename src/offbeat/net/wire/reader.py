@@ -5,7 +5,9 @@ a body, each a whole message. The distribution over frames makes no difference. 
 in any order, and unknown ones are skipped. Whatever breaks the rules raises `ProtocolError`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Literal, TypeVar, cast
 
 import numpy as np
@@ -13,8 +15,7 @@ from google.protobuf.message import DecodeError
 from torch import Tensor
 from xxhash import xxh3_64
 
-from offbeat.core.model import Layout
-from offbeat.net.messages import FromServer, FromSite
+from offbeat.net.messages import FromServer, FromSite, Message
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import allocate, announced, read_layout
@@ -30,12 +31,10 @@ M = TypeVar("M", FromSite, FromServer)
 
 @dataclass(slots=True)
 class _Body:
-    """A body that has not come whole: `unfilled` is the memory that is still to be filled."""
+    """A body that has not come whole: `unfilled` is the memory to fill, `message` makes the message then."""
 
-    envelope: pb.Envelope
     kind: str
-    layout: Layout | None
-    bodies: dict[int, Tensor | bytearray]
+    message: Callable[[], Message]
     unfilled: list[memoryview]
     size: int
     left: int
@@ -97,11 +96,12 @@ class MessageReader(Generic[M]):
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
         views = [_writable(vector) for vector in bodies.values() if len(vector)]
-        body = _Body(envelope, kind, self._layout, bodies, views, total, total, xxh3_64())
+        message = partial(deserialize, envelope, kind, self._layout, bodies)
+        body = _Body(kind, message, views, total, total, xxh3_64())
         if total:
             self._body, read.announced = body, total
         else:
-            read.messages.append(self._message(body))
+            read.messages.append((cast(M, body.message()), body.size))
 
     def _check_order(self, kind: str) -> None:
         if self._checks_order and (kind == "register") == self._registered:
@@ -109,9 +109,6 @@ class MessageReader(Generic[M]):
                 "a second register" if self._registered else f"{kind} before register", "handshake"
             )
         self._registered = True
-
-    def _message(self, body: _Body) -> tuple[M, int]:
-        return cast(M, deserialize(body.envelope, body.kind, body.layout, body.bodies)), body.size
 
     def _chunk(self, checksum: int, data: memoryview, read: ReadResult[M]) -> None:
         body, size = self._body, len(data)
@@ -131,7 +128,7 @@ class MessageReader(Generic[M]):
         body.left -= size
         if not body.left:
             self._body = None
-            read.messages.append(self._message(body))
+            read.messages.append((cast(M, body.message()), body.size))
 
 
 def _writable(vector: Tensor | bytearray) -> memoryview:
