@@ -6,8 +6,8 @@ unless it is about the same task as the body or as a message queued before it. S
 another task's model, and the messages of one task keep their order. A `Heartbeat` passes everything, and
 replaces an older one that is still queued.
 
-Frames are encoded here and parsed in `reader` by hand, in the bytes that protobuf defines for them, because
-protobuf would copy a chunk's data twice more.
+Chunks are encoded here and frames parsed in `reader` by hand, in the bytes that protobuf defines for them,
+because protobuf would copy a chunk's data twice more.
 """
 
 from collections import deque
@@ -103,7 +103,7 @@ def frames(
     envelopes: Sequence[pb.Envelope], body: Sequence[memoryview], size: int = CHUNK
 ) -> Iterator[bytes]:
     """The frames of messages of which only the last has a body, in chunks of `size` bytes."""
-    head = b"".join(_field(envelope) for envelope in envelopes)
+    head = pb.Frame(envelopes=envelopes).SerializeToString()
     checksum = xxh3_64()
     for pieces in _cut(body, size):
         for piece in pieces:
@@ -112,11 +112,6 @@ def frames(
         head = b""
     if head:
         yield head
-
-
-def _field(envelope: pb.Envelope) -> bytes:
-    octets = envelope.SerializeToString()
-    return b"".join((bytes((ENVELOPE_TAG,)), _varint(len(octets)), octets))
 
 
 def _chunk_head(checksum: int, pieces: Sequence[memoryview]) -> bytes:
