@@ -12,7 +12,7 @@ ADMITTED = (("offbeat-protocol", f"{VERSION}"),)
 ChannelOptions = list[tuple[str, int]]
 
 STATUS = {
-    "": grpc.StatusCode.OK,
+    "": grpc.StatusCode.CANCELLED,
     "credential": grpc.StatusCode.UNAUTHENTICATED,
     "replaced": grpc.StatusCode.ABORTED,
     "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,
@@ -20,7 +20,7 @@ STATUS = {
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ours": grpc.StatusCode.INTERNAL,
 }
-"""The status for each kind of end; every other kind is a protocol error."""
+"""The status for each kind of end; every other kind is a protocol error. "" is no failure."""
 
 FINAL = frozenset(
     {

@@ -28,6 +28,8 @@ from offbeat.vectors.allocator import tune_malloc
 
 _log = logging.getLogger(__name__)
 ServerConnection = Connection[FromServer, FromSite]
+RunningConnection = tuple[ServerConnection, asyncio.Task[None]]
+"""A connection, and the task that runs its handler."""
 _STREAMS = 8  # on one HTTP/2 connection; an honest site has one, and a second while it reconnects
 
 
@@ -52,7 +54,7 @@ class GrpcListener:
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         self._open = 0
-        self._connections: dict[str, tuple[ServerConnection, asyncio.Event]] = {}
+        self._connections: dict[str, RunningConnection] = {}
         self.rejected: Counter[str] = Counter()
         self._server: aio.Server | None = None
         self.port = 0
@@ -88,18 +90,17 @@ class GrpcListener:
     async def _connect(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
         if self._open >= self._limits.connections:
-            reason = f"{self._open} connections are open, more are not allowed"
-            self._refuse(context, CloseReason(reason, "full"))
-            return
-        self._open += 1
-        try:
-            ending = await self._serve(context)
-        finally:
-            self._open -= 1
-        if ending.kind:
-            self._refuse(context, ending)
+            ending = CloseReason(f"{self._open} connections are open, more are not allowed", "full")
         else:
-            _finish(context, grpc.StatusCode.CANCELLED, ending.reason)
+            self._open += 1
+            try:
+                ending = await self._serve(context)
+            finally:
+                self._open -= 1
+        if ending.kind:
+            self.rejected[ending.kind] += 1
+            _log.warning("refused %s: %s", context.peer(), ending.reason)
+        _finish(context, _status(ending), ending.reason)
 
     async def _serve(self, context: Context) -> CloseReason:
         try:
@@ -127,9 +128,9 @@ class GrpcListener:
 
     async def _handle(self, connection: ServerConnection) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
-        site, done = connection.site, asyncio.Event()
-        older, self._connections[site] = self._connections.get(site), (connection, done)
-        task = asyncio.create_task(self._run(connection, older))
+        site = connection.site
+        task = asyncio.create_task(self._run(connection, self._connections.get(site)))
+        self._connections[site] = connection, task
         try:
             await asyncio.shield(task)
         except asyncio.CancelledError:
@@ -137,16 +138,13 @@ class GrpcListener:
             await task
             raise
         finally:
-            done.set()
-            if self._connections.get(site) == (connection, done):
+            if self._connections.get(site) == (connection, task):
                 del self._connections[site]
 
-    async def _run(
-        self, connection: ServerConnection, older: tuple[ServerConnection, asyncio.Event] | None
-    ) -> None:
+    async def _run(self, connection: ServerConnection, older: RunningConnection | None) -> None:
         if older is not None:
             older[0].abort(CloseReason("a newer connection of this site has replaced this one", "replaced"))
-            await older[1].wait()
+            await asyncio.wait([older[1]])
         try:
             await self._on_channel(connection)
         except ChannelClosedError:
@@ -155,11 +153,6 @@ class GrpcListener:
             _log.exception("the connection of site %s failed", connection.site)
             connection.abort(CloseReason("the server failed to handle a message of this site", "ours"))
         await connection.close()
-
-    def _refuse(self, context: Context, ending: CloseReason) -> None:
-        self.rejected[ending.kind] += 1
-        _log.warning("refused %s: %s", context.peer(), ending.reason)
-        _finish(context, _status(ending), ending.reason)
 
 
 class _Methods(grpc.GenericRpcHandler):
