@@ -38,10 +38,13 @@ class Node:
         if isinstance(message, TaskAssignment | ModelResponse | TaskCancel | UpdateAck):
             self.queued = [*self.queued, message][-MOST_QUEUED:]
 
-    def ready(self) -> Sequence[FromServer]:
-        """What to send now: nothing, unless there is something to train and the node is free."""
-        free = self.online and self.registered and self.sent is None
-        return self.queued if free and _task(self.queued) is not None else ()
+    def free(self, now: float) -> bool:
+        """Whether the node can be sent a message: it is there, has answered, and has not just failed."""
+        return self.online and self.sent is None and now >= self.not_before
+
+    def ready(self, now: float) -> bool:
+        """Whether the queue is to be sent now: the node is free, and there is something to train."""
+        return self.registered and self.free(now) and _task(self.queued) is not None
 
     def mark_sent(self, message: str, content: Sequence[FromServer] = ()) -> None:
         """A Flower message with this id is sent."""

@@ -122,12 +122,7 @@ class Federation:
                 node.reset()
             if node.registered:
                 self._coordinator.heartbeat(now, name)
-            elif (
-                node.sent is None
-                and node.refused is None
-                and now >= node.not_before
-                and self._coordinator.may_register(now, name)
-            ):
+            elif node.refused is None and node.free(now) and self._coordinator.may_register(now, name):
                 self._push(node, QUERY)
         for node in self._nodes.values():
             if node.online and node.name not in found:
@@ -226,7 +221,7 @@ class Federation:
             self._evaluator.request(effects.evaluations[-1])
         now = self._time()
         for node in self._nodes.values():
-            if node.ready() and now >= node.not_before:
+            if node.ready(now):
                 self._push(node, TRAIN)
         if self._state.due(coordinator.tensors.model.layout.nbytes):
             self._state.checkpoint(coordinator)

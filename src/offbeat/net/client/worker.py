@@ -120,20 +120,15 @@ class Worker:
                 else:
                     log.warning("the update of task %d was refused: %s", message.task, message.reason)
                 self._acknowledge(message.task, accepted=message.accepted)
-            case _:
-                pass
 
     def _assigned(self, assignment: TaskAssignment) -> None:
-        pending = self._store.pending
-        if pending is not None and pending.update.task == assignment.task:
-            self._send_pending()
+        if assignment.task == self.task:  # this site has it already
+            if self._current is None:
+                self._send_pending()
             return
-        if self._current is not None:
-            if self._current.task == assignment.task:
-                return
-            self._cancel()
-        if pending is not None:
-            self._acknowledge(pending.update.task, accepted=False)
+        self._cancel()
+        if self._store.pending is not None:
+            self._acknowledge(self._store.pending.update.task, accepted=False)
         assert self._context is not None
         loop = asyncio.get_running_loop()
 
