@@ -13,6 +13,7 @@ from offbeat.runs.schema import Metric
 TIMELINE_ROWS = 4000
 EVALUATIONS = 5000
 _REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
+_COUNTS = ("arrived", "aggregated", "dropped", "lost")
 _SHOWN = (
     "joined",
     "train",
@@ -40,9 +41,7 @@ class JournalView:
     names: Mapping[int, str]
     now: float = 0.0
     version: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
-    )
+    counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     rejected: Counter[str] = field(default_factory=Counter)
     stopped: str | None = None
     _sites: dict[int, SiteView] = field(default_factory=dict)

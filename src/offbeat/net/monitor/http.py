@@ -7,6 +7,7 @@ that it shows is kept here. Every answer is made from a snapshot and the run's d
 import asyncio
 import base64
 import logging
+import re
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -47,7 +48,7 @@ PAGE = {
 }
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
-_DIGITS = 18
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LOG = logging.getLogger("offbeat.net")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -231,8 +232,7 @@ def _since(request: web.Request) -> int | None:
     text = request.query.get("since")
     if text is None:
         return None
-    digits = text.removeprefix("-")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS):
+    if not _NUMBER.fullmatch(text):
         raise web.HTTPBadRequest(reason="since is not allowed: give the number that `next` had")
     return int(text)
 
