@@ -31,6 +31,9 @@ def fetch_snapshot(
         ca: A file of certificates (PEM) to trust instead of the system's.
         unencrypted: Whether the token may cross the network readable.
 
+    Returns:
+        The snapshot as of the answer.
+
     Raises:
         UsageError: The address, the token or the file cannot be used.
         RunError: There is no answer within 10 s, or not one of a dashboard.

@@ -33,6 +33,12 @@ class JournalView:
     """Snapshot state built from journal rows, which must come in their order.
 
     Not in a journal are the steps done of a task in hand, which are 0, and what was refused besides updates.
+
+    Args:
+        run: Identifier of the run.
+        label: Label of the run.
+        algorithm: Name of the algorithm.
+        names: Names of the sites by client; one that is not there is "client N".
     """
 
     run: str
@@ -47,7 +53,11 @@ class JournalView:
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
-        """Take the next row."""
+        """Take the next row.
+
+        Args:
+            row: Row of the journal, the one after the last.
+        """
         data = row.data or {}
         self.now = max(self.now, row.t)
         if row.name == "aggregate":
@@ -61,7 +71,14 @@ class JournalView:
             self._apply_to_site(row, data, self._site(row.client))
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:
-        """The run as of the last row; `last`, the last evaluation, tells how many bytes had gone."""
+        """The run as of the last row.
+
+        Args:
+            last: The last evaluation, which has the numbers of bytes. None means none, and 0 bytes.
+
+        Returns:
+            The snapshot; later rows leave it as it is.
+        """
         sites = tuple(replace(site) for _, site in sorted(self._sites.items()))
         return Snapshot(
             self.run, self.label, self.algorithm, self.now, self.version,
@@ -109,7 +126,14 @@ class JournalView:
 
 
 def snapshot_of(record: RunRecord) -> Snapshot:
-    """The snapshot of a run, running or not, from its directory."""
+    """The snapshot of a run from its directory.
+
+    Args:
+        record: A run, running or ended.
+
+    Returns:
+        The snapshot as of the last row of the journal.
+    """
     view = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
     for row in record.rows():
         view.feed(row)
@@ -119,7 +143,15 @@ def snapshot_of(record: RunRecord) -> Snapshot:
 
 
 def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
-    """Journal rows after `seq` = `since` for the timeline; None means the newest ones. `next` continues."""
+    """Journal rows for the timeline, at most `TIMELINE_ROWS` of the journal's.
+
+    Args:
+        record: A run, running or ended.
+        since: The rows after the one with this `seq`. None means the newest ones.
+
+    Returns:
+        "rows", each [seq, t, name, client, task, steps, staleness], and "next", the `since` to continue with.
+    """
     after = record.length - 1 - TIMELINE_ROWS if since is None else since
     last, rows = after, []
     for row in record.rows(after=after, limit=TIMELINE_ROWS):
@@ -130,7 +162,15 @@ def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any
 
 
 def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:
-    """The evaluations after `seq` = `since`; None means from the first. `next` continues."""
+    """Evaluations of the global model, at most `EVALUATIONS`.
+
+    Args:
+        record: A run, running or ended.
+        since: The evaluations after the one with this `seq`. None means from the first.
+
+    Returns:
+        "rows", a mapping for each evaluation, and "next", the `since` to continue with.
+    """
     found = record.evaluations(after=since, limit=EVALUATIONS)
     last = found[-1].seq if found else -1 if since is None else since
     return {"next": last, "rows": [{"seq": metric.seq, **flat(metric)} for metric in found]}

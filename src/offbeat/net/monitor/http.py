@@ -56,7 +56,12 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The run that a page shows: a server's snapshot on demand, and the run's directory."""
+    """The run that a page shows.
+
+    Attributes:
+        snapshot: Gives the server's snapshot of the moment.
+        directory: The run's directory.
+    """
 
     snapshot: Callable[[], Snapshot]
     directory: Path
@@ -104,9 +109,17 @@ class MonitorAddress:
 
 @asynccontextmanager
 async def dashboard(watched: Watched, listen: MonitorAddress) -> AsyncIterator[str]:
-    """Show a run for as long as the context lasts; gives the page's address.
+    """Show a run for as long as the context lasts.
 
-    Raises `UsageError` where it cannot listen.
+    Args:
+        watched: The run.
+        listen: Where to listen, and who may read the page.
+
+    Yields:
+        The page's address.
+
+    Raises:
+        UsageError: It cannot listen there.
     """
     runner = web.AppRunner(
         make_app(watched, listen), access_log=None, handle_signals=False,
@@ -127,7 +140,15 @@ async def dashboard(watched: Watched, listen: MonitorAddress) -> AsyncIterator[s
 
 
 def make_app(watched: Watched, listen: MonitorAddress) -> web.Application:
-    """The application, without a socket."""
+    """The application, without a socket.
+
+    Args:
+        watched: The run.
+        listen: Who may read the page.
+
+    Returns:
+        The application of aiohttp, with its routes.
+    """
     app = web.Application(middlewares=[_guard(listen)], client_max_size=1)
     app[_WATCHED] = watched
     for path in PAGE:
@@ -179,7 +200,14 @@ def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | Non
 
 
 def token_of(header: str | None) -> str:
-    """The token of an Authorization header, as bearer or as the password of any user; "" if it has none."""
+    """The token of an Authorization header.
+
+    Args:
+        header: The header's value. None means that there is no such header.
+
+    Returns:
+        The bearer token, or the password of basic authentication, of any user; "" if there is neither.
+    """
     kind, _, value = (header or "")[:LONGEST_LINE].partition(" ")
     if kind.lower() == "bearer":
         return value.strip()

@@ -36,7 +36,11 @@ class JsonLines(logging.Formatter):
     """One JSON object a line: `time` (UTC), `level`, `event`, then the fields that the line has."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end; an exception is in `error`."""
+        """Format a record.
+
+        Returns:
+            The line, without its end; an exception is in `error`.
+        """
         line: dict[str, Any] = {
             "time": _time(record).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
@@ -52,7 +56,11 @@ class PlainLines(logging.Formatter):
     """For a terminal: time, level where it is not the usual one, event, then `name=value`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line, without its end; what a site has said cannot break it or move the cursor."""
+        """Format a record.
+
+        Returns:
+            The line, without its end; a site's text cannot break it or move the cursor.
+        """
         parts = [f"{_time(record).astimezone():%H:%M:%S}"]
         if record.levelno != logging.INFO:
             parts.append(record.levelname.lower())

@@ -45,7 +45,15 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
 
 
 def exposition(snapshot: Snapshot, evaluation: Metric | None = None) -> bytes:
-    """The text of a scrape; `evaluation` is the latest, None if there is none."""
+    """The text of a scrape.
+
+    Args:
+        snapshot: The server now.
+        evaluation: Its latest evaluation. None means none.
+
+    Returns:
+        Prometheus's text format, in UTF-8.
+    """
     return generate_latest(_SnapshotCollector(snapshot, evaluation))
 
 

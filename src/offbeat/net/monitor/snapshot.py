@@ -8,10 +8,20 @@ SiteState = Literal["idle", "training", "waiting", "away"]
 
 @dataclass(slots=True)
 class SiteView:
-    """One site: "waiting" holds an update it may not send yet; "away" is silent, with its lease not over.
+    """One site of a run.
 
-    Times are seconds of the run's clock. `speed` is local steps per second of its last task (none yet: 0),
-    `staleness` that of its last update (none yet: −1).
+    Attributes:
+        client: Number of the client that it is.
+        name: Name of the site.
+        state: "waiting" holds an update it may not send yet; "away" is silent, with its lease not over.
+        samples: Number of training samples.
+        task: Number of its task. None means none.
+        steps_done: Local steps done of the task.
+        steps: Local steps of the task.
+        speed: Local steps per second of its last task; 0 before the first has ended.
+        staleness: Staleness of its last update, in versions; −1 before the first.
+        updates: Number of updates taken in from it.
+        last_seen: When it was last heard, in seconds of the run's clock.
     """
 
     client: int
@@ -29,7 +39,25 @@ class SiteView:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """A server at one moment. `rejected` counts refused updates and messages by reason."""
+    """A server at one moment.
+
+    Attributes:
+        run: Identifier of the run.
+        label: Label of the run.
+        algorithm: Name of the algorithm.
+        now: Seconds of the run's clock.
+        version: Number of the current global model.
+        running: Number of tasks in training.
+        arrived: Number of updates taken in.
+        aggregated: Number of updates that a version was made of.
+        dropped: Number of updates taken in that the algorithm chose not to use.
+        lost: Number of tasks that came to nothing.
+        bytes_up: Bytes of updates from sites.
+        bytes_down: Bytes of models to sites.
+        rejected: Number of refused updates and messages by reason.
+        sites: The sites, by their client's number.
+        stopped: The reason of the run's end. None means that it goes on.
+    """
 
     run: str
     label: str
