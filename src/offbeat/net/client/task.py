@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from threading import Condition
+from queue import SimpleQueue
+from threading import Event
 from time import monotonic
 
 from msgspec.structs import replace
@@ -75,9 +76,8 @@ class TrainingTask(TaskControl):
         self.asking = False
         self._ask = ask
         self._epoch = context.learner.steps_per_epoch(context.client)
-        self._change = Condition()
-        self._answer: ModelResponse | None = None
-        self._recalled = self._cancelled = False
+        self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()  # None: the task is cancelled
+        self._recalled, self._cancelled = False, Event()
         self._end, self._begun = assign.steps, monotonic()  # of the task; of the step under way
 
     @property
@@ -89,10 +89,8 @@ class TrainingTask(TaskControl):
 
     def answer(self, fresh: ModelResponse) -> None:
         """Pass the answer to the task's request."""
-        with self._change:
-            if self.asking:
-                self._answer = fresh
-                self._change.notify_all()
+        if self.asking:
+            self._answers.put(fresh)
 
     def recall(self) -> None:
         """Report at the end of the epoch under way."""
@@ -100,9 +98,8 @@ class TrainingTask(TaskControl):
 
     def cancel(self) -> None:
         """Stop at the next step."""
-        with self._change:
-            self._cancelled = True
-            self._change.notify_all()
+        self._cancelled.set()
+        self._answers.put(None)
 
     # ---- called by the training thread ----
 
@@ -111,7 +108,7 @@ class TrainingTask(TaskControl):
         if steps:
             self._wait()
         self.steps = steps
-        if self._cancelled:
+        if self._cancelled.is_set():
             raise TaskCancelledError
         if self._recalled and steps and steps % self._epoch == 0:
             self._end = steps
@@ -125,22 +122,19 @@ class TrainingTask(TaskControl):
         return found
 
     def _request(self, steps: int) -> tuple[MergePoint, Model] | None:
-        with self._change:
-            self.asking = True
-            self._ask(self)
-            self._change.wait_for(lambda: self._answer is not None or self._cancelled)
-            self.asking = False
-            if self._cancelled or self._answer is None:
-                raise TaskCancelledError
-            fresh = self._answer
+        self.asking = True
+        self._ask(self)
+        fresh = self._answers.get()
+        self.asking = False
+        if fresh is None:
+            raise TaskCancelledError
         return None if fresh.model is None else (MergePoint(steps, fresh.version, fresh.clock), fresh.model)
 
     def _wait(self) -> None:
         """Until the step under way has taken its least time, or the task is cancelled."""
         left = self._begun + self.context.min_step_seconds - monotonic()
         if left > 0:
-            with self._change:
-                self._change.wait_for(lambda: self._cancelled, left)
+            self._cancelled.wait(left)
 
     def run(self, state: Tensors) -> PendingUpdate:
         """Train; returns the update and the client's new state."""
@@ -148,7 +142,7 @@ class TrainingTask(TaskControl):
         inputs = TaskInputs(dict(state))
         result = c.learner.train(a.model, c.local_task(a), c.objective, inputs, self)
         self._wait()
-        if self._cancelled:
+        if self._cancelled.is_set():
             raise TaskCancelledError
         update = submission(a.task, self._end, result)
         if a.hold:
