@@ -183,11 +183,9 @@ class Federation:
             early, node.early, node.registered = node.early, [], True
             tasks = [m.task for m in early if isinstance(m, UpdateSubmission | ModelRequest)]
             holds = tasks[-1] if tasks else None
-            coordinator.receive(
-                now, node.name, replace(message, holds=holds, run=coordinator.info.run if tasks else "")
-            )
-            for earlier in early:
-                coordinator.receive(now, node.name, earlier)
+            again = replace(message, holds=holds, run=coordinator.info.run if tasks else "")
+            for each in (again, *early):
+                coordinator.receive(now, node.name, each)
         elif node.registered:
             coordinator.receive(now, node.name, message)
         else:

@@ -153,12 +153,9 @@ def timeline_since(record: RunRecord, since: int | None = None) -> dict[str, Any
         "rows", each [seq, t, name, client, task, steps, staleness], and "next", the `since` to continue with.
     """
     after = record.length - 1 - TIMELINE_ROWS if since is None else since
-    last, rows = after, []
-    for row in record.rows(after=after, limit=TIMELINE_ROWS):
-        last = row.seq
-        if row.name in _SHOWN:
-            rows.append([row.seq, row.t, row.name, row.client, row.task, row.steps, row.staleness])
-    return {"next": max(last, -1), "rows": rows}
+    found = list(record.rows(after=after, limit=TIMELINE_ROWS))
+    rows = [[r.seq, r.t, r.name, r.client, r.task, r.steps, r.staleness] for r in found if r.name in _SHOWN]
+    return {"next": found[-1].seq if found else max(after, -1), "rows": rows}
 
 
 def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]:

@@ -60,24 +60,20 @@ def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits:
 
 
 def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -> None:
-    wanted: dict[int, int] = {
-        VALUES: 4 * layout.values,
-        DELTA: 4 * layout.values,
-        INTEGERS: 8 * layout.integers,
-        SHARED: 4 * layout.shared,
-    }
-    if kind != "update_submission" and (SHARED in sizes) != bool(layout.shared):
+    values, shared = layout.values, layout.shared
+    wanted: dict[int, int] = {VALUES: values, DELTA: values, INTEGERS: layout.integers, SHARED: shared}
+    if kind != "update_submission" and (SHARED in sizes) != bool(shared):
         raise ProtocolError(f"{kind} and its layout differ in whether a shared vector travels", "layout")
     for part, size in sizes.items():
         name = pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
         if part == PAYLOAD:
-            most = min(limits.payload, 8 * layout.values + 4096)
+            most = min(limits.payload, 8 * values + 4096)
             if size > most:
                 raise ProtocolError(
                     f"{kind} announces a {name} of {size} bytes: at most {most} fit", "layout"
                 )
-        elif size != wanted[part]:
-            raise ProtocolError(f"{kind} has {size} bytes of {name}: the model has {wanted[part]}", "layout")
+        elif size != (has := wanted[part] * _WIDTH[part]):
+            raise ProtocolError(f"{kind} has {size} bytes of {name}: the model has {has}", "layout")
 
 
 def allocate(part: int, size: int) -> Tensor | bytearray:
