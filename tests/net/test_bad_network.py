@@ -197,7 +197,6 @@ def test_a_site_that_does_not_read_is_cut_off_and_hinders_nobody(digits: Any, tm
                 deaf: Connection[FromServer, FromSite] = Connection(
                     "deaf", Deaf(), reader, limits, MemoryBudget(limits.memory)
                 )
-                deaf.start()
                 try:
                     await network.on_channel(deaf)
                 finally:
