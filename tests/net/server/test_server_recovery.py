@@ -348,7 +348,7 @@ def test_a_full_disk_stops_before_anything_is_said(
                 if where == "file":
                     broken.setattr("offbeat.net.server.durable_store.UpdateLog.sync", full)
                 else:
-                    broken.setattr("offbeat.runs.store.RunStore._put_meta", full)
+                    broken.setattr("offbeat.runs.store._put_meta", full)
                 with pytest.raises(RunError, match=r"cannot write .*No acknowledged update is lost"):
                     state.commit(outcome)
             break
