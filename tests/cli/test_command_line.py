@@ -27,9 +27,9 @@ from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.version import __version__
+from tests.forks import OFFBEAT, Fork, shell_command
 from tests.sampling import thorough
 
-OFFBEAT = Path(sys.executable).with_name("offbeat")
 RECIPE: dict[str, Any] = {
     "title": "Tiny",
     "clients": 4,
@@ -88,11 +88,8 @@ def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 def process(*arguments: object, **environment: str) -> Answer:
     """The command line as a process of its own."""
-    done = subprocess.run(
-        [OFFBEAT, *map(str, arguments)], capture_output=True, text=True, timeout=300, check=False,
-        env={**os.environ, **environment},
-    )  # fmt: skip
-    return Answer(done.returncode, done.stdout, done.stderr)
+    begun = Fork(OFFBEAT, *arguments, **environment)
+    return Answer(begun.wait(300), *begun.communicate())
 
 
 def contents(directory: Path) -> dict[str, Any]:
@@ -320,12 +317,6 @@ def long_recipe(recipe: str) -> str:
     return "long.yaml"
 
 
-def begin(*arguments: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [OFFBEAT, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
 def wait_for(path: Path) -> None:
     end = time.monotonic() + 300
     while not path.exists():
@@ -338,7 +329,7 @@ def test_a_comparison_that_is_interrupted_leaves_its_runs_at_a_checkpoint(
     number: signal.Signals, long_recipe: str
 ) -> None:
     command = ("compare", long_recipe, "-a", "fedbuff", "--seeds", 2, "--jobs", 1, "--out", "runs")
-    run = begin(*command, "--set", "until.tasks=1000000")
+    run = Fork(OFFBEAT, *command, "--set", "until.tasks=1000000")
     directory = Path("runs", "fedbuff", "seed-0")
     wait_for(directory / "run.db")
     time.sleep(0.5)
@@ -356,14 +347,15 @@ def test_kill_ctrl_c_and_resume(kills: int, long_recipe: str) -> None:
     """Killed, then Ctrl-C, then brought to its end by another number of processes."""
     directory, draw = Path("run"), random.Random(1)
     moments = [draw.uniform(0, 0.3) for _ in range(kills)]
-    run = begin("run", long_recipe, "--out", directory)
+    begun = ("run", long_recipe, "--out", directory)
+    run = Fork(OFFBEAT, *begun)
     for moment in moments:
         wait_for(directory / "lock")
         time.sleep(moment)
         run.kill()
         run.communicate()
         started = (directory / "run.db").exists()
-        run = begin("resume", directory) if started else begin("run", long_recipe, "--out", directory)
+        run = Fork(OFFBEAT, "resume", directory) if started else Fork(OFFBEAT, *begun)
         if started:
             sessions = rows_in(directory, "sessions")
             end = time.monotonic() + 300
@@ -503,32 +495,34 @@ def test_a_run_started_from_python_can_be_looked_at_but_not_resumed(recipe: str,
 def test_a_reader_that_has_seen_enough(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "--out", "one", "--set", "until.tasks=300")
     done = subprocess.run(
-        f"{OFFBEAT} journal one | head -n 2", shell=True, capture_output=True, text=True, check=False
-    )
+        f"{shell_command(OFFBEAT)} journal one | head -n 2", shell=True, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert len(done.stdout.splitlines()) == 2
     assert done.stderr == ""
 
 
 def test_letters_that_the_locale_has_not() -> None:
     """Equations have Greek letters: where they cannot be printed, their numbers are."""
-    answer = process("algorithms", "fedavgm", PYTHONIOENCODING="ascii")
-    assert answer.code == 0
-    assert answer.err == ""
-    assert r"\u03b2" in answer.out
+    done = subprocess.run(
+        [OFFBEAT, "algorithms", "fedavgm"], capture_output=True, text=True, check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert r"\u03b2" in done.stdout
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
 @pytest.mark.parametrize("command", ["algorithms", *thorough("recipes digits")])
 def test_output_to_a_full_disk(command: str) -> None:
     done = subprocess.run(
-        f"{OFFBEAT} {command} > /dev/full", shell=True, capture_output=True, text=True, check=False
-    )
+        f"{shell_command(OFFBEAT)} {command} > /dev/full", shell=True, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr == "offbeat: the output cannot be written: No space left on device\n"
 
 
 def test_without_an_output() -> None:
-    done = subprocess.run(
-        f"{OFFBEAT} algorithms >&-", shell=True, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(f"{OFFBEAT} --version >&-", shell=True, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

@@ -5,7 +5,6 @@ import os
 import re
 import socket
 import sqlite3
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -30,6 +29,7 @@ from offbeat.net.auth.revocation import serial
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.service import Service
 from offbeat.runs.lock import lock
+from tests.forks import OFFBEAT, Fork
 from tests.net.authority import Authority
 
 RECIPE: dict[str, Any] = {
@@ -429,22 +429,17 @@ def test_a_natural_group_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
     """Starts `offbeat …` as a process of its own, with its output in a file."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Fork] = []
 
-    def begin(name: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "from offbeat.cli import main; main()", *map(str, arguments)]
+    def begin(name: str, *arguments: object) -> Fork:
         with (tmp_path / f"{name}.log").open("wb") as log:
-            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=_here()))
+            running.append(Fork(OFFBEAT, *arguments, out=log, err=log, cwd=tmp_path))
         return running[-1]
 
     yield begin
     for process in running:
         process.kill()
         process.wait()
-
-
-def _here() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(ob.__file__).parents[1])}
 
 
 def port_in(log: Path, seconds: float = 240) -> int:
@@ -520,10 +515,10 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     )  # fmt: skip
     address = f"127.0.0.1:{port_in(tmp_path / 'server.log')}"
 
-    def join(name: str) -> subprocess.Popen[bytes]:
+    def join(name: str) -> Fork:
         shown = [word for pair in zip(("--cert", "--key"), ours.issue("north"), strict=True) for word in pair]
         data = ("--data", "digits:1/2", "--min-step-seconds", 0.05)
-        process: subprocess.Popen[bytes] = start(name, "join", address, "--ca", ours.file, *shown, *data)
+        process: Fork = start(name, "join", address, "--ca", ours.file, *shown, *data)
         return process
 
     first = join("first")

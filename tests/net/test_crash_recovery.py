@@ -1,16 +1,11 @@
 """Small versions of the benchmarks that try to break a deployment: real processes, killed and lied to."""
 
-import os
 import shutil
-import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-import offbeat
+from tests.forks import Fork
 from tests.sampling import thorough
 
 ROOT = Path(__file__).parents[2]
@@ -18,19 +13,13 @@ ROOT = Path(__file__).parents[2]
 
 def script(name: str, *words: str) -> str:
     """Run a benchmark to its end; returns what it printed."""
-    command = [sys.executable, str(ROOT / "benchmarks" / name), *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(offbeat.__file__).parents[1])}
-    process = subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        start_new_session=True,
-    )  # fmt: skip
+    process = Fork(ROOT / "benchmarks" / name, *words)
     try:
-        printed, _ = process.communicate(timeout=570)
+        status = process.wait(570)
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # it ends its children itself, if it can
-        process.wait()
-    assert process.returncode == 0, printed
+        process.kill()  # it ends its children itself, if it can
+        printed = "".join(process.communicate())
+    assert status == 0, printed
     return printed
 
 

@@ -7,15 +7,14 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import offbeat as ob
+from tests.forks import OFFBEAT, shell_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
-SOURCE = Path(ob.__file__).parents[1]
 
 
 def blocks(heading: str, language: str) -> list[str]:
@@ -36,9 +35,9 @@ def shell(tmp_path: Path):
     place = tmp_path / "bin"
     place.mkdir()
     command = place / "offbeat"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -c "from offbeat.cli import main; main()" "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {shell_command(OFFBEAT)} "$@"\n')
     command.chmod(0o755)
-    environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}", "PYTHONPATH": str(SOURCE)}
+    environment = {**os.environ, "PATH": f"{place}:{os.environ['PATH']}"}
 
     started = []
 

@@ -1,10 +1,9 @@
 """A run's directory: its database as documented, read while it is written, and refused when it is not one."""
 
 import json
+import os
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from offbeat.runs.schema import FORMAT, SCHEMA, Metric
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import ReplayBackend
 from offbeat.sim.replay import replay
+from tests.forks import Fork
 
 META = {"label": "mine", "algorithm": {"name": "fedavg"}, "seed": 3, "clients": 2, "recipe": None}
 CLIENTS = [(0, 10, "[4, 6]"), (1, 20, None)]
@@ -149,25 +149,21 @@ for line in sys.stdin:
 
 def test_another_process_reads_while_the_run_is_written(tmp_path: Path) -> None:
     store = start(tmp_path)
-    reader = subprocess.Popen(
-        [sys.executable, "-c", READER, tmp_path], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
-    assert reader.stdin is not None
-    assert reader.stdout is not None
-    try:
+    script = tmp_path / "reader.py"
+    script.write_text(READER)
+    (asked, asks), (told, tells) = os.pipe(), os.pipe()
+    with os.fdopen(asked) as into, os.fdopen(tells, "w") as out:
+        reader = Fork(script, tmp_path, into=into, out=out)
+    with os.fdopen(asks, "w") as ask, os.fdopen(told) as tell:
         for i in range(5):
             store.row(Row(2 * i, i, "event", "begin"))
             store.row(Row(2 * i + 1, i, "event", "begin"))
-            reader.stdin.write("look\n")
-            reader.stdin.flush()
-            assert reader.stdout.readline().split() == [str(2 * i), str(2 * i), f"{float(max(i - 1, 0))}"]
+            ask.write("look\n")
+            ask.flush()
+            assert tell.readline().split() == [str(2 * i), str(2 * i), f"{float(max(i - 1, 0))}"]
             store.checkpoint(tensors(), ClientStates(), float(i))
-    finally:
-        reader.stdin.close()
-        reader.wait()
-        reader.stdout.close()
-        store.close()
-    assert reader.returncode == 0
+    assert (reader.wait(), *reader.communicate()) == (0, "", "")
+    store.close()
 
 
 def test_a_reader_in_the_middle_sees_one_moment(tmp_path: Path) -> None:

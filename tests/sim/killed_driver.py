@@ -1,6 +1,6 @@
 """Starts a run, kills it with SIGKILL after so many seconds, resumes it, kills it again, and so on.
 
-    python -m tests.sim.killed_driver DIRECTORY ALGORITHM SECONDS…
+    python tests/sim/killed_driver.py DIRECTORY ALGORITHM SECONDS…
 
 Every life is a forked process: importing PyTorch takes longer than the run.
 """

@@ -18,12 +18,12 @@ import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
+from tests.forks import Fork
 from tests.sampling import thorough
 from tests.sim.killed_driver import EVERY, LONG, WORLD
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
 
 UNTIL = ob.Until(tasks=60)
-ROOT = Path(__file__).parents[2]
 
 
 class Interrupting(Wrapped):
@@ -312,12 +312,10 @@ def test_killed_at_random_moments(name: str, kills: int, tmp_path: Path) -> None
     directory = tmp_path / "killed"
     draw = random.Random(name)
     moments = [0.001, *(draw.uniform(0.01, 0.5) for _ in range(kills))]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.sim.killed_driver", directory, name, *map(str, moments)],
-        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout.splitlines()[-1])
+    driver = Fork(Path(__file__).with_name("killed_driver.py"), directory, name, *moments)
+    printed, errors = driver.communicate()
+    assert driver.returncode == 0, errors
+    told = json.loads(printed.splitlines()[-1])
     assert told["killed"] >= kills - 1, told  # the others came after the end
     assert told["checkpoints"] >= 1, told
     whole = ob.simulate(

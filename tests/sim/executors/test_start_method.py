@@ -1,12 +1,12 @@
 """Worker processes started by a fork server: like spawned ones, and none outlives the main process."""
 
 import os
+import select
 import signal
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.start_method import worker_context
+from tests.forks import Fork
 from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, digits, make, outcome
 
@@ -105,7 +106,7 @@ ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), workers=1)
 """
 
 
-def start(folder: Path, text: str) -> subprocess.Popen[str]:
+def start(folder: Path, text: str) -> tuple[Fork, IO[str]]:
     """Run a script that is elsewhere than the current directory, whose modules nobody wants."""
     current = folder / "current"
     (current / "offbeat").mkdir(parents=True)
@@ -113,36 +114,33 @@ def start(folder: Path, text: str) -> subprocess.Popen[str]:
         (current / trap).write_text("raise SystemExit('a module of the current directory was imported')\n")
     script = folder / "script.py"
     script.write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(Path(ob.__file__).parents[1])}
-    return subprocess.Popen(
-        [sys.executable, str(script)], cwd=current, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-    )  # fmt: skip
+    output, written = os.pipe()
+    with os.fdopen(written, "w") as out:
+        return Fork(script, cwd=current, out=out), os.fdopen(output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *thorough(signal.SIGKILL, signal.SIGTERM)])
 def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Path) -> None:
     """Workers and fork server hold its output open: it ends when the last of them has ended."""
-    process = start(tmp_path, SCRIPT)
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "training\n"
+    process, output = start(tmp_path, SCRIPT)
+    with output:
+        assert output.readline() == "training\n"
         if number == signal.SIGINT:
             os.killpg(process.pid, number)  # as a terminal's Ctrl-C does
         else:
             process.send_signal(number)
-        _, errors = process.communicate(timeout=120)
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
+        assert select.select([output], [], [], 300)[0]
+        assert output.read() == ""
+    _, errors = process.communicate(300)
     assert process.returncode == -number
     assert "current directory" not in errors
     assert errors.count("Traceback") == (number == signal.SIGINT)  # the main process's own
 
 
 def test_a_script_without_a_guard(tmp_path: Path) -> None:
-    process = start(tmp_path, UNGUARDED)
-    _, errors = process.communicate(timeout=300)
+    process, output = start(tmp_path, UNGUARDED)
+    output.close()
+    _, errors = process.communicate(300)
     assert process.returncode == 1
     assert "3 workers died of it (last exit code 1)" in errors
     assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]

@@ -1,0 +1,212 @@
+"""Processes that start at once: forks of one that has imported PyTorch and what else takes seconds to import.
+
+A new process that imports PyTorch and scikit-learn computes for four seconds before its first line. A fork
+runs its script as a new process does: `__main__`, arguments, environment, directory and outputs are its own,
+and it imports Offbeat itself. What tests imports, or the start of an interpreter, needs a new process.
+
+    python tests/forks.py SOCKET             # serve forks, until its input ends
+    python tests/forks.py SOCKET SCRIPT …    # run a script in a fork, and be as it in all but signals
+"""
+
+import atexit
+import gc
+import json
+import os
+import runpy
+import select
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any
+
+IMPORTED = (
+    "torch", "torch.func", "torch.multiprocessing", "torch.overrides", "safetensors.torch",
+    "sklearn.datasets", "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
+)  # fmt: skip
+OFFBEAT = Path(sys.executable).with_name("offbeat")
+
+
+class Fork:
+    """A script in a process of its own; it ends with this process, at the latest."""
+
+    def __init__(
+        self, script: Path, *words: object, into: IO[Any] | None = None, out: IO[Any] | None = None,
+        err: IO[Any] | None = None, cwd: Path | None = None, server: str | None = None, **environment: str,
+    ) -> None:  # fmt: skip
+        told = {
+            "words": [str(script), *map(str, words)],
+            "directory": str(cwd or Path.cwd()),
+            "environment": {**os.environ, **environment},
+        }
+        self._link = socket.socket(socket.AF_UNIX)
+        self._link.connect(server or _server())
+        self._kept = [tempfile.TemporaryFile() if to is None else BytesIO() for to in (out, err)]  # noqa: SIM115
+        with Path(os.devnull).open("rb") as nothing:
+            files = (into or nothing, out or self._kept[0], err or self._kept[1])
+            socket.send_fds(self._link, [b"{"], [file.fileno() for file in files])
+        self._link.sendall(json.dumps(told)[1:].encode() + b"\n")
+        self.pid = int(_line(self._link))
+        self.returncode: int | None = None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit status, or the negative number of the signal that ended it."""
+        if self.returncode is None:
+            if not select.select([self._link], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            self.returncode = int(_line(self._link))
+            self._link.close()
+        return self.returncode
+
+    def poll(self) -> int | None:
+        """The exit status, if it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait for its end; returns what it has written, but for what went elsewhere."""
+        self.wait(timeout)
+        written = []
+        for file in self._kept:
+            with file:
+                file.seek(0)
+                written.append(file.read().decode())
+        return written[0], written[1]
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal to a process that has not ended yet."""
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, and what it has started."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def shell_command(script: Path) -> str:
+    """What runs a script in a fork, for a shell; its arguments can follow."""
+    return shlex.join([sys.executable, "-IS", __file__, _server(), str(script)])
+
+
+def _line(link: socket.socket) -> bytes:
+    """What the other end says; nothing beyond the line is read."""
+    line = b""
+    while not line.endswith(b"\n"):
+        octet = link.recv(1)
+        if not octet:
+            raise EOFError("the other end has gone")
+        line += octet
+    return line
+
+
+@cache
+def _server() -> str:
+    """Start the process that forks, once; returns where it listens."""
+    folder = tempfile.TemporaryDirectory(prefix="forks-")
+    address = str(Path(folder.name) / "socket")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    process = subprocess.Popen(
+        [sys.executable, __file__, address], env=environment, stdin=subprocess.PIPE, start_new_session=True
+    )
+
+    def end() -> None:
+        process.communicate()
+        folder.cleanup()
+
+    atexit.register(end)
+    while not Path(address).exists():
+        assert process.poll() is None, "the process that forks has ended"
+        time.sleep(0.02)
+    return address
+
+
+# ---- the process that forks ----
+
+
+def _serve(address: str) -> dict[str, Any]:
+    """Fork as often as asked; returns, in a fork, what it is to run."""
+    for name in IMPORTED:
+        with suppress(ImportError):
+            import_module(name)
+    gc.freeze()  # the forks' collections leave its pages shared
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, _reap)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(f"{address}.part")
+    listener.listen(100)
+    Path(f"{address}.part").replace(address)
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            sys.exit()
+        link, _ = listener.accept()
+        if os.fork() == 0:
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            listener.close()
+            _, files, *_ = socket.recv_fds(link, 1, 3)
+            told: dict[str, Any] = json.loads(b"{" + _line(link))
+            if (child := os.fork()) == 0:
+                link.close()
+                _take_place(told, files)
+                return told
+            _watch(child, link, files)
+        link.close()
+
+
+def _reap(*_: object) -> None:
+    """Wait for those that have ended, so that their processor time counts."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+def _take_place(told: dict[str, Any], files: list[int]) -> None:
+    """Be a new process, as far as a fork can."""
+    os.setsid()
+    for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
+        os.dup2(file, number)
+        os.close(file)
+        mode, buffering = "w" if number else "r", 1 if number == 2 else -1
+        setattr(sys, name, os.fdopen(number, mode, buffering, sys.__stdout__.encoding, closefd=False))
+    os.chdir(told["directory"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    sys.argv = told["words"]
+    sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
+
+
+def _watch(child: int, link: socket.socket, files: list[int]) -> None:
+    """Say which process the fork is and how it ended; end it when nobody listens any more."""
+
+    def end() -> None:
+        if not link.recv(1):
+            with suppress(ProcessLookupError):
+                os.killpg(child, signal.SIGKILL)
+
+    for file in files:
+        os.close(file)
+    link.sendall(b"%d\n" % child)
+    threading.Thread(target=end, daemon=True).start()
+    _, status = os.waitpid(child, 0)
+    with suppress(OSError):
+        link.sendall(b"%d\n" % os.waitstatus_to_exitcode(status))
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) == 2:
+        runpy.run_path(_serve(sys.argv[1])["words"][0], run_name="__main__")
+    else:
+        server, script, *words = sys.argv[1:]
+        streams = {"into": sys.stdin, "out": sys.stdout, "err": sys.stderr}
+        sys.exit(Fork(Path(script), *words, **streams, server=server).wait())
