@@ -33,7 +33,8 @@ timelines: env
 
 check: lint docs
 
-PYTEST := $(BIN)/pytest -n 2 --dist loadgroup
+# Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadgroup
 
 test: env
 	$(PYTEST)

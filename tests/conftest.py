@@ -1,12 +1,13 @@
-"""What all tests share."""
+"""What all tests share. PyTorch is imported where it is used: xdist's main process needs none."""
 
 import os
 import signal
 from collections.abc import Iterator
 
 import pytest
-import torch
 from hypothesis import settings
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
 
 # No deadline: what an example takes says more about the machine's load than about the code. The environment
 # variable or pytest's --hypothesis-profile chooses; the option wins, as it is read later.
@@ -23,13 +24,18 @@ def pytest_configure() -> None:
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test marked `cuda` runs where there is a GPU."""
-    if item.get_closest_marker("cuda") and not torch.cuda.is_available():
-        pytest.skip("needs a CUDA GPU")
+    if item.get_closest_marker("cuda"):
+        import torch
+
+        if not torch.cuda.is_available():
+            pytest.skip("needs a CUDA GPU")
 
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
     """PyTorch computes with one thread, as every driver has it, and finds its chance as it was."""
+    import torch
+
     threads, state = torch.get_num_threads(), torch.get_rng_state()
     torch.set_num_threads(1)
     yield
