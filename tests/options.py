@@ -11,11 +11,25 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.hyperparameters import kind_of, option_classes, split
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
+from offbeat.core.staleness import AgeWeight
 
 Options = dict[str, Any]
 
 # What is not drawn: it needs a model of layers, updates of some length, or clients with labels.
 NOT_DRAWN = {"asofed": {"features"}, "wireless": {"codec", "policy"}}
+GAMMAS = st.sampled_from([0.03, 0.5, 1.0, 1.01])  # of an update that is 1024 versions old 2.0 is refused
+# Between them they need all that a driver can have: rounds and timers, states of clients, a shared vector, …
+EVERY_FEATURE = {
+    "fedavg",
+    "fedbuff",
+    "fedcompass",
+    "scaffold",
+    "moon",
+    "asofed",
+    "fedasmu",
+    "port",
+    "wireless",
+}
 EXAMPLES: dict[str, Options] = {
     "fedavg": {"steps": 4, "clients_per_round": 3},
     "fedavgm": {"steps": 4, "momentum": 0.9},
@@ -63,7 +77,7 @@ def algorithms(name: str, clients: int) -> st.SearchStrategy[Algorithm]:
     }
     if name == "wireless":
         kinds = ("random", "best_channel", "best_channel_best_norm", "age_based")
-        drawn["policy"] = st.sampled_from([{"kind": kind} for kind in kinds])
+        drawn |= {"policy": st.sampled_from([{"kind": kind} for kind in kinds]), "gamma": GAMMAS}
     required = {p.name: drawn.pop(p.name) for p in parameters if p.default is p.empty or p.name == "policy"}
     made = st.fixed_dictionaries(required, optional=drawn).map(lambda options: _made(name, options))
     return made.filter(lambda algorithm: algorithm is not None)
@@ -104,6 +118,8 @@ def _mapping(option_class: Any, clients: int) -> st.SearchStrategy[Options]:
     hints = get_type_hints(option_class, include_extras=True)
     fields = {k: f for k, f in option_class.__pydantic_fields__.items() if k != "kind"}
     inner = {name: values(hints[name], field.default, clients) for name, field in fields.items()}
+    if option_class is AgeWeight:
+        inner["gamma"] = GAMMAS
     tag = {} if kind_of(option_class) is None else {"kind": st.just(kind_of(option_class))}
     return st.fixed_dictionaries(tag, optional=inner)
 

@@ -10,6 +10,7 @@ import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build
 from offbeat.core.errors import OffbeatError, UsageError
+from tests.options import EVERY_FEATURE, example
 
 EVERY = sorted(ALGORITHMS)
 
@@ -29,6 +30,13 @@ def test_the_published_algorithms_are_there_under_their_own_names():
     for name, factory in ALGORITHMS.items():
         assert factory.name == name
         assert getattr(ob, name) is factory
+
+
+def test_some_algorithms_need_all_that_a_driver_can_have():
+    needed, of_all = (
+        frozenset().union(*(example(name).requires for name in names)) for names in (EVERY_FEATURE, EVERY)
+    )
+    assert needed == of_all
 
 
 @pytest.mark.parametrize("name", EVERY)

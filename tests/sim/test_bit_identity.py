@@ -9,11 +9,14 @@ import torch
 import offbeat as ob
 import offbeat.sim.executors.start as module
 from offbeat.sim.executors.processes import ProcessPool
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import WORLDS, Lent, digits, make, normed, outcome
 
-BITS = [pytest.param(name, marks=pytest.mark.bits) if name == "fedbuff" else name for name in ob.ALGORITHMS]
-EVERY = pytest.mark.parametrize("name", BITS)
+FEDBUFF = pytest.param("fedbuff", marks=pytest.mark.bits)
+OTHERS = [name for name in ob.ALGORITHMS if name != "fedbuff"]
+EVERY = pytest.mark.parametrize("name", [FEDBUFF, *OTHERS])
+SOME = pytest.mark.parametrize("name", [FEDBUFF, *mostly_thorough(OTHERS, EVERY_FEATURE)])
 TASKS = ob.Until(tasks=60)
 pytestmark = pytest.mark.xdist_group("bit identity")  # its worker processes are started once
 
@@ -50,21 +53,19 @@ def normed_learner() -> ob.TorchLearner:
 
 
 @pytest.mark.usefixtures("lent")
-@pytest.mark.parametrize("workers", [2, *thorough(1)])
+@pytest.mark.parametrize(("workers", "seed"), [(2, 0), *thorough((2, 1), (1, 0), (1, 1))])
 @EVERY
-def test_workers_change_nothing(name: str, workers: int, learner: ob.TorchLearner) -> None:
+def test_workers_change_nothing(name: str, workers: int, seed: int, learner: ob.TorchLearner) -> None:
     algorithm, world = make(name), WORLDS["hard"]
     if name == "fedasync":  # one pool for all: processes are made for an objective
         algorithm = ob.fedasync(steps=4)
     options: dict[str, Any] = {"until": TASKS, "evaluate": ob.Every(seconds=10)}
-    for seed in (0, 1):
-        alone, others = (
-            outcome(ob.simulate(algorithm, world, learner, seed=seed, workers=n, **options))
-            for n in (0, workers)
-        )
-        assert alone["summary"].tasks == 60
-        assert alone["summary"].lost > 0
-        assert alone == others
+    alone, others = (
+        outcome(ob.simulate(algorithm, world, learner, seed=seed, workers=n, **options)) for n in (0, workers)
+    )
+    assert alone["summary"].tasks == 60
+    assert alone["summary"].lost > 0
+    assert alone == others
 
 
 @EVERY
@@ -83,7 +84,7 @@ OFTEN = [ob.Every(seconds=1), ob.Every(versions=1), ob.Every(seconds=7, versions
 @pytest.mark.parametrize(
     ("where", "rules"), [("hard", OFTEN[:1]), *thorough(("hard", OFTEN), ("calm", OFTEN))]
 )
-@EVERY
+@SOME
 def test_evaluations_change_nothing(
     name: str, where: str, rules: list[ob.Every], learner: ob.TorchLearner
 ) -> None:
