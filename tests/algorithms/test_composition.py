@@ -75,7 +75,7 @@ def module() -> nn.Module:
 def learner() -> ob.TorchLearner:
     source = ob.load("digits", samples=40, test_samples=10)
     data = ob.federate(source, None, np.array_split(np.arange(40), CLIENTS))
-    return ob.TorchLearner(module, data, ob.Training(lr=0.02, batch_size=5))
+    return ob.TorchLearner(module, data, ob.Training(lr=0.02, batch_size=10))
 
 
 def play(algorithm: ob.Algorithm, learner: ob.TorchLearner) -> ob.Run:

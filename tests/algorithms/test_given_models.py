@@ -69,16 +69,6 @@ class Watched(Aggregator):
         return step.to(model.values.dtype)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
-def test_aggregation_leaves_models_as_they_are(name: str, dtype: torch.dtype) -> None:
-    algorithm = make(name)
-    watched = Watched(algorithm.aggregator, algorithm.server_steps, dtype)
-    algorithm = replace(algorithm, aggregator=watched, server_steps=())
-    ob.simulate(algorithm, HARD, digits(normed), seed=3, until=ob.Until(tasks=30), evaluate=None)
-    assert sum(watched.calls) >= 10
-
-
 class Guarded(Wrapped):
     """A learner whose tasks leave the models they are given as they are."""
 
@@ -92,8 +82,19 @@ class Guarded(Wrapped):
             return self.learner.train(base, task, objective, inputs)
 
 
+@pytest.fixture(scope="module")
+def learner() -> ob.TorchLearner:
+    return digits(normed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
-def test_training_leaves_models_as_they_are(name: str) -> None:
-    learner = Guarded(digits(normed))
-    ob.simulate(make(name), HARD, learner, seed=3, until=ob.Until(tasks=30), evaluate=None)
-    assert (learner.merged > 0) == (name in ("fedasmu", "fedssmu"))
+def test_aggregation_and_training_leave_models_as_they_are(
+    name: str, dtype: torch.dtype, learner: ob.TorchLearner
+) -> None:
+    algorithm, guarded = make(name), Guarded(learner)
+    watched = Watched(algorithm.aggregator, algorithm.server_steps, dtype)
+    algorithm = replace(algorithm, aggregator=watched, server_steps=())
+    ob.simulate(algorithm, HARD, guarded, seed=3, until=ob.Until(tasks=30), evaluate=None)
+    assert sum(watched.calls) >= 10
+    assert (guarded.merged > 0) == (name in ("fedasmu", "fedssmu"))
