@@ -5,7 +5,7 @@ Bernstein with a union over what is compared. Seeds are fixed, so they pass or f
 """
 
 from collections import Counter
-from itertools import combinations
+from itertools import combinations, product
 from math import log, sqrt
 
 import numpy as np
@@ -17,6 +17,7 @@ from offbeat.codec.quantisation import dequantise, norm_of, quantise
 from offbeat.codec.selection import largest, random_subset
 from offbeat.core.errors import UsageError
 from tests.codec.codec_cases import rng, seeds, vectors
+from tests.sampling import mostly_thorough
 
 ERROR = 1e-9
 
@@ -85,8 +86,9 @@ def test_values_as_large_and_as_small_as_float32_has():
         quantise(floats(huge, huge), 4, rng())
 
 
-@pytest.mark.parametrize("block", [2, 4, 100])
-@pytest.mark.parametrize("count", [1, 3, 5])
+@pytest.mark.parametrize(
+    ("count", "block"), mostly_thorough(product([1, 3, 5], [2, 4, 100]), [(3, 2), (1, 4), (5, 4), (3, 100)])
+)
 def test_every_subset_is_as_likely(monkeypatch, block, count):
     monkeypatch.setattr(selection, "BLOCK", block)
     T, g = 10_000, rng(3)

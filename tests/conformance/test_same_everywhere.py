@@ -6,7 +6,7 @@ both that train give the same bits.
 
 import dataclasses
 from heapq import heappop, heappush
-from itertools import count
+from itertools import count, product
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.sim.replay import replay
 from offbeat.world.channel import Trace
 from tests.options import options_of
+from tests.sampling import mostly_thorough
 
 SPEEDS = [1.0, 1.5, 2.0, 3.25, 7.0]
 SEED, TASKS = 11, 50
@@ -38,6 +39,11 @@ OTHER: dict[str, dict[str, Any]] = {
 OPTIONS = {name: {**options_of(name), **OTHER.get(name, {})} for name in ob.ALGORITHMS}
 # At 0 dB and with these gains the channels carry 1, 2, 3, 1, 2 bits per symbol.
 BITS = [1.0, 2.0, 3.0, 1.0, 2.0]
+# The policy that always runs.
+UNSENT: dict[str, Buffers] = {
+    "fedavgm": "recompute", "fedasmu": "local", "fedcompass": "local", "asofed": "recompute",
+    "wireless": "local",
+}  # fmt: skip
 RADIO = ob.Channel(800, snr_db=0.0, fading=Trace([[1.0], [3.0], [7.0], [1.0], [3.0]]))
 
 
@@ -195,8 +201,9 @@ def test_three_drivers_agree(name: str, learner: ob.TorchLearner, tmp_path: Path
 
 
 @pytest.mark.usefixtures("single_threaded")
-@pytest.mark.parametrize("policy", ["local", "recompute"])
-@pytest.mark.parametrize("name", ["fedavgm", "fedasmu", "fedcompass", "asofed", "wireless"])
+@pytest.mark.parametrize(
+    ("name", "policy"), mostly_thorough(product(UNSENT, ["local", "recompute"]), UNSENT.items())
+)
 def test_drivers_agree_where_buffers_are_not_sent(
     name: str, policy: Buffers, learner: ob.TorchLearner
 ) -> None:

@@ -72,8 +72,11 @@ def test_workers_change_nothing(name: str, policy: Buffers, learner: ob.TorchLea
     assert alone.summary.client_state_bytes == 5 * per_client
 
 
-@UNSENT
-@pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "fedfa"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [("fedasmu", "local"), ("fedasmu", "recompute"), ("fedbuff", "recompute"),
+     *thorough(("fedbuff", "local"), ("fedfa", "local"), ("fedfa", "recompute"))],
+)  # fmt: skip
 def test_looking_changes_nothing(name: str, policy: Buffers, learner: ob.TorchLearner) -> None:
     runs = [
         outcome(
@@ -104,8 +107,14 @@ def test_the_model_that_is_evaluated_is_the_one_that_is_written(
     assert run.model.state_dict()["2.running_mean"].abs().sum() > 0
 
 
-@UNSENT
-@pytest.mark.parametrize("name", ["fedbuff", "fedasmu"])
+@pytest.mark.parametrize(
+    ("name", "policy"),
+    [
+        ("fedasmu", "local"),
+        ("fedbuff", "recompute"),
+        *thorough(("fedasmu", "recompute"), ("fedbuff", "local")),
+    ],
+)
 def test_interrupted_runs_end_as_if_they_never_had_been(
     name: str, policy: Buffers, learner: ob.TorchLearner, tmp_path: Path
 ) -> None:

@@ -1,7 +1,7 @@
 """Tasks trained together: up to rounding what the learner does one by one, whoever is beside them."""
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from offbeat.local.fast.batched import BatchedTrainer, cross_entropy
 from offbeat.local.fast.batched_module import BatchedModule, padded_samples
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.models import MLP, LogisticRegression, WirelessCNN
+from tests.sampling import mostly_thorough, thorough
 
 STEPS = [4, 9, 9, 1, 13, 2]
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -158,10 +159,12 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
 }
 
 
+# Everything at once, and nothing of it; what is between is thorough.
+GRID = list(product([Plain(), Proximal(0.5)], [0.0, 0.9], [0.0, 0.05]))
+
+
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("objective", [Plain(), Proximal(0.5)], ids=["plain", "proximal"])
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-@pytest.mark.parametrize("decay", [0.0, 0.05])
+@pytest.mark.parametrize(("objective", "momentum", "decay"), mostly_thorough(GRID, [GRID[0], GRID[-1]]))
 def test_it_is_the_learners_training_up_to_rounding(
     name: str, objective: Objective, momentum: float, decay: float
 ) -> None:
@@ -176,7 +179,7 @@ def test_it_is_the_learners_training_up_to_rounding(
 
 @pytest.mark.bits
 @pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("momentum", [0.9, *thorough(0.0)])
 def test_a_result_does_not_depend_on_who_is_beside_it(name: str, momentum: float) -> None:
     """Bit for bit: alone, with some, and in another order."""
     one = learner(*MODULES[name], momentum=momentum, weight_decay=0.05)
