@@ -13,8 +13,10 @@ from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, build
+from tests.sampling import thorough
 
-CLIENTS, TASKS = 10, 200
+CLIENTS, TASKS = 10, 100
+TWICE = {"fedasync", "fedasmu", "wireless"}  # these need twice as many tasks
 ALONE = 0.325  # no client gets so far alone: 0.303 to 0.319 when this was written
 MARGIN = 0.175  # asked for; reached when this was written: wireless 0.21, fedasmu 0.22, the others more
 OPTIONS = {
@@ -67,7 +69,7 @@ def alone(learner: ob.TorchLearner, client: int, steps: int) -> float:
 
 
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("steps", [50, 200, 500])
+@pytest.mark.parametrize("steps", [500, *thorough(50, 200)])
 def test_nobody_gets_far_alone(steps: int, learner: ob.TorchLearner) -> None:
     """Whether it does few steps or more than in any run below."""
     assert max(alone(learner, client, steps) for client in range(CLIENTS)) < ALONE
@@ -77,9 +79,8 @@ def test_nobody_gets_far_alone(steps: int, learner: ob.TorchLearner) -> None:
 def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) -> None:
     world = ob.World(seconds_per_step=ob.laws.Uniform(0.5, 2.0), channel=ob.Channel(50_000))
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
-    run = ob.simulate(
-        algorithm, world, learner, until=ob.Until(tasks=TASKS), evaluate=ob.Every(versions=1000)
-    )
+    until = ob.Until(tasks=TASKS * 2 if name in TWICE else TASKS)
+    run = ob.simulate(algorithm, world, learner, until=until, evaluate=ob.Every(versions=1000))
     steps = [sum(e["steps"] for e in run.entries("arrived") if e["client"] == c) for c in range(CLIENTS)]
     assert 0 < min(steps) <= max(steps) <= 500
     assert run.summary.accuracy is not None
