@@ -1,6 +1,7 @@
 """Who may import whom, read from the source: dependencies point one way, and the core does no IO.
 
-cli → testing, recipes, report, sim, net → runs → algorithms, local, world, codec, data, models → core
+cli → testing, recipes, report, sim, net → runs →
+algorithms, local, world, codec, metrics, data, models → core
 """
 
 import ast
@@ -28,6 +29,7 @@ MAY_USE: dict[str, set[str]] = {
     "models": {"lazy", "core"},
     "data": {"core"},
     "codec": {"core"},
+    "metrics": {"core"},
     "local": {"lazy", "core", "data", "vectors"},
     "world": {"lazy", "core", "data"},
     "algorithms": {"core", "local", "codec", "vectors"},
