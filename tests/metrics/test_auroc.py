@@ -87,6 +87,11 @@ def test_what_is_kept_is_a_copy():
     metric.update(scores, target)
     scores.zero_()
     assert metric.compute() == 1
+    scores, target, metric = t([[0, 0], [1, 1]]), t([[0, 0], [1, 1]], I), AUROC()  # multi-label
+    metric.update(scores, target)
+    scores.zero_()
+    target.zero_()
+    assert metric.compute() == 1
 
 
 @given(any_kind, cuts, st.integers(0, 9))

@@ -94,6 +94,8 @@ def test_ignored_targets_do_not_count():
     target[1, 0] = target[2] = -100  # left: 1 0 | . 1 | . . | 0 1, all right
     for metric in (*METRICS, ExactMatch):
         assert value(metric(), (scores, target)) == 1
+    half = t([[1.0, 1], [1, 1]]), t([[1.0, 1], [-100, 0]])  # sample 1 is wrong in its only label
+    assert value(ExactMatch(), half) == 0.5
     wrong = torch.where(target == 1, -1.0, 1.0)
     assert value(Accuracy(), (wrong, target)) == value(ExactMatch(), (wrong, target)) == 0
 

@@ -62,6 +62,7 @@ def test_one_logit_takes_targets_of_any_dtype(dtype, labels):
     [
         ((N,), (N + 1,), I),
         ((N, C), (N, 1), I),
+        ((N, 0), (N,), I),
         ((N, C), (N,), F),
         ((N, C), (N, T), I),
         ((N, C, T), (N, H), I),
@@ -135,6 +136,13 @@ def test_the_dimension_of_the_classes_follows_earlier_batches(dim):
     metric.reset()
     with pytest.raises(UsageError, match="does not tell"):
         metric.update(square, z)
+
+
+def test_scores_of_samples_tell_nothing_about_those_of_sequences():
+    metric = Accuracy()
+    metric.update(zeros((N, C)), zeros((N,), I))
+    metric.update(zeros((N, T, C)), zeros((N, T), I))
+    assert metric.compute() == 1
 
 
 def test_a_class_dimension_other_than_the_first_or_the_last_is_refused():

@@ -34,7 +34,7 @@ def test_names_in_their_order():
 
 def test_a_mapping_of_names_functions_and_objects():
     dice = Dice(include_background=False)
-    dice.update(t([1, 1]), t([1, 0]))
+    dice.update(t([1, 1, 1]), t([1, 0, 0]))
     before = dice.compute()
     made = make_metrics({"right": "accuracy", "largest": largest, "overlap": dice})
     update_metrics(made, t([-1, 2, 3]), t([0, 1, 0]))

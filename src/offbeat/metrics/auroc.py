@@ -67,7 +67,7 @@ def area(scores: Tensor, positive: Tensor) -> float:
     pairs = positives * (len(positive) - positives)
     if not pairs or bool(scores.isnan().any()):
         return NAN
-    values, at, counts = torch.unique(scores + 0.0, return_inverse=True, return_counts=True)  # −0 + 0 = 0
+    values, at, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     above = at[positive].bincount(minlength=len(values))
     equal = counts - above
     below = equal.cumsum(0) - equal
