@@ -23,7 +23,7 @@ import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
 from offbeat.cli.dashboard import dashboard_of
-from offbeat.data.dataset import Source
+from offbeat.data.federated import Source
 from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
 from offbeat.net.monitor.snapshot import Snapshot

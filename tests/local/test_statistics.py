@@ -13,7 +13,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.streams import Purpose, stream
-from offbeat.data import Dataset, FederatedData, federate
+from offbeat.data import Dataset, FederatedData, Rows, federate
 from offbeat.local import statistics
 from offbeat.local.objectives import Plain
 
@@ -156,7 +156,7 @@ def test_only_samples_that_clients_have_are_used() -> None:
 def test_who_has_no_client_uses_the_test_inputs() -> None:
     test = Dataset(torch.tensor([[1.0], [3.0], [2.0]]), torch.tensor([0, 1, 0]), 2)
     none = Dataset(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64), 2)
-    data = FederatedData(none, test, torch.arange(0), torch.zeros(1, dtype=torch.int64))
+    data = FederatedData(none, test, Rows.of([]))
     learner = ob.TorchLearner(norm(), data)
     assert statistics_of(learner.estimated(learner.initial(0), 0))[0] == [2.0, 1.0]
 

@@ -222,11 +222,10 @@ def test_evaluate():
     assert found == {"loss": pytest.approx(loss, rel=1e-5), "accuracy": sum(right) / 6}
 
 
-def test_evaluate_over_several_batches(monkeypatch):
-    learner = ob.TorchLearner(mlp(), toy())
-    whole = learner.evaluate(learner.initial(0))
-    monkeypatch.setattr("offbeat.local.learner._EVALUATION_BATCH", 4)  # 4 and 2
-    cut = learner.evaluate(learner.initial(0))
+def test_evaluate_over_several_batches():
+    module = mlp()
+    learners = [ob.TorchLearner(module, toy(), ob.Training(evaluation_batch_size=size)) for size in (1000, 4)]
+    whole, cut = (learner.evaluate(learner.initial(0)) for learner in learners)  # one of 6; of 4 and 2
     assert cut == {"loss": pytest.approx(whole["loss"], rel=1e-5), "accuracy": whole["accuracy"]}
 
 

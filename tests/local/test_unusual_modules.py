@@ -53,36 +53,59 @@ class Half(nn.Module):
 
 def play(
     name: str, module: Callable[[], nn.Module], training: ob.Training, executor: ob.Batched | None = None
-) -> tuple[ob.Run, dict[str, Tensor]]:
-    """A short run, and what the model began with."""
+) -> tuple[ob.TorchLearner, ob.Run, dict[str, Tensor]]:
+    """A learner, a short run of it, and what the model began with."""
     learner = ob.TorchLearner(module, points(), training)
     world = ob.World([1.0, 1.5, 4.0], channel=CHANNEL)
     run = ob.simulate(
         ALGORITHMS[name](**OPTIONS.get(name, {})), world, learner, until=ob.Until(tasks=15), executor=executor
     )
-    return run, learner.initial(0).state_dict()
+    return learner, run, learner.initial(0).state_dict()
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-def test_frozen_parameters_stay_as_they_are(name: str, optimizer: str) -> None:
-    """Also where the objective gives every parameter a gradient, which weight decay then follows."""
-    run, begun = play(name, frozen, ob.Training(optimizer=optimizer, lr=0.05, weight_decay=0.1))
-    ended = run.model.state_dict()
-    for part in ("weight", "bias"):  # a sum of shares rounds
-        torch.testing.assert_close(ended[f"0.{part}"], begun[f"0.{part}"], rtol=0, atol=1e-6)
-        assert not torch.equal(ended[f"2.{part}"], begun[f"2.{part}"])
-
-
-def test_frozen_parameters_trained_together_stay_as_they_are() -> None:
-    run, begun = play("fedprox", frozen, ob.Training(lr=0.05, weight_decay=0.1), ob.Batched(CLIENTS))
-    torch.testing.assert_close(run.model.state_dict()["0.weight"], begun["0.weight"], rtol=0, atol=1e-6)
+def test_frozen_parameters_do_not_travel(name: str, optimizer: str) -> None:
+    """They are what the run's seed draws, in the module of every task."""
+    learner, run, begun = play(name, frozen, ob.Training(optimizer=optimizer, lr=0.05, weight_decay=0.1))
+    assert set(run.model.state_dict()) == {"2.weight", "2.bias"}
     assert not torch.equal(run.model.state_dict()["2.weight"], begun["2.weight"])
+    assert learner.frozen_digest(0) == frozen_digest(learner.prepare().bench.module)
+
+
+def frozen_digest(module: nn.Module) -> str:
+    """As a learner with these very weights has it."""
+    return ob.TorchLearner(module, points()).frozen_digest(1)
+
+
+def test_frozen_parameters_follow_from_the_seed() -> None:
+    learner = ob.TorchLearner(frozen, points())
+    assert learner.frozen_digest(0) != learner.frozen_digest(1)
+    assert learner.frozen_digest(0) == ob.TorchLearner(frozen, points()).frozen_digest(0)
+    assert ob.TorchLearner(lambda: nn.Linear(2, 2), points()).frozen_digest(0) == ""
+
+
+def test_one_learner_serves_runs_of_several_seeds() -> None:
+    """Each run has the frozen part of its own seed."""
+    shared = ob.TorchLearner(frozen, points())
+    for seed in (1, 2, 1):
+        runs = [
+            ob.simulate(ob.fedavg(steps=2), learner=learner, seed=seed, until=ob.Until(versions=3))
+            for learner in (shared, ob.TorchLearner(frozen, points()))
+        ]
+        assert torch.equal(runs[0].model.values, runs[1].model.values)
+
+
+def test_frozen_parameters_trained_together() -> None:
+    """Several clients at a time, and one after the other."""
+    training = ob.Training(lr=0.05, weight_decay=0.1)
+    runs = [play("fedprox", frozen, training, executor)[1] for executor in (ob.Batched(CLIENTS), None)]
+    torch.testing.assert_close(runs[0].model.values, runs[1].model.values)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_half_precision(name: str) -> None:
-    run, begun = play(name, Half, ob.Training(lr=0.05))
+    _, run, begun = play(name, Half, ob.Training(lr=0.05))
     ended = run.model.state_dict()
     assert ended["first.weight"].dtype == torch.bfloat16
     assert not torch.equal(ended["first.weight"], begun["first.weight"])

@@ -355,4 +355,4 @@ def test_the_training_loss_is_that_of_training_samples() -> None:
     assert len(own.test) == len(source.test)
     known = {tuple(x.flatten().tolist()) for x in own.train.x}
     assert all(tuple(x.flatten().tolist()) in known for x in own.test.x)
-    assert own.offsets.tolist() == source.offsets.tolist()
+    assert own.rows.offsets.tolist() == source.rows.offsets.tolist()

@@ -101,7 +101,7 @@ def serve(
     algorithm = make_algorithm(loaded.algorithm)
     data = loaded.data
     source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=loaded.seed)
-    model = Model.of(build(loaded.model, source.test.sample_shape, source.test.classes))
+    model = Model.of(build(loaded.model, source.test.sample_shape, source.test.classes or 0))
     limits = Limits(layout=model.sharing(algorithm.objective.shared_vectors).layout)
 
     async def run() -> str | None:

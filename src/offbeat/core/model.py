@@ -1,12 +1,14 @@
 """A model as flat vectors: one of float32 values, one of integers, and a layout of names and shapes.
 
-`values` holds every parameter and then every floating-point buffer (BatchNorm's running mean and
-variance); `integers` holds the integer buffers (BatchNorm's batch counter). Aggregation is then
-arithmetic on one vector, whatever the architecture.
+`values` holds every parameter that is trained and then every floating-point buffer (BatchNorm's running mean
+and variance); `integers` holds the integer buffers (BatchNorm's batch counter). Aggregation is then
+arithmetic on one vector, whatever the architecture. Parameters that are frozen (`requires_grad = False`), and
+tensors that stay at the clients, are no part of a model.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from functools import cached_property
 from hashlib import sha256
 from math import prod
@@ -59,15 +61,23 @@ class Layout:
     shared: int = 0
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Layout":
-        """Read the layout of a module's parameters and persistent buffers.
+    def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Layout":
+        """Read the layout of a module's trained parameters and persistent buffers.
+
+        Args:
+            module: The module.
+            personal: Patterns such as "head.*" of tensors that stay at the clients.
 
         Raises:
             UsageError: A tensor has no shape yet, is complex, or has a dtype that float32 does not cover.
         """
         persistent = module.state_dict(keep_vars=True)
-        buffers = [(n, b) for n, b in module.named_buffers() if n in persistent]
-        entries = [_entry(n, p, "parameter") for n, p in module.named_parameters()]
+        buffers = [(n, b) for n, b in module.named_buffers() if n in persistent and not matches(n, personal)]
+        entries = [
+            _entry(n, p, "parameter")
+            for n, p in module.named_parameters()
+            if (is_lazy(p) or p.requires_grad) and not matches(n, personal)
+        ]
         entries += [_entry(n, b, "buffer") for n, b in buffers if b.is_floating_point()]
         entries += [_entry(n, b, "integer") for n, b in buffers if not b.is_floating_point()]
         return cls(tuple(entries))
@@ -111,6 +121,11 @@ class Layout:
             yield entry, flat[start : start + entry.size].view(entry.shape)
 
 
+def matches(name: str, patterns: Sequence[str]) -> bool:
+    """Whether a tensor's name matches one of the patterns, in which * stands for any characters."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
 def _entry(name: str, tensor: Tensor, section: str) -> Entry:
     if is_lazy(tensor):
         found = "has no shape yet: call the module once with a batch, so that its lazy layers know theirs"
@@ -140,9 +155,9 @@ class Model(msgspec.Struct, frozen=True):
     shared: Tensor = msgspec.field(default_factory=lambda: torch.zeros(0))
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Model":
-        """Copy a module's parameters and persistent buffers; raises as `Layout.of`."""
-        layout = Layout.of(module)
+    def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Model":
+        """Copy a module's trained parameters and persistent buffers; arguments, errors: as of `Layout.of`."""
+        layout = Layout.of(module, personal)
         tensors = {**module.state_dict(keep_vars=True), **dict(module.named_parameters())}
         model = cls.empty(layout)
         for entry, view in layout.views(model.values, model.integers):
@@ -173,8 +188,16 @@ class Model(msgspec.Struct, frozen=True):
         return sha256(self.values.numpy().tobytes() + self.integers.numpy().tobytes()).hexdigest()
 
     def load_into(self, module: nn.Module) -> nn.Module:
-        """Write this model into a module and return it. Raises `UsageError` for another layout."""
-        if Layout.of(module).entries != self.layout.entries:
-            raise UsageError("the module's tensors (names, shapes, dtypes) are not those of this model")
+        """Write this model into a module, whose other tensors stay, and return it.
+
+        Raises:
+            UsageError: The module has no such tensor, or one of another shape; it names the first.
+        """
+        there = module.state_dict(keep_vars=True)
+        for entry in self.layout.entries:
+            found = there.get(entry.name)
+            if found is None or tuple(found.shape) != entry.shape:
+                told = "which it has not" if found is None else f"whose shape there is {tuple(found.shape)}"
+                raise UsageError(f"the module is not this model's: {entry.name} {entry.shape}, {told}")
         module.load_state_dict(self.state_dict(), strict=False)
         return module

@@ -10,8 +10,21 @@
 Nothing here uses the network except `offbeat.data.download.fetch`, on an explicit call.
 """
 
-from offbeat.data.dataset import Dataset, FederatedData, Source, federate
+from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
+from offbeat.data.federated import FederatedData, Rows, Source, federate
 from offbeat.data.paths import data_root
 from offbeat.data.registry import DATASETS, load
 
-__all__ = ["DATASETS", "Dataset", "FederatedData", "Source", "data_root", "federate", "load"]
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "FederatedData",
+    "MapDataset",
+    "Rows",
+    "Samples",
+    "Source",
+    "as_samples",
+    "data_root",
+    "federate",
+    "load",
+]

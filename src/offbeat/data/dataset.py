@@ -1,63 +1,128 @@
-"""Datasets: tensors, and the partition of train samples over clients.
+"""Collections of samples: what a learner can cut into batches.
 
-A `Dataset` is two tensors. A `Source` is the result of a loader: train and test, and the natural group
-(hospital, user) of each train sample where there is one. `FederatedData` adds the owner of each sample, in
-compressed rows, so that 100,000 clients cost two integer vectors and not 100,000 objects.
+A collection has a length and makes a batch of the samples at given rows. `Dataset` holds tensors, of which a
+batch is one indexed copy; `MapDataset` wraps any map-style dataset. A batch is what the collection gives:
+
+| collection                                     | batch                                                |
+|------------------------------------------------|------------------------------------------------------|
+| `Dataset(x, y)`                                | (x, y)                                               |
+| `Dataset(x)`                                   | x                                                    |
+| `Dataset({"a": …, "b": …}, y)`                 | ({"a": …, "b": …}, y)                                |
+| `Dataset({"a": …, "b": …})`                    | {"a": …, "b": …}                                     |
+| `MapDataset(dataset, collate)`                 | what `collate` makes of a list of samples            |
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
+from torch.utils.data import ConcatDataset, TensorDataset, default_collate
 
 from offbeat.core.errors import UsageError
 
-IndexLike = torch.Tensor | npt.NDArray[np.integer] | Sequence[int]
+Batch = Any
+"""Samples as a module and its loss take them: a tensor, or tuples, lists and mappings of tensors."""
+
+IndexLike = Tensor | npt.NDArray[np.integer] | Sequence[int]
+
+
+@runtime_checkable
+class Samples(Protocol):
+    """A collection of samples with a length, in batches."""
+
+    def __len__(self) -> int:
+        """Number of samples N."""
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The samples at `rows`, int64 [K] in [0, N), as one batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Samples and their labels.
+    """Samples, and their targets where there are any, as tensors.
+
+    Arrays are converted to tensors that share their memory.
 
     Attributes:
-        x: The samples, float32 [N, ...].
-        y: The labels, int64 [N], values in [0, classes).
-        classes: Number of classes.
+        x: The samples, [N, ...] of any dtype, or several such tensors by name, which are passed to the module
+            as its named arguments.
+        y: The targets, [N, ...] of any dtype. None means that there are none.
+        classes: Number of classes: y is then int64 [N] with values in [0, classes). None means that the
+            samples are not counted by class.
 
     Raises:
-        UsageError: A tensor has another dtype or shape, or a label is out of range.
+        UsageError: The lengths differ, or with `classes` the targets have another dtype or shape, or one is
+            out of range.
     """
 
-    x: torch.Tensor
-    y: torch.Tensor
-    classes: int
+    x: Any  # Tensor | Mapping[str, Tensor]
+    y: Any = None  # Tensor | None
+    classes: int | None = None
 
     def __post_init__(self) -> None:
-        if self.x.dtype != torch.float32 or self.y.dtype != torch.int64:
+        if isinstance(self.x, Mapping):
+            object.__setattr__(self, "x", {name: _tensor(name, part) for name, part in self.x.items()})
+        else:
+            object.__setattr__(self, "x", _tensor("x", self.x))
+        if self.y is not None:
+            object.__setattr__(self, "y", _tensor("y", self.y))
+        lengths = {name: len(part) for name, part in self._parts()}
+        if len(set(lengths.values())) != 1:
+            told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "x is empty"
+            raise UsageError(f"dataset: {told} samples: every tensor needs one row for each sample")
+        if self.classes is not None:
+            self._check_classes(self.classes)
+
+    def _parts(self) -> list[tuple[str, Tensor]]:
+        named = list(self.x.items()) if isinstance(self.x, Mapping) else [("x", self.x)]
+        return named if self.y is None else [*named, ("y", self.y)]
+
+    def _check_classes(self, classes: int) -> None:
+        y = self.y
+        if y is None or y.dtype != torch.int64 or y.dim() != 1:
+            told = "no y" if y is None else f"y {y.dtype} {tuple(y.shape)}"
             raise UsageError(
-                f"dataset of x {self.x.dtype} and y {self.y.dtype}: x must be torch.float32 and y "
-                "torch.int64; convert with .float() and .long()"
+                f"dataset with classes = {classes} and {told}: y must be torch.int64 with one dimension; "
+                "convert it with .long(), or leave classes out where the targets are no classes"
             )
-        if self.x.dim() < 1 or self.y.dim() != 1 or len(self.x) != len(self.y):
+        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise UsageError(
-                f"dataset of x {tuple(self.x.shape)} and y {tuple(self.y.shape)}: y must have one dimension "
-                "and as many entries as x has rows"
-            )
-        if len(self.y) and not 0 <= int(self.y.min()) <= int(self.y.max()) < self.classes:
-            raise UsageError(
-                f"labels {int(self.y.min())} to {int(self.y.max())} with classes {self.classes}: labels must "
-                "be 0 to classes - 1; renumber the labels or raise classes"
+                f"labels {int(y.min())} to {int(y.max())} with classes {classes}: labels must be 0 to "
+                "classes - 1; renumber the labels or raise classes"
             )
 
     def __len__(self) -> int:
-        return len(self.y)
+        return len(self._parts()[0][1])
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample, without the leading N."""
+        """Shape of one sample, without the leading N. Raises `UsageError` where x are several tensors."""
+        if isinstance(self.x, Mapping):
+            raise UsageError(f"samples of {', '.join(self.x)} have no single shape: give a model of your own")
         return tuple(self.x.shape[1:])
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The samples at `rows`, int64 [K] on the tensors' device: x, or (x, y)."""
+        if isinstance(self.x, Mapping):
+            x: Any = {name: part.index_select(0, rows) for name, part in self.x.items()}
+        else:
+            x = self.x.index_select(0, rows)
+        return x if self.y is None else (x, self.y.index_select(0, rows))
+
+    def to(self, device: str) -> "Dataset":
+        """This dataset with its tensors on a device; itself, where they are there."""
+        if all(part.device == torch.device(device) for _, part in self._parts()):
+            return self
+        x = (
+            {name: part.to(device) for name, part in self.x.items()}
+            if isinstance(self.x, Mapping)
+            else self.x.to(device)
+        )
+        return Dataset(x, None if self.y is None else self.y.to(device), self.classes)
 
     def subset(self, indices: IndexLike) -> "Dataset":
         """Copy the samples at `indices`, in that order.
@@ -68,139 +133,195 @@ class Dataset:
         Raises:
             UsageError: An index is out of range.
         """
-        rows = _as_rows(indices)
+        rows = as_rows(indices)
         if len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < len(self):
             raise UsageError(
                 f"subset indices {int(rows.min())} to {int(rows.max())}: must be 0 to {len(self) - 1}; "
                 f"the dataset has {len(self)} samples"
             )
-        return Dataset(self.x[rows], self.y[rows], self.classes)
+        found = self.gather(rows)
+        x, y = (found, None) if self.y is None else found
+        return Dataset(x, y, self.classes)
+
+
+Collate = Callable[[list[Any]], Batch]
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A loaded dataset before it is divided among clients.
+class MapDataset:
+    """A map-style dataset of any library: `len(dataset)` and `dataset[i]`, as PyTorch and Hugging Face have.
+
+    Where it has `__getitems__` a batch is read by one call.
 
     Attributes:
-        name: Name of the dataset.
-        train: Train samples.
-        test: Test samples.
-        groups: Natural group of each train sample, int64 [len(train)]. None means that there are no groups.
-        group_names: Name of group g at place g.
-    """
-
-    name: str
-    train: Dataset
-    test: Dataset
-    groups: npt.NDArray[np.int64] | None = None
-    group_names: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, eq=False)
-class FederatedData:
-    """A train set divided among clients, and the common test set. Build it with `federate`.
-
-    Client i owns the train samples `indices[offsets[i]:offsets[i + 1]]`.
-
-    Attributes:
-        train: Train samples of all clients.
-        test: Common test set.
-        indices: Train-set indices by client, int64 [samples used].
-        offsets: Start of each client's indices, and their end, int64 [clients + 1].
-    """
-
-    train: Dataset
-    test: Dataset
-    indices: torch.Tensor
-    offsets: torch.Tensor
-
-    @property
-    def clients(self) -> int:
-        """Number of clients."""
-        return self.offsets.shape[0] - 1
-
-    def samples(self, client: int) -> int:
-        """Number of train samples of `client`. Raises `UsageError` for an unknown client."""
-        return len(self.client_indices(client))
-
-    def client_indices(self, client: int) -> torch.Tensor:
-        """Train-set indices of `client`, int64 [samples(client)], a view. Raises as `samples`."""
-        if not 0 <= client < self.clients:
-            raise UsageError(
-                f"client {client}: must be 0 to {self.clients - 1}; there are {self.clients} clients"
-            )
-        start, end = self.offsets[client : client + 2].tolist()
-        return self.indices[start:end]
-
-    def label_counts(self, client: int) -> list[int]:
-        """Number of samples of each class of `client`, `classes` entries. Raises as `samples`."""
-        labels = self.train.y[self.client_indices(client)]
-        counts: list[int] = torch.bincount(labels, minlength=self.train.classes).tolist()
-        return counts
-
-
-def federate(
-    train: Source | Dataset, test: Dataset | None, parts: Sequence[npt.NDArray[np.integer]]
-) -> FederatedData:
-    """Divide a train set among clients.
-
-    Args:
-        train: The train set, or a source with train and test set.
-        test: The test set. None means that of the `Source`.
-        parts: For each client the indices of its train samples, 1-D integers, at least one.
+        dataset: The dataset.
+        collate: Makes a batch of a list of samples.
+        labels: The samples' classes, int64 [N], to divide and count them by. None means unknown.
+        classes: Number of classes of `labels`.
 
     Raises:
-        UsageError: There is no client or no test set, a client has no sample, or an index is out of range or
-            used twice.
+        UsageError: The dataset has no length or no access by number, or the labels do not fit.
     """
-    if isinstance(train, Source):
-        test = train.test if test is None else test
-        train = train.train
-    if test is None:
-        raise UsageError(
-            "test None: a test Dataset is needed when train is a Dataset; pass one, or pass a Source"
-        )
-    if not len(parts):
-        raise UsageError(
-            "parts []: at least one client is needed; pass one array of sample indices per client"
-        )
-    sizes = np.array([len(part) for part in parts], dtype=np.int64)
-    if not sizes.all():
-        raise UsageError(
-            f"empty partition: client {int(np.argmin(sizes))} of {len(parts)} got no samples; use "
-            "fewer clients, more samples or a partition with a minimum size"
-        )
-    indices = np.concatenate(parts)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise UsageError(
-            f"parts of {indices.dtype} with {indices.ndim} dimensions: must be 1-D arrays of integers, "
-            "one per client"
-        )
-    _check_used_once(indices, np.repeat(np.arange(len(parts)), sizes), len(train))
-    offsets = np.cumsum(sizes)
-    return FederatedData(train, test, _as_rows(indices), torch.from_numpy(np.insert(offsets, 0, 0)))
+
+    dataset: Any
+    collate: Collate = default_collate
+    labels: Tensor | None = None
+    classes: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (hasattr(self.dataset, "__len__") and hasattr(self.dataset, "__getitem__")):
+            raise UsageError(
+                f"a {type(self.dataset).__name__} is no map-style dataset: it needs __len__ and __getitem__; "
+                "read a stream into a list first"
+            )
+        if self.labels is not None:
+            Dataset(torch.empty(len(self), 0), self.labels, self.classes)  # checks them
+
+    @property
+    def y(self) -> Tensor | None:
+        """The samples' classes."""
+        return self.labels
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def gather(self, rows: Tensor) -> Batch:
+        """The samples at `rows`, int64 [K], collated."""
+        wanted = rows.tolist()
+        if hasattr(self.dataset, "__getitems__"):
+            return self.collate(self.dataset.__getitems__(wanted))
+        return self.collate([self.dataset[i] for i in wanted])
 
 
-def _check_used_once(indices: npt.NDArray[np.integer], owner: npt.NDArray[np.int64], available: int) -> None:
-    wrong = (indices < 0) | (indices >= available)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise UsageError(
-            f"sample index {int(indices[at])} of client {int(owner[at])}: must be 0 to {available - 1}; "
-            f"the train set has {available} samples"
-        )
-    uses = np.bincount(indices, minlength=available)
-    if uses.max(initial=0) > 1:
-        sample = int(np.argmax(uses))
-        owners = owner[indices == sample]
-        raise UsageError(
-            f"sample index {sample} is used {int(uses[sample])} times, by clients {int(owners[0])} and "
-            f"{int(owners[1])}: every sample belongs to at most one client; remove the repeats from parts"
-        )
+def as_samples(data: Any) -> Samples:
+    """Wrap what users have as a collection of samples.
+
+    Args:
+        data: A collection already; a tensor or an array (x without targets); a pair (x, y) of these; a
+            `TensorDataset` of one or two tensors; or any map-style dataset.
+
+    Raises:
+        UsageError: It is none of these.
+    """
+    match data:
+        case Samples():
+            return data
+        case Tensor() | np.ndarray():
+            return Dataset(data)
+        case (Tensor() | np.ndarray() as x, Tensor() | np.ndarray() as y):
+            return Dataset(x, y)
+        case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
+            return Dataset(tensors[0], tensors[1] if len(tensors) == 2 else None)
+        case _:
+            return MapDataset(data)
 
 
-def _as_rows(indices: IndexLike) -> torch.Tensor:
-    if isinstance(indices, torch.Tensor):
+def concatenated(parts: Sequence[Samples]) -> Samples:
+    """One collection of several, in their order.
+
+    Tensors of the same shapes and dtypes become tensors. Map-style datasets must have the same `collate`.
+
+    Raises:
+        UsageError: Collections of different kinds cannot be put together.
+    """
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if all(isinstance(part, Dataset) for part in parts):
+        return _joined([part for part in parts if isinstance(part, Dataset)])
+    if isinstance(first, MapDataset) and all(
+        isinstance(part, MapDataset) and part.collate is first.collate for part in parts
+    ):
+        maps = [part for part in parts if isinstance(part, MapDataset)]
+        known = [part.labels for part in maps if part.labels is not None]
+        labels = torch.cat(known) if len(known) == len(maps) else None
+        return MapDataset(
+            ConcatDataset([part.dataset for part in maps]), first.collate, labels, first.classes
+        )
+    kinds = ", ".join(sorted({type(part).__name__ for part in parts}))
+    raise UsageError(
+        f"datasets of different kinds cannot be put together ({kinds}): make all of them tensors, or all "
+        "map-style datasets with the same collate"
+    )
+
+
+def _joined(parts: Sequence[Dataset]) -> Dataset:
+    kinds = {tuple((name, part.dtype, part.shape[1:]) for name, part in d._parts()) for d in parts}
+    if len(kinds) > 1 or len({d.classes for d in parts}) > 1:
+        told = " and ".join(
+            ", ".join(f"{name} {dtype} {list(shape)}" for name, dtype, shape in kind)
+            for kind in list(kinds)[:2]
+        )
+        raise UsageError(
+            f"datasets of different samples cannot be put together ({told}): every client's need the same "
+            "shapes, dtypes and classes"
+        )
+    first = parts[0]
+    if isinstance(first.x, Mapping):
+        x: Any = {name: torch.cat([d.x[name] for d in parts]) for name in first.x}
+    else:
+        x = torch.cat([d.x for d in parts])
+    return Dataset(x, None if first.y is None else torch.cat([d.y for d in parts]), first.classes)
+
+
+def label_counts(samples: Samples, rows: Tensor | None = None) -> list[int] | None:
+    """Number of samples of each class.
+
+    Args:
+        samples: The collection.
+        rows: Which of its samples, int64 [K]. None means all.
+
+    Returns:
+        `classes` numbers. None means that the classes are not known.
+    """
+    if not isinstance(samples, Dataset | MapDataset) or samples.classes is None or samples.y is None:
+        return None
+    labels = samples.y if rows is None else samples.y[rows]
+    counts: list[int] = torch.bincount(labels, minlength=samples.classes).tolist()
+    return counts
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """A batch with its tensors on a device: tensors, tuples, lists, mappings, and objects with `to`."""
+    match batch:
+        case Tensor():
+            return batch.to(device, non_blocking=True)
+        case Mapping():
+            return {name: to_device(part, device) for name, part in batch.items()}
+        case tuple() | list():
+            return type(batch)(to_device(part, device) for part in batch)
+        case _:
+            return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def describe_batch(batch: Batch) -> str:
+    """Dtypes and shapes of a batch, for messages."""
+    match batch:
+        case Tensor():
+            return f"{str(batch.dtype).removeprefix('torch.')} {list(batch.shape)}"
+        case Mapping():
+            return "{" + ", ".join(f"{name}: {describe_batch(part)}" for name, part in batch.items()) + "}"
+        case tuple() | list():
+            return "(" + ", ".join(map(describe_batch, batch)) + ")"
+        case _:
+            return type(batch).__name__
+
+
+def as_rows(indices: IndexLike) -> Tensor:
+    """Indices as int64 [K]."""
+    if isinstance(indices, Tensor):
         return indices.to(torch.int64)
-    # A copy: torch warns about arrays it may not write to.
-    return torch.from_numpy(np.array(indices, dtype=np.int64))
+    return torch.from_numpy(np.array(indices, dtype=np.int64))  # a copy: torch warns about read-only arrays
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"dataset: {name} is a {type(value).__name__}, of which no tensor can be made ({error}): give a "
+            "tensor or an array of numbers"
+        ) from None
+    if not tensor.dim():
+        raise UsageError(f"dataset: {name} has no dimension: it needs one row for each sample")
+    return tensor

@@ -4,7 +4,8 @@ import numpy as np
 import torch
 
 from offbeat.core.extras import requires_extra
-from offbeat.data.dataset import Dataset, Source
+from offbeat.data.dataset import Dataset
+from offbeat.data.federated import Source
 from offbeat.data.subsample import Subsample, fixed_permutation
 
 _TRAIN = 1437  # of 1797: four fifths

@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Dataset, Source
+from offbeat.data.dataset import Dataset
+from offbeat.data.federated import Source
 from offbeat.data.paths import find_files
 from offbeat.data.subsample import Subsample, fixed_permutation
 

@@ -8,7 +8,8 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Dataset, Source
+from offbeat.data.dataset import Dataset
+from offbeat.data.federated import Source
 from offbeat.data.idx import read_idx
 from offbeat.data.paths import find_files
 from offbeat.data.subsample import Subsample

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Source
 from offbeat.data.digits import load_digits
+from offbeat.data.federated import Source
 from offbeat.data.heart_disease import load_heart_disease
 from offbeat.data.images import load_images
 from offbeat.data.paths import data_root

@@ -10,7 +10,8 @@ import numpy as np
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.data import DATASETS, load
-from offbeat.data.dataset import Dataset, Source
+from offbeat.data.dataset import Dataset
+from offbeat.data.federated import Source
 from offbeat.data.subsample import fixed_permutation
 
 SHARES = 2  # the stream of shuffles that shares are cut from

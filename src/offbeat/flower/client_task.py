@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, label_counts
 from offbeat.flower.context_state import Memory, PausedTask
-from offbeat.net.client.join import label_counts
 from offbeat.net.client.task import TrainingContext, submission
 from offbeat.net.messages import (
     FromSite,
@@ -35,7 +34,8 @@ def register(registered: Registered, data: Dataset, tell_labels: bool) -> Regist
         read_run_spec(registered.plan, data)
     except UsageError as error:
         return Leave(str(error))
-    return Register(len(data), 0, label_counts(data) if tell_labels else None)
+    labels = label_counts(data) if tell_labels else None
+    return Register(len(data), 0, tuple(labels) if labels else None)
 
 
 def respond(

@@ -5,7 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.model import Entry, Layout, Model, matches
+from offbeat.data.dataset import Batch
 from offbeat.vectors.pool import POOL
 
 
@@ -28,24 +29,28 @@ class FlatModule:
         device: Name of a PyTorch device.
         channels_last: Whether convolutions use this memory layout. None means where the module has any and
             the device is a CPU or a CUDA GPU.
+        personal: Patterns of tensors that stay at the clients.
 
     Attributes:
         floats: Shapes a model's flat values as the parameters and floating buffers, without a copy.
     """
 
-    def __init__(self, module: nn.Module, device: str, channels_last: bool | None) -> None:
+    def __init__(
+        self, module: nn.Module, device: str, channels_last: bool | None, personal: Sequence[str] = ()
+    ) -> None:
         convolutional = any(isinstance(m, nn.Conv2d) for m in module.modules())
         supported = torch.device(device).type in ("cpu", "cuda")
         self.channels_last = (convolutional and supported) if channels_last is None else channels_last
         self.module = module.to(device)
         if self.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.layout = Layout.of(self.module)
+        self.layout = Layout.of(self.module, personal)
         tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
         floats = self.layout.section("parameter", "buffer")
         self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
-        self.trainable = [p for p in self.parameters if p.requires_grad]
-        self.frozen = [p for p in self.parameters if not p.requires_grad]
+        own = {name: tensor for name, tensor in tensors.items() if matches(name, personal)}
+        self.personal = {name: tensor.detach() for name, tensor in own.items()}
+        self.trainable = self.parameters + [tensor for tensor in own.values() if tensor.requires_grad]
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
         self.float_names = [e.name for e in floats]
         self.float_dtypes = [tensors[name].dtype for name in self.float_names]
@@ -59,10 +64,13 @@ class FlatModule:
         self._flat_views = self.floats(self._flat)
         self.module.train()
         persistent = self.module.state_dict(keep_vars=True)
-        self._scratch = [(b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent]
+        self._scratch = [
+            (b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent and n not in own
+        ]
+        self._scratch += [(tensor, tensor.clone()) for tensor in self.personal.values()]
 
     def load(self, model: Model) -> list[Tensor]:
-        """Write a model into the module; returns its parameters w_o, shaped."""
+        """Write a model into the module, and the initial values elsewhere; returns its parameters w_o, shaped."""
         values = model.values.to(self._device)
         views = self.floats(values)
         with torch.no_grad():
@@ -93,8 +101,14 @@ class FlatModule:
         if not self.module.training:
             self.module.train()
 
-    def laid_out(self, x: Tensor) -> Tensor:
-        """Convert a batch to the memory layout in which the module is fastest."""
-        if self.channels_last and x.ndim == 4:
-            return x.contiguous(memory_format=torch.channels_last)
-        return x
+    def laid_out(self, batch: Batch) -> Batch:
+        """Convert the images of a batch, x or (x, y), to the memory layout in which the module is fastest."""
+        if not self.channels_last:
+            return batch
+        match batch:
+            case Tensor(ndim=4):
+                return batch.contiguous(memory_format=torch.channels_last)
+            case (Tensor(ndim=4) as x, y):
+                return x.contiguous(memory_format=torch.channels_last), y
+            case _:
+                return batch

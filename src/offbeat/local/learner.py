@@ -1,50 +1,64 @@
-"""The PyTorch learner: any module, any loss, a dataset divided among clients."""
+"""The PyTorch learner: any module, any loss, any dataset divided among clients."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from functools import partial
+from fnmatch import fnmatchcase
+from hashlib import sha256
 from itertools import islice
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.features import Feature
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
-from offbeat.core.model import Model, Tensors
+from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, StreamCursor, stream
-from offbeat.data.dataset import FederatedData
+from offbeat.core.validation import did_you_mean
+from offbeat.data.dataset import Batch, Dataset, Samples, describe_batch, to_device
+from offbeat.data.federated import FederatedData
 from offbeat.local.batches import batches
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
+from offbeat.local.evaluation import evaluate
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.representation import representing
-from offbeat.local.session import Batches, Session, checkpoint, restore
+from offbeat.local.session import Parts, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
+from offbeat.metrics.registry import Wanted, make_metrics
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-_EVALUATION_BATCH = 1000
+PERSONAL = "personal."
+"""Start of the names, in a client's state, of the tensors that stay at the client."""
 
 
 class TorchLearner:
     """Clients that train a PyTorch module on their part of a dataset.
 
-    To train in worker processes, module and loss must be picklable: defined at the top of a file.
+    To train in worker processes, module, data and functions must be picklable: defined at the top of a file.
 
     Args:
         module: A module, whose weights are the initial model, or a function that makes one, whose weights are
-            then drawn from the run's seed.
-        data: The dataset and its partition over the clients.
+            then drawn from the run's seed. Parameters with `requires_grad = False` are frozen: they are not
+            trained, and no part of the model that travels.
+        data: The samples and their partition over the clients.
         training: Optimizer, learning rate, batch size, device.
-        loss: loss(output, target), a mean over the batch.
+        loss: loss(output, target), a mean over the batch. None means the output's own loss where it has one,
+            else the cross entropy of its scores.
+        step: step(module, batch) returns the loss to differentiate, in place of `loss`.
+        evaluate: evaluate(module, batch) returns means over the batch by name, or the pair (scores, target)
+            for the metrics. None means that these follow from the forms of batch and output.
+        metrics: What evaluations give beside the loss: names of built-in metrics, or functions and metric
+            objects by name. None means the accuracy, for classification.
+        personal: Patterns such as "head.*" of parameters and buffers that stay at their client: each client
+            trains its own (FedPer, FedBN).
 
     Raises:
-        UsageError: The device is not available.
+        UsageError: The device is not available, or the arguments do not fit each other.
     """
 
     def __init__(
@@ -52,14 +66,21 @@ class TorchLearner:
         module: nn.Module | Callable[[], nn.Module],
         data: FederatedData,
         training: Training = Training(),
-        loss: Loss = functional.cross_entropy,
+        loss: Loss | None = None,
+        *,
+        step: Step | None = None,
+        evaluate: Evaluate | None = None,
+        metrics: Wanted | None = None,
+        personal: Sequence[str] = (),
     ) -> None:
         self.data, self.training = data, training
-        initial = deepcopy(module) if isinstance(module, nn.Module) else None
-        self._make_module = module if initial is None else partial(deepcopy, initial)
-        self.loss = loss
+        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
+        self.criterion = Criterion(loss, step, evaluate, training.class_weights)
+        self.metrics, self.personal = metrics, tuple(personal)
+        make_metrics(metrics or ())  # an unknown one is refused now
+        self._seed = 0
         self._ready: DeviceState | None = None
-        self._samples = (data.offsets[1:] - data.offsets[:-1]).tolist()
+        self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
         check_device(training.device)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -80,14 +101,50 @@ class TorchLearner:
         return -(-self.samples(client) // self.training.batch_size)
 
     def label_counts(self, client: ClientId) -> list[int] | None:
-        """Number of the client's samples of each class."""
+        """Number of the client's samples of each class; None where there are no classes."""
         return self.data.label_counts(client)
 
     def initial(self, seed: int) -> Model:
-        """The module's weights, or those that its function draws from the seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
-            return _model_of(self._make_module())
+        """The module's weights, or those that its function draws from the seed.
+
+        Raises:
+            UsageError: The module has no parameter to train that travels, or a pattern of `personal` matches
+                none of its tensors.
+        """
+        self._seed = seed
+        module = self._make()
+        model = Model.of(module, self.personal)
+        if not model.layout.parameters:
+            personal = ", or stay at the clients (personal)" if self.personal else ""
+            raise UsageError(
+                f"{type(module).__name__} has no parameter to train: all are frozen (requires_grad = False)"
+                f"{personal}, or there is none; leave one to train"
+            )
+        names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
+        for pattern in self.personal:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise UsageError(
+                    f"personal: {pattern!r} matches no tensor of the module{did_you_mean(pattern, names)}"
+                )
+        return model
+
+    def frozen_digest(self, seed: int) -> str:
+        """SHA-256 of the parameters that are frozen, which every party must have alike; "" for none."""
+        self._seed = seed
+        frozen = {n: p for n, p in self._make().named_parameters() if not p.requires_grad}
+        digest = sha256()
+        for name, parameter in frozen.items():
+            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+            digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        return digest.hexdigest() if frozen else ""
+
+    def _make(self) -> nn.Module:
+        """The module as every party makes it: its weights follow from the run's seed."""
+        if isinstance(self._module, nn.Module):
+            return self._module
+        with torch.random.fork_rng(devices=[]):  # made on the CPU
+            torch.manual_seed(int(stream(self._seed, Purpose.MODEL).integers(2**63)))
+            return self._module()
 
     def train(
         self,
@@ -106,6 +163,9 @@ class TorchLearner:
             inputs: The client's state, and the fresh model of `task.fresh`.
             watch: Decides between steps whether to stop, and which model to merge; replaces `task.fresh`.
                 None means neither.
+
+        Raises:
+            UsageError: The module cannot take a batch, or its loss is no scalar.
         """
         with self._start(base, task, objective, inputs) as session:
             self._steps(session, session.batches, watch)
@@ -145,8 +205,12 @@ class TorchLearner:
         self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs
     ) -> Iterator[Session]:
         """Begin a session: load the model, prepare objective and optimizer."""
+        self._seed = task.seed
         bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
+        for name, tensor in bench.personal.items():
+            if (own := inputs.state.get(PERSONAL + name)) is not None:
+                tensor.copy_(own)
         bench.train()
         lr = training.rate(task.base, task.lr_factor)
         with representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent:
@@ -154,7 +218,11 @@ class TorchLearner:
                 bench.parameters,
                 anchor,
                 bench.buffers,
-                state={name: tensor.to(training.device) for name, tensor in inputs.state.items()},
+                state={
+                    name: tensor.to(training.device)
+                    for name, tensor in inputs.state.items()
+                    if not name.startswith(PERSONAL)
+                },
                 lr=lr,
                 steps=task.steps,
                 represent=represent,
@@ -164,75 +232,163 @@ class TorchLearner:
             total = torch.zeros((), device=training.device)
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
-            batches = enumerate(self._batches(task))
-            yield Session(bench, base, task, inputs, objective, optimizer, run, total, batches)
+            batches, scaler = enumerate(self._batches(task)), training.scaler()
+            yield Session(bench, base, task, inputs, objective, optimizer, run, total, batches, scaler)
 
-    def _steps(self, session: Session, batches: Batches, watch: TaskControl | None = None) -> None:
+    def _steps(
+        self, session: Session, batches: Iterator[tuple[int, Parts]], watch: TaskControl | None = None
+    ) -> None:
         """Train on numbered batches, and merge where the task or `watch` says so."""
-        for step, (x, y) in batches:
+        for step, parts in batches:
             if watch is not None and watch.stops(step):
                 session.run.steps = step
                 break
             merging = watch.fresh(step) if watch is not None else _merge_of(session, step)
             if merging is not None:
-                self._merge(session, *merging, x, y)
-            self._step(session, x, y)
+                self._merge(session, *merging, parts)
+            self._step(session, step, parts)
 
-    def _step(self, session: Session, x: Tensor, y: Tensor) -> None:
-        session.optimizer.zero_grad()
-        for parameter in session.bench.frozen:  # gradients of the objective
-            parameter.grad = None
-        loss = self.loss(session.bench.module(x), y)
-        session.objective.loss(session.run, loss).backward()  # type: ignore[no-untyped-call]
-        session.objective.adjust(session.run)
-        session.optimizer.step()
-        session.total += loss.detach()
+    def _step(self, session: Session, step: int, parts: Parts) -> None:
+        """One local step: the gradients of a batch's parts add up, then the optimizer takes one step."""
+        optimizer, run, scaler, training = session.optimizer, session.run, session.scaler, self.training
+        optimizer.zero_grad()
+        for batch, share in parts:
+            loss = self._loss(session, batch)
+            adapted = session.objective.loss(run, loss)
+            if share != 1.0:
+                loss, adapted = loss * share, adapted * share
+            (adapted if scaler is None else scaler.scale(adapted)).backward()  # type: ignore[no-untyped-call]
+            session.total += loss.detach()
+        if scaler is not None:
+            scaler.unscale_(optimizer)  # type: ignore[arg-type]
+        session.objective.adjust(run)
+        if training.clip_norm is not None:
+            nn.utils.clip_grad_norm_(session.bench.trainable, training.clip_norm)
+        if training.decay_per != "version":
+            factor = training.factor(step, self.steps_per_epoch(session.task.client))
+            optimizer.param_groups[0]["lr"] = run.lr * factor
+            session.factors.append(factor)
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
 
-    def _merge(self, session: Session, fresh: MergePoint, model: Model, x: Tensor, y: Tensor) -> None:
-        """Let the objective merge a fresh model; the next batch is (x, y)."""
-        bench = session.bench
+    def _loss(self, session: Session, batch: Batch) -> Tensor:
+        """The loss of a batch. Raises `UsageError` where the module or the loss cannot take it."""
+        module = session.bench.module
+        try:
+            with self.training.autocast():
+                loss = self.criterion.train(module, batch)
+        except (OffbeatError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:
+            raise self._untrainable(session, batch, f"{type(error).__name__}: {error}") from error
+        if not isinstance(loss, Tensor) or loss.ndim:
+            told = (
+                f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
+            )
+            raise self._untrainable(
+                session, batch, f"the loss {told}, and must be a scalar tensor: take its mean"
+            )
+        return loss
+
+    def _untrainable(self, session: Session, batch: Batch, why: str) -> UsageError:
+        name = type(session.bench.module).__name__
+        return UsageError(
+            f"client {session.task.client}: {name} cannot be trained on a batch of {describe_batch(batch)}: "
+            f"{' '.join(why.split())}"
+        )
+
+    def _merge(self, session: Session, fresh: MergePoint, model: Model, parts: Parts) -> None:
+        """Let the objective merge a fresh model; `parts` is the next batch."""
+        bench, run = session.bench, session.run
         values = bench.floats(model.values.to(self.training.device))
         received = FreshModel(values, fresh.clock, fresh.version - session.task.base)
-        session.objective.merge(session.run, received, lambda: self.loss(bench.module(x), y))
+
+        def loss() -> Tensor:
+            losses = [self._loss(session, batch) * share for batch, share in parts]
+            return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+        session.objective.merge(run, received, loss)
 
     def _finish(self, session: Session) -> LocalResult:
         run = session.run
+        if session.factors:
+            run.lr *= sum(session.factors) / len(session.factors)
         own = session.objective.end(run)
         delta, integers = session.bench.delta(session.base)
         metrics = {"loss": float(session.total) / run.steps, **own}
-        state = _to_cpu(run.state, session.bench)
+        personal = {PERSONAL + name: tensor for name, tensor in session.bench.personal.items()}
+        state = _to_cpu({**run.state, **personal}, session.bench)
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
-    def _batches(self, task: LocalTask) -> Iterator[tuple[Tensor, Tensor]]:
+    def _batches(self, task: LocalTask) -> Iterator[Parts]:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
         ready = self.prepare()
         own, streams = self.data.client_indices(task.client), ready.streams(task.seed)
         layers = streams.at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
         rng = streams.at(Purpose.TRAIN, task.client, task.task)  # valid until the next task
-        rows = batches(rng, len(own), self.training.batch_size, task.steps)
-        return (ready.batch(own.index_select(0, batch)) for batch in rows)
+        parts = self.training.accumulate
+        for rows in batches(rng, len(own), self.training.batch_size, task.steps):
+            chosen = own.index_select(0, rows)
+            if parts == 1:
+                yield [(ready.gather(chosen), 1.0)]
+            else:
+                cut = [part for part in chosen.tensor_split(parts) if len(part)]
+                yield [(ready.gather(part), len(part) / len(chosen)) for part in cut]
 
     def evaluate(self, model: Model) -> Metrics:
-        """Mean loss over the test set, and accuracy where the output is one score per class."""
-        bench, test = self.prepare().bench, self.data.test
-        if not len(test.y):
+        """Evaluate a model on the common test set: the mean "loss", and the metrics.
+
+        Raises:
+            UsageError: There is no test set, or the module cannot take its batches.
+        """
+        test = self.data.test
+        if test is None or not len(test):
             raise UsageError("the test set has no samples: give it some, or evaluate = None")
+        ready = self.prepare()
+        ready.bench.load(model)
+        return self._evaluate(test, torch.arange(len(test)), "the test set")
+
+    def evaluate_client(
+        self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
+    ) -> tuple[int, Metrics]:
+        """Evaluate a model on what a client holds out, with the client's own tensors.
+
+        Args:
+            model: A global model.
+            client: The client.
+            inputs: The client's state.
+
+        Returns:
+            Number of samples, and the metrics; 0 and none where the client holds out nothing.
+
+        Raises:
+            UsageError: The client is unknown, or the module cannot take its batches.
+        """
+        held = self.data.held_out
+        rows = held.client(client) if held is not None else torch.zeros(0, dtype=torch.int64)
+        if not len(rows):
+            return 0, {}
+        bench = self.prepare().bench
         bench.load(model)
+        for name, tensor in bench.personal.items():
+            if (own := inputs.state.get(PERSONAL + name)) is not None:
+                tensor.copy_(own)
+        return len(rows), self._evaluate(self.data.train, rows, f"client {client}")
+
+    def _evaluate(self, samples: Samples, rows: Tensor, whose: str) -> Metrics:
+        bench, training = self.prepare().bench, self.training
         bench.module.eval()
-        loss, correct, classifies = 0.0, 0, False
-        with torch.inference_mode():
-            for start in range(0, len(test.y), _EVALUATION_BATCH):
-                x = test.x[start : start + _EVALUATION_BATCH].to(self.training.device)
-                y = test.y[start : start + _EVALUATION_BATCH].to(self.training.device)
-                output = bench.module(bench.laid_out(x))
-                loss += float(self.loss(output, y)) * len(y)
-                classifies = output.ndim == 2 and not y.is_floating_point()
-                if classifies:
-                    correct += int((output.argmax(1) == y).sum())
-        mean = {"loss": loss / len(test.y)}
-        return {**mean, "accuracy": correct / len(test.y)} if classifies else mean
+        parts = torch.split(rows, training.evaluation_batch_size)
+        found = (
+            (len(part), bench.laid_out(to_device(samples.gather(part), training.device))) for part in parts
+        )
+        with torch.inference_mode(), training.autocast():
+            return evaluate(bench.module, self.criterion, self.metrics, found, whose)
 
     def estimated(self, model: Model, seed: int) -> Model:
         """Estimate BatchNorm's running statistics from random samples.
@@ -250,8 +406,9 @@ class TorchLearner:
         Raises:
             UsageError: There are fewer than two samples.
         """
-        ready, clients = self.prepare(), len(self.data.indices) > 0
-        available = self.data.indices if clients else torch.arange(len(self.data.test.y))
+        ready, own, test = self.prepare(), self.data.rows.indices, self.data.test
+        samples = self.data.train if len(own) or test is None else test
+        available = own if len(own) else torch.arange(len(samples))
         if len(available) < 2:
             raise UsageError(
                 f"running statistics cannot be estimated from {len(available)} samples: give at least two, "
@@ -259,36 +416,48 @@ class TorchLearner:
             )
         rng = stream(seed, Purpose.STATISTICS)
         drawn = rng.choice(len(available), min(SAMPLES, len(available)), replace=False)
-        rows, x = available[torch.from_numpy(drawn)], ready.x if clients else self.data.test.x
-        device = self.training.device
+        rows, device = available[torch.from_numpy(drawn)], self.training.device
         with torch.random.fork_rng(devices=[]):
             seed_layers(int(rng.integers(2**63)), device)
-            return estimate(ready.bench, model, (x[part.to(x.device)].to(device) for part in pieces(rows)))
+            batches = (to_device(samples.gather(part), device) for part in pieces(rows))
+            return estimate(ready.bench, model, (split(batch)[0] for batch in batches))
 
     def prepare(self) -> "DeviceState":
-        """Prepare module and train set on their device, at first use in each process."""
-        if self._ready is None:
-            with torch.random.fork_rng(devices=[]):  # made on the CPU
-                module = self._make_module()
-            device, train = self.training.device, self.data.train
-            bench = FlatModule(module, device, self.training.channels_last)
-            self._ready = DeviceState(bench, train.x.to(device), train.y.to(device))
+        """Prepare module and train set on their device, at first use in each process.
+
+        A module of which not all travels is made anew for a run of another seed, by which a function may draw
+        the rest.
+        """
+        if self._ready is None or self._ready.seed not in (None, self._seed):
+            device, train, module = self.training.device, self.data.train, self._make()
+            fixed = isinstance(self._module, nn.Module) or Layout.of(module) == Layout.of(
+                module, self.personal
+            )
+            fixed = fixed and all(parameter.requires_grad for parameter in module.parameters())
+            bench = FlatModule(deepcopy(module), device, self.training.channels_last, self.personal)
+            there = train.to(device) if isinstance(train, Dataset) else train
+            self._ready = DeviceState(bench, there, device, None if fixed else self._seed)
         return self._ready
 
 
 @dataclass
 class DeviceState:
-    """A learner's module and train set on its device, and the streams of its last run."""
+    """A learner's module and train set on its device, and the streams of its last run.
+
+    `seed` is that of the run the module was made for; None means that it serves any.
+    """
 
     bench: FlatModule
-    x: Tensor
-    y: Tensor
+    train: Samples
+    device: str
+    seed: int | None
     _streams: tuple[int, StreamCursor] | None = None
 
-    def batch(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+    def gather(self, indices: Tensor) -> Batch:
         """Select samples of the train set, in the memory layout in which the module is fastest."""
-        rows = indices.to(self.x.device, non_blocking=True)
-        return self.bench.laid_out(self.x.index_select(0, rows)), self.y.index_select(0, rows)
+        if isinstance(self.train, Dataset):
+            return self.bench.laid_out(self.train.gather(indices.to(self.device, non_blocking=True)))
+        return self.bench.laid_out(to_device(self.train.gather(indices), self.device))
 
     def streams(self, seed: int) -> StreamCursor:
         """Streams of a run of this seed."""
@@ -306,17 +475,6 @@ def _to_cpu(state: Tensors, bench: FlatModule) -> Tensors:
         name: tensor.detach().to("cpu", copy=tensor.untyped_storage().data_ptr() in module)
         for name, tensor in state.items()
     }
-
-
-def _model_of(module: nn.Module) -> Model:
-    """Copy a module's weights. Raises `UsageError` for a module without a trainable parameter."""
-    model = Model.of(module)
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise UsageError(
-            f"{type(module).__name__} has no parameter to train: all are frozen (requires_grad = False), "
-            "or there is none; leave one to train"
-        )
-    return model
 
 
 def _merge_of(session: Session, step: int) -> tuple[MergePoint, Model] | None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -37,13 +38,13 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
             "of the last one"
         )
     seen: list[Tensor] = []
-    batch: list[Tensor] = []
+    batch: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
     def before_last(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         seen[:] = [inputs[0].flatten(1)]
 
-    def before_all(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        batch[:] = [inputs[0]]
+    def before_all(_: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        batch[:] = [(inputs, named)]
 
     def represent(values: Sequence[Tensor] | None) -> Tensor:
         own = seen[0]
@@ -56,7 +57,7 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
         bench.module.eval()
         try:
             with torch.no_grad():
-                functional_call(bench.module, frozen, (batch[0],))
+                functional_call(bench.module, frozen, *batch[0])
             return seen[0]
         finally:
             bench.module.train()
@@ -64,7 +65,7 @@ def representing(bench: FlatModule, wanted: bool) -> Iterator[Represent]:
 
     with (
         layers[-1].register_forward_pre_hook(before_last),
-        bench.module.register_forward_pre_hook(before_all),
+        bench.module.register_forward_pre_hook(before_all, with_kwargs=True),
     ):
         yield represent
 

@@ -1,7 +1,7 @@
 """A local training in progress; checkpoint and restore between two steps."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -10,15 +10,31 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
+from offbeat.data.dataset import Batch
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.training import Optimizer
 
-Batches = Iterator[tuple[int, tuple[Tensor, Tensor]]]
+Parts = list[tuple[Batch, float]]
+"""A batch of a local step in parts, each with its share of the batch's samples."""
 
 
 @dataclass
 class Session:
-    """A task in training: `batches` are its own, numbered, and `total` is the sum of the losses so far."""
+    """A task in training.
+
+    Attributes:
+        bench: The module.
+        base: The model that the task started from.
+        task: The task.
+        inputs: The client's state, and the fresh model if there is one.
+        objective: The local objective.
+        optimizer: The optimizer of this task.
+        run: The objective's view of the task.
+        total: Sum of the losses so far.
+        batches: The task's batches, numbered.
+        scaler: Scales the loss in half precision. None means that there is no need to.
+        factors: Factors of the learning rate of the steps so far, where they differ.
+    """
 
     bench: FlatModule
     base: Model
@@ -28,12 +44,18 @@ class Session:
     optimizer: Optimizer
     run: LocalRun
     total: Tensor
-    batches: Batches
+    batches: Iterator[tuple[int, Parts]]
+    scaler: torch.amp.GradScaler | None = None
+    factors: list[float] = field(default_factory=list)
 
 
 def checkpoint(session: Session) -> Tensors:
     """Copy to the CPU all that the steps so far have changed; what a task begins with is not in it."""
     found = {"total": session.total, "random": torch.get_rng_state(), **_parts(session)}
+    found["factors"] = torch.tensor(session.factors, dtype=torch.float64)
+    if session.scaler is not None:
+        scale = session.scaler.state_dict()
+        found["scaler"] = torch.tensor([scale["scale"], scale["_growth_tracker"]], dtype=torch.float64)
     if session.total.is_cuda:  # layers draw from the GPU's own
         found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
     for index, state in session.optimizer.state_dict()["state"].items():
@@ -59,10 +81,15 @@ def restore(session: Session, saved: Tensors) -> None:
             if not torch.equal(parts[name].cpu(), tensor):
                 with torch.no_grad():
                     parts[name].copy_(tensor)
-        elif name not in ("total", "random", "gpu_random"):
+        elif name not in ("total", "random", "gpu_random", "factors", "scaler"):
             raise UsageError(f"a training cannot be restored: its {name} is not one of this model's")
     session.optimizer.load_state_dict({**session.optimizer.state_dict(), "state": states})
     session.total.copy_(saved["total"])
+    session.factors[:] = saved["factors"].tolist()
+    if session.scaler is not None:
+        scale, tracker = saved["scaler"].tolist()
+        state = session.scaler.state_dict()
+        session.scaler.load_state_dict({**state, "scale": scale, "_growth_tracker": int(tracker)})
     torch.set_rng_state(saved["random"])
     if session.total.is_cuda:
         torch.cuda.set_rng_state(saved["gpu_random"], session.total.device)

@@ -6,6 +6,7 @@ with `momentum=None`. A layer that the module itself keeps out of training mode 
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +16,14 @@ from torch.nn.modules.instancenorm import _InstanceNorm
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Model
 from offbeat.core.objective import flat
+from offbeat.local.criterion import call
 from offbeat.local.flat_module import FlatModule
 
 SAMPLES = 2048
 BATCH = 256  # the larger, the nearer a later layer's inputs are to those in evaluation mode
 
 
-def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Model:
+def estimate(bench: FlatModule, model: Model, batches: Iterable[Any]) -> Model:
     """Estimate a model's running statistics over batches.
 
     The layers' counters are then the number of batches; other buffers are the model's.
@@ -29,7 +31,7 @@ def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Mode
     Args:
         bench: The module.
         model: The model.
-        batches: Batches of samples, all of about one size.
+        batches: The module's inputs, batches of about one size.
 
     Returns:
         The model with these statistics.
@@ -41,7 +43,7 @@ def estimate(bench: FlatModule, model: Model, batches: Iterable[Tensor]) -> Mode
     bench.module.train()
     with torch.no_grad(), _averaging(bench.module):
         for batch in batches:
-            bench.module(bench.laid_out(batch))
+            call(bench.module, bench.laid_out(batch))
     values, integers = model.values.clone(), model.integers
     values[model.layout.parameters :] = flat(bench.buffers)
     if bench.integers:

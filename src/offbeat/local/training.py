@@ -1,59 +1,61 @@
 """Options of the local training: optimizer, learning rate, batch size. Each task has a fresh optimizer."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from math import cos, pi
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, NonNegative, Positive, PositiveShare, Share
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import STRICT, did_you_mean
 from offbeat.local.fast.sgd import SGD
 
 
 @dataclass(frozen=True, config=STRICT)
 class ExponentialDecay:
-    """Exponential decay, rate · gamma^⌊version / every⌋.
+    """Exponential decay, rate · gamma^⌊n / every⌋.
 
     Attributes:
         gamma: Factor in (0, 1].
-        every: Versions between two factors, at least 1.
+        every: Versions (steps, epochs) between two factors, at least 1.
     """
 
     gamma: PositiveShare
     every: Count = 1
     kind: Literal["exponential"] = "exponential"
 
-    def factor(self, version: int) -> float:
-        """Factor of the rate for a task that starts from `version`."""
-        return float(self.gamma ** (version // self.every))
+    def factor(self, n: int) -> float:
+        """Factor of the rate after `n` versions (steps, epochs)."""
+        return float(self.gamma ** (n // self.every))
 
 
 @dataclass(frozen=True, config=STRICT)
 class InverseDecay:
-    """Inverse decay, rate · kappa / (kappa + version), as the wireless paper's β / (t + κ).
+    """Inverse decay, rate · kappa / (kappa + n), as the wireless paper's β / (t + κ).
 
     Attributes:
-        kappa: Versions after which the rate is half, above 0.
+        kappa: Versions (steps, epochs) after which the rate is half, above 0.
     """
 
     kappa: Positive
     kind: Literal["inverse"] = "inverse"
 
-    def factor(self, version: int) -> float:
-        """Factor of the rate for a task that starts from `version`."""
-        return self.kappa / (self.kappa + version)
+    def factor(self, n: int) -> float:
+        """Factor of the rate after `n` versions (steps, epochs)."""
+        return self.kappa / (self.kappa + n)
 
 
 @dataclass(frozen=True, config=STRICT)
 class CosineDecay:
-    """Cosine decay, rate · (floor + (1 − floor)(1 + cos(π · min(1, version / versions))) / 2).
+    """Cosine decay, rate · (floor + (1 − floor)(1 + cos(π · min(1, n / versions))) / 2).
 
     Attributes:
-        versions: Versions until the floor, at least 1.
+        versions: Versions (steps, epochs) until the floor, at least 1.
         floor: Factor from then on, in [0, 1].
     """
 
@@ -61,9 +63,9 @@ class CosineDecay:
     floor: Share = 0.0
     kind: Literal["cosine"] = "cosine"
 
-    def factor(self, version: int) -> float:
-        """Factor of the rate for a task that starts from `version`."""
-        wave = (1 + cos(pi * min(1.0, version / self.versions))) / 2
+    def factor(self, n: int) -> float:
+        """Factor of the rate after `n` versions (steps, epochs)."""
+        wave = (1 + cos(pi * min(1.0, n / self.versions))) / 2
         return self.floor + (1 - self.floor) * wave
 
 
@@ -73,48 +75,128 @@ Decay = Annotated[ExponentialDecay | InverseDecay | CosineDecay, Field(discrimin
 Optimizer = SGD | torch.optim.Optimizer
 
 
+MakeOptimizer = Callable[[list[Tensor], float], Optimizer]
+"""make(parameters, lr): an optimizer of one's own."""
+
+_OPTIMIZERS = {
+    name.lower(): kind
+    for name, kind in vars(torch.optim).items()
+    if isinstance(kind, type)
+    and issubclass(kind, torch.optim.Optimizer)
+    and name not in ("Optimizer", "LBFGS")
+}
+_FUSED = ("adam", "adamw")
+
+
 @dataclass(frozen=True, config=STRICT)
 class Training:
     """Options of the local training, on batches of reshuffled passes over the client's data.
 
     Attributes:
-        optimizer: "sgd", "adam" or "adamw".
+        optimizer: Name of an optimizer of `torch.optim` in small letters, such as "sgd", "adam" or "rmsprop";
+            in Python also a function (parameters, lr) that makes one.
         lr: Learning rate, above 0.
         batch_size: Samples of a batch, at least 1.
         momentum: Momentum of SGD, in [0, 1).
         weight_decay: Weight decay, at least 0.
-        decay: Decay of the learning rate with the version of the global model that a task starts from. None
-            means no decay.
+        optimizer_options: Further options of a named optimizer, such as {"nesterov": True}.
+        decay: Decay of the learning rate. None means no decay.
+        decay_per: What the decay counts: the "version" of the global model that a task starts from, or each
+            "step" or "epoch" of the task, from 0.
+        clip_norm: Greatest norm of the gradient that the optimizer takes; a longer one is scaled down to it.
+            None means no limit.
+        accumulate: Parts in which a batch goes through the module, to save memory: the gradients of the parts
+            add up to that of the batch, for losses that are means over the samples.
+        precision: Type in which the module computes: "float32", or under autocast "bfloat16" or "float16",
+            the latter with a scaled loss. Parameters are float32 in any case.
+        class_weights: Weights of the classes in the default cross entropy. None means equal ones.
+        evaluation_batch_size: Samples of a batch in evaluation, at least 1.
         channels_last: Whether convolutions use this memory layout. None means where the module has any and
             the device is a CPU or a CUDA GPU, on which it is faster.
         device: Name of a PyTorch device, such as "cpu" or "cuda:0".
     """
 
-    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimizer: str | MakeOptimizer = "sgd"
     lr: Positive = 0.1
     batch_size: Count = 32
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
+    optimizer_options: dict[str, Any] = Field(default_factory=dict)
     decay: Decay | None = None
+    decay_per: Literal["version", "step", "epoch"] = "version"
+    clip_norm: Positive | None = None
+    accumulate: Count = 1
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    class_weights: tuple[NonNegative, ...] | None = None
+    evaluation_batch_size: Count = 1000
     channels_last: bool | None = None
     device: str = "cpu"
 
     @model_validator(mode="after")
     def _used(self) -> Self:
+        if not isinstance(self.optimizer, str):
+            own = {
+                "momentum": self.momentum,
+                "weight_decay": self.weight_decay,
+                "options": self.optimizer_options,
+            }
+            if given := [name for name, value in own.items() if value]:
+                raise ValueError(
+                    f"{given[0]} is for optimizers by name: give it to your own one where you make it"
+                )
+            return self
+        if self.optimizer not in _OPTIMIZERS:
+            hint = did_you_mean(self.optimizer, _OPTIMIZERS)
+            raise ValueError(f"optimizer = {self.optimizer!r} is unknown{hint}")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f"momentum = {self.momentum} is for sgd, {self.optimizer} has its own; leave it out"
             )
+        if self.decay is None and self.decay_per != "version":
+            raise ValueError(f"decay_per = {self.decay_per!r} needs a decay; leave it out")
         return self
 
     def rate(self, version: int, factor: float = 1.0) -> float:
-        """Learning rate of a task that starts from `version`, times `factor`."""
-        return self.lr * factor * (self.decay.factor(version) if self.decay else 1.0)
+        """Learning rate with which a task that starts from `version` begins, times `factor`."""
+        n = version if self.decay_per == "version" else 0
+        return self.lr * factor * (self.decay.factor(n) if self.decay else 1.0)
+
+    def factor(self, step: int, per_epoch: int) -> float:
+        """Factor of the task's rate at its local step `step`, from 0, of `per_epoch` an epoch."""
+        if self.decay is None or self.decay_per == "version":
+            return 1.0
+        return self.decay.factor(step if self.decay_per == "step" else step // per_epoch)
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        """Context in which the module computes in `precision`."""
+        if self.precision == "float32":
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, getattr(torch, self.precision))
+
+    def scaler(self) -> torch.amp.GradScaler | None:
+        """Scales the loss of one task in float16, whose gradients would else vanish; None elsewhere."""
+        if self.precision != "float16":
+            return None
+        return torch.amp.GradScaler(torch.device(self.device).type)
 
     def build(self, parameters: Iterable[Tensor], lr: float) -> Optimizer:
-        """Build a fresh optimizer for one task."""
-        parameters = list(parameters)
-        if self.optimizer == "sgd":
+        """Build a fresh optimizer for one task.
+
+        Raises:
+            UsageError: The optimizer does not take these options.
+        """
+        parameters, options = list(parameters), dict(self.optimizer_options)
+        if not isinstance(self.optimizer, str):
+            return self.optimizer(parameters, lr)
+        if self.optimizer == "sgd" and not options and self.precision != "float16":
             return SGD(parameters, lr, self.momentum, self.weight_decay)
-        kind = torch.optim.Adam if self.optimizer == "adam" else torch.optim.AdamW
-        return kind(parameters, lr, weight_decay=self.weight_decay, fused=self.device != "mps")
+        if self.momentum:
+            options["momentum"] = self.momentum
+        if self.weight_decay:
+            options["weight_decay"] = self.weight_decay
+        if self.optimizer in _FUSED:
+            options = {"weight_decay": self.weight_decay, "fused": self.device != "mps", **options}
+        try:
+            return _OPTIMIZERS[self.optimizer](parameters, lr=lr, **options)  # type: ignore[call-arg]
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"optimizer = {self.optimizer!r} with {options}: {error}") from None

@@ -18,7 +18,8 @@ from offbeat.core.events import ClientId
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout
 from offbeat.core.validation import format_error
-from offbeat.data.dataset import Dataset, FederatedData
+from offbeat.data.dataset import Dataset
+from offbeat.data.federated import FederatedData, Rows
 from offbeat.local.learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelSpec
@@ -182,7 +183,7 @@ def make_learner(spec: RunSpec, data: Dataset, client: ClientId, device: str = "
         raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
     offsets = torch.zeros(client + 2, dtype=torch.int64)
     offsets[-1] = len(data)
-    own = FederatedData(data, data.subset([]), torch.arange(len(data)), offsets)
+    own = FederatedData(data, None, Rows(torch.arange(len(data)), offsets))
     return TorchLearner(spec.make_module, own, replace(spec.training, device=device))
 
 
@@ -194,6 +195,5 @@ def evaluating_learner(spec: RunSpec, test: Dataset | None) -> TorchLearner:
         test: The test data; None means that it cannot evaluate.
     """
     none = Dataset(torch.zeros(0, *spec.sample_shape), torch.zeros(0, dtype=torch.int64), spec.classes)
-    offsets = torch.zeros(1, dtype=torch.int64)
-    data = FederatedData(none, none if test is None else test, torch.arange(0), offsets)
+    data = FederatedData(none, test, Rows.of([]))
     return TorchLearner(spec.make_module, data, replace(spec.training, device="cpu"))

@@ -44,7 +44,7 @@ def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     federated = federate(source, None, parts)
-    shape, classes = source.train.sample_shape, source.train.classes
+    shape, classes = source.train.sample_shape, source.train.classes or 0
     maker = partial(build_module, recipe.model, shape, classes)
     maker()  # a model that does not fit the data is refused now
     return TorchLearner(maker, federated, recipe.training)

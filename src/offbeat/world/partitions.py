@@ -284,10 +284,11 @@ def describe(data: "FederatedData", limit: int = 50) -> str:
         data: The partitioned dataset.
         limit: Most clients to list.
     """
-    sizes = np.diff(data.offsets.numpy())
+    sizes = np.diff(data.rows.offsets.numpy())
     shown = min(limit, data.clients)
-    head = ["client", "samples", *(str(label) for label in range(data.train.classes))]
-    rows = [[str(i), str(sizes[i]), *map(str, data.label_counts(i))] for i in range(shown)]
+    counts = [data.label_counts(i) or [] for i in range(shown)]
+    head = ["client", "samples", *(str(label) for label in range(len(counts[0])))]
+    rows = [[str(i), str(sizes[i]), *map(str, counts[i])] for i in range(shown)]
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     lines = [
         f"{data.clients} clients, {sizes.sum()} of {len(data.train)} samples used; per client: "

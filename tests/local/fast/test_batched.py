@@ -26,6 +26,8 @@ from tests.sampling import mostly_thorough, thorough
 STEPS = [4, 9, 9, 1, 13, 2]
 pytestmark = pytest.mark.usefixtures("one_thread")
 
+SEED = 7
+
 
 def learner(
     module: Callable[[], nn.Module], shape: tuple[int, ...] = (6,), loss: Any = None, **training: Any
@@ -41,11 +43,11 @@ def learner(
 
 def tasks(steps: list[int] = STEPS) -> list[LocalTask]:
     """Tasks of different length, learning rate and base version."""
-    return [LocalTask(i, i % 5, i % 3, n, seed=7, lr_factor=1 - 0.1 * i) for i, n in enumerate(steps)]
+    return [LocalTask(i, i % 5, i % 3, n, seed=SEED, lr_factor=1 - 0.1 * i) for i, n in enumerate(steps)]
 
 
 def together(one: ob.TorchLearner, objective: Objective, chosen: list[LocalTask]) -> list[LocalResult]:
-    base = one.initial(1)
+    base = one.initial(SEED)
     return BatchedTrainer(one, objective, len(chosen)).train([(task, base) for task in chosen])
 
 
@@ -169,7 +171,7 @@ def test_it_is_the_learners_training_up_to_rounding(
     name: str, objective: Objective, momentum: float, decay: float
 ) -> None:
     one = learner(*MODULES[name], momentum=momentum, weight_decay=decay)
-    base = one.initial(1)
+    base = one.initial(SEED)
     for task, got in zip(tasks(), together(one, objective, tasks()), strict=True):
         expected = one.train(base, task, objective)
         torch.testing.assert_close(got.delta, expected.delta, rtol=2e-4, atol=2e-6)
@@ -205,7 +207,7 @@ def test_a_loss_of_ones_own() -> None:
         return 0.1 * ((output - functional.one_hot(target, 3)) ** 2).sum(1).mean()  # or it would diverge
 
     one = learner(odd, loss=squared)
-    base = one.initial(1)
+    base = one.initial(SEED)
     for task, got in zip(tasks(), together(one, Plain(), tasks()), strict=True):
         torch.testing.assert_close(got.delta, one.train(base, task, Plain()).delta, rtol=2e-4, atol=2e-6)
 
@@ -352,7 +354,7 @@ def test_nothing_is_left_on_the_cpu() -> None:
 @pytest.mark.parametrize("name", MODULES)
 def test_together_on_a_gpu(name: str) -> None:
     one = learner(*MODULES[name], momentum=0.9, device="cuda")
-    base = one.initial(1)
+    base = one.initial(SEED)
     for task, got in zip(tasks(), together(one, Proximal(0.5), tasks()), strict=True):
         assert got.delta.device.type == "cpu"
         expected = learner(*MODULES[name], momentum=0.9).train(base, task, Proximal(0.5))
@@ -362,7 +364,7 @@ def test_together_on_a_gpu(name: str) -> None:
 @pytest.mark.cuda
 def test_one_by_one_on_a_gpu() -> None:
     one, other = learner(convolutional, (1, 4, 4), device="cuda"), learner(convolutional, (1, 4, 4))
-    base = one.initial(1)
+    base = one.initial(SEED)
     for task in tasks():
         got, expected = one.train(base, task, Plain()), other.train(base, task, Plain())
         assert got.delta.device.type == "cpu"

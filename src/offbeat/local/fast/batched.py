@@ -25,10 +25,13 @@ from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, StreamCursor
+from offbeat.data.dataset import Dataset
 from offbeat.local.batches import batch_table
+from offbeat.local.criterion import Loss
 from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, padded_samples
-from offbeat.local.learner import Loss, TorchLearner
+from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.training import Training
 
 BatchedTask = tuple[LocalTask, Model]
 
@@ -45,9 +48,10 @@ class BatchedTrainer:
         _probe(learner)
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
-        self._loss = with_gradient(learner.loss)
+        self._loss = with_gradient(loss_of(learner))
         self._stacked = BatchedModule(self._ready.bench.module, clients)
-        x, module = self._ready.x, self._ready.bench.module
+        self._x, self._y = tensors_of(learner)
+        x, module = self._x, self._ready.bench.module
         some = self._ready.bench.laid_out(x[torch.arange(ALIGNED) % len(x)])
         self._size = padded_samples(module, some, learner.training.batch_size)
         self._samples = x.new_empty(clients * self._size, *x.shape[1:])
@@ -67,13 +71,13 @@ class BatchedTrainer:
         rate = torch.tensor(rates, device=plan.weights.device)
         sgd = _Sgd(rate, training.momentum, training.weight_decay, self._mu, stacked.slots)
         losses = torch.zeros_like(plan.weights)
-        rows, labels, kept = plan.steps(plan.rows), plan.steps(ready.y[plan.rows]), plan.steps(losses)
+        rows, labels, kept = plan.steps(plan.rows), plan.steps(self._y[plan.rows]), plan.steps(losses)
         scaled = plan.steps(plan.weights * rate.unsqueeze(1))
         inputs = {active: self._samples[: active * self._size] for active in set(plan.active)}
         found = []
         for step, active in enumerate(plan.active):
             stacked.activate(active)
-            x = torch.index_select(ready.x, 0, rows[step], out=inputs[active])
+            x = torch.index_select(self._x, 0, rows[step], out=inputs[active])
             output = stacked(ready.bench.laid_out(x))
             each, gradient = self._loss(output.detach(), labels[step], scaled[step])
             stacked.backward(output, gradient)
@@ -142,13 +146,13 @@ class _Sgd:
     ) -> None:
         self._momentum, self._pull, self._mu = momentum, rate * (decay + mu), rate * mu
         self._shrinks, self._anchored = bool(decay or mu), bool(mu)
-        self._anchors = {s: s.values[: len(rate)].clone() for s in slots if s.trains} if mu else {}
+        self._anchors = {s: s.values[: len(rate)].clone() for s in slots} if mu else {}
         slots_of = {s: ParameterSlots.like(s.values[0], len(rate)) for s in slots} if momentum else {}
         self._velocity = {s: own.values.zero_() for s, own in slots_of.items()}
 
     def step(self, gradients: Mapping[ParameterSlots, Sequence[Gradient]]) -> None:
         """w := w − v, v := momentum v + rate (g + decay w + mu (w − w_o)), for the clients at work."""
-        for slots in self._anchors or gradients:  # the proximal term gives each that is not frozen a gradient
+        for slots in self._anchors or gradients:  # the proximal term gives each a gradient
             values, parts = slots.active, gradients.get(slots, ())
             if not self._momentum:
                 self._add(values, -1.0, slots, parts)
@@ -205,15 +209,38 @@ def cross_entropy(scores: Tensor, labels: Tensor, weights: Tensor) -> tuple[Tens
     return each, gradient.t()
 
 
+def loss_of(learner: TorchLearner) -> Loss:
+    """The loss of output and target."""
+    return learner.criterion.loss or functional.cross_entropy
+
+
+def tensors_of(learner: TorchLearner) -> tuple[Tensor, Tensor]:
+    """The train set's x and y on the device. Raises `UsageError` for any other data."""
+    train = learner.prepare().train
+    if not isinstance(train, Dataset) or not isinstance(train.x, Tensor) or train.y is None:
+        raise _refused("on these data", "on a Dataset of two tensors, x and y")
+    return train.x, train.y
+
+
 # ---- what it cannot train ----
+
+_PLAIN = ("optimizer_options", "decay_per", "clip_norm", "accumulate", "precision", "class_weights")
+"""Options of the training that are left as they are."""
 
 
 def _check(learner: TorchLearner, objective: Objective) -> None:
     """Refuse what is known not to work; `_probe` finds the rest."""
     if type(objective) not in (Plain, Proximal):
         raise _refused(f"objective {type(objective).__name__}", "the plain and the proximal objective")
-    if learner.training.optimizer != "sgd":
-        raise _refused(f"optimizer = {learner.training.optimizer!r}", "'sgd'")
+    training, plain = learner.training, Training()
+    if training.optimizer != "sgd":
+        raise _refused(f"optimizer = {training.optimizer!r}", "'sgd'")
+    for option in _PLAIN:
+        if (value := getattr(training, option)) != getattr(plain, option):
+            raise _refused(f"with {option} = {value!r}", f"with its default, {getattr(plain, option)!r}")
+    if learner.criterion.step is not None or learner.personal:
+        raise _refused("with a step of one's own, or tensors that stay at clients", "by a loss")
+    tensors_of(learner)
     module = learner.prepare().bench.module
     for layer in module.modules():
         if isinstance(layer, _BatchNorm) or (isinstance(layer, _DropoutNd) and layer.p > 0):
@@ -240,8 +267,9 @@ def _probe(learner: TorchLearner) -> None:
     another dimension than the first.
     """
     ready, name = learner.prepare(), type(learner.prepare().bench.module).__name__
-    rows = torch.arange(2 * ALIGNED) * (len(ready.y) - 1) // (2 * ALIGNED)
-    x, y = ready.bench.laid_out(ready.x[rows]), ready.y[rows]
+    all_x, all_y = tensors_of(learner)
+    rows = torch.arange(2 * ALIGNED) * (len(all_y) - 1) // (2 * ALIGNED)
+    x, y = ready.bench.laid_out(all_x[rows]), all_y[rows]
     stacked = BatchedModule(ready.bench.module, 2)
     generator = torch.Generator().manual_seed(0)
     start = torch.cat([p.detach().flatten() for p in ready.bench.parameters]).cpu()
@@ -252,7 +280,7 @@ def _probe(learner: TorchLearner) -> None:
         try:
             output = stacked(x)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
-            _, gradient = with_gradient(learner.loss)(output.detach(), y, weights)
+            _, gradient = with_gradient(loss_of(learner))(output.detach(), y, weights)
             stacked.backward(output, gradient)
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
@@ -271,8 +299,9 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
     for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
         module = deepcopy(learner.prepare().bench.module).train()
         with torch.no_grad():
-            for parameter, slots in zip(module.parameters(), stacked.slots, strict=True):
+            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+            for parameter, slots in zip(trained, stacked.slots, strict=True):
                 parameter.copy_(slots.values[i])
-        learner.loss(module(own_x), own_y).backward()  # type: ignore[no-untyped-call]
-        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in module.parameters()]
+        loss_of(learner)(module(own_x), own_y).backward()  # type: ignore[no-untyped-call]
+        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     return torch.cat([gradient.flatten() for gradient in found])

@@ -133,14 +133,18 @@ GradientHook = Callable[[Tensor], object]
 class BatchedModule:
     """A module's twin for up to `clients` clients, of which the first `active` are at work.
 
-    `slots` are in the order of the module's parameters.
+    `slots` are those of the parameters that are trained, in the module's order; the others stay as they are.
     """
 
     def __init__(self, module: nn.Module, clients: int) -> None:
         self.clients = self.active = clients
         module = deepcopy(module)
         slots: SlotsByParameter = {p: ParameterSlots.like(p, clients) for p in module.parameters()}
-        self.slots = list(slots.values())
+        self._all_slots = list(slots.values())
+        self.slots = [own for own in self._all_slots if own.trains]
+        for parameter, own in slots.items():
+            if not own.trains:
+                own.values.copy_(parameter.detach().expand_as(own.values))
         self._client_views = list(zip(*(slots.flat.unbind() for slots in self.slots), strict=True))
         self._device = next(module.parameters()).device
         self._leaves: list[tuple[Tensor, GradientHook]] = []
@@ -157,7 +161,7 @@ class BatchedModule:
         """The first so many clients are at work from now on."""
         if clients != self.active:
             self.active = clients
-            for slots in self.slots:
+            for slots in self._all_slots:
                 slots.active = slots.values[:clients]
 
     def load(self, models: Sequence[Tensor]) -> None:

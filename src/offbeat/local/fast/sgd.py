@@ -21,7 +21,8 @@ class SGD:
         self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         self._parameters = list(parameters)
-        self._lr, self._momentum, self._weight_decay = lr, momentum, weight_decay
+        self._momentum, self._weight_decay = momentum, weight_decay
+        self.param_groups: list[dict[str, Any]] = [{"lr": lr}]
         self._velocities: dict[int, Tensor] = {}  # by the parameter's place
 
     def zero_grad(self) -> None:
@@ -41,7 +42,7 @@ class SGD:
             directions = list(torch._foreach_add(directions, parameters, alpha=self._weight_decay))
         if self._momentum:
             directions = self._accelerate([i for i, _, _ in moving], directions)
-        torch._foreach_add_(parameters, directions, alpha=-self._lr)
+        torch._foreach_add_(parameters, directions, alpha=-self.param_groups[0]["lr"])
 
     def _accelerate(self, places: list[int], gradients: list[Tensor]) -> list[Tensor]:
         """The velocities, with these gradients."""

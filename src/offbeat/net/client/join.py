@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from offbeat.core.events import ClientId
-from offbeat.data.dataset import Dataset
+from offbeat.data.dataset import Dataset, label_counts
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
 from offbeat.net.client.store import SiteStore
@@ -52,9 +52,10 @@ async def join(
         RunError: The server refuses the site, or cannot be reached.
     """
     await asyncio.to_thread(warm_up)
+    labels = label_counts(data) if tell_labels else None
     site = SiteClient(
         connect, make_context(data, device, threads, min_step_seconds), len(data),
-        label_counts(data) if tell_labels else None,
+        tuple(labels) if labels else None,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
     )  # fmt: skip
     return await site.run()
@@ -66,11 +67,6 @@ def warm_up() -> None:
     optimizer = torch.optim.SGD(layer.parameters(), 0.1)
     layer(torch.ones(1, 1)).sum().backward()
     optimizer.step()
-
-
-def label_counts(data: Dataset) -> tuple[int, ...] | None:
-    """A site's number of samples of each class; None if there are no classes."""
-    return tuple(torch.bincount(data.y, minlength=data.classes).tolist()) or None
 
 
 def make_context(

@@ -87,7 +87,7 @@ def packed(pickler: type[Any], *what: Any) -> Packed:
 
     class Pickler(pickler):  # type: ignore[misc]
         def reducer_override(self, what: Any) -> Any:
-            if type(what) is Dataset:
+            if type(what) is Dataset and isinstance(what.x, Tensor) and what.y is not None:
                 return _dataset, (what.x.numpy(), what.y.numpy(), what.classes)
             return super().reducer_override(what)
 
@@ -96,7 +96,7 @@ def packed(pickler: type[Any], *what: Any) -> Packed:
     return file.getvalue(), buffers
 
 
-def _dataset(x: Any, y: Any, classes: int) -> Dataset:
+def _dataset(x: Any, y: Any, classes: int | None) -> Dataset:
     return Dataset(_borrowed(x), _borrowed(y), classes)
 
 

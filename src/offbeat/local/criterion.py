@@ -1,0 +1,164 @@
+"""How a batch becomes a loss: by a loss of the module's output and a target, or by a function of one's own.
+
+Batches and outputs of these forms are understood; anything else is for `step` and `evaluate`.
+
+| batch                   | the module is called as | target            |
+|-------------------------|-------------------------|-------------------|
+| (x, y)                  | module(x)               | y                 |
+| ((a, b), y)             | module(a, b)            | y                 |
+| ({"a": a, "b": b}, y)   | module(a=a, b=b)        | y                 |
+| {"a": a, "labels": y}   | module(a=a, labels=y)   | batch["labels"]   |
+| x                       | module(x)               | none              |
+
+| output                                    | scores              | its own loss   |
+|-------------------------------------------|---------------------|----------------|
+| a tensor                                  | itself              | none           |
+| a mapping, or an object with attributes   | "logits"            | "loss"         |
+| a tuple                                   | its first           | none           |
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from offbeat.core.errors import UsageError
+from offbeat.data.dataset import Batch
+
+Loss = Callable[[Any, Any], Tensor]
+"""loss(output, target): a mean over the batch, of the module's output as it comes."""
+
+Step = Callable[[nn.Module, Batch], Tensor]
+"""step(module, batch): the loss to differentiate, a scalar."""
+
+Evaluate = Callable[[nn.Module, Batch], Any]
+"""evaluate(module, batch): means over the batch by name, or the pair (scores, target) for metrics."""
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """The loss of a batch, in training and in evaluation.
+
+    Attributes:
+        loss: Loss of output and target. None means the output's own loss where it has one, else the cross
+            entropy of its scores.
+        step: Loss of module and batch, in place of `loss`.
+        evaluate: Evaluation of module and batch. None means that the loss is that of training, and that
+            metrics compare the output's scores with the target.
+        class_weights: Weights of the classes in the default cross entropy. None means equal ones.
+    """
+
+    loss: Loss | None = None
+    step: Step | None = None
+    evaluate: Evaluate | None = None
+    class_weights: tuple[float, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.loss is not None and self.step is not None:
+            raise UsageError("loss and step: give one of them; step(module, batch) returns the loss itself")
+        if self.class_weights is not None and (self.loss is not None or self.step is not None):
+            raise UsageError("class_weights are for the default cross entropy: weigh your own loss yourself")
+
+    def train(self, module: nn.Module, batch: Batch) -> Tensor:
+        """The loss of a batch in training."""
+        if self.step is not None:
+            return self.step(module, batch)
+        x, target = split(batch)
+        return self._loss(call(module, x), target)
+
+    def score(self, module: nn.Module, batch: Batch) -> "Scored":
+        """Evaluate a module, in evaluation mode, on a batch."""
+        found = self.evaluate(module, batch) if self.evaluate is not None else None
+        if isinstance(found, Mapping):
+            return Scored(dict(found))
+        if found is not None and not (isinstance(found, tuple) and len(found) == 2):
+            raise UsageError(
+                f"evaluate(module, batch) returned a {type(found).__name__}: it must return numbers by name, "
+                "or the pair (scores, target)"
+            )
+        if self.step is not None:
+            named = {"loss": self.step(module, batch)}
+            return Scored(named, *found) if found is not None else Scored(named)
+        x, target = split(batch)
+        output = call(module, x)
+        if self.loss is None and target is None and _own_loss(output) is None:
+            return Scored({}, *(found or (None, None)))
+        named = {"loss": self._loss(output, target)}
+        return Scored(named, *(found or (scores(output), target)))
+
+    def _loss(self, output: Any, target: Any) -> Tensor:
+        if self.loss is not None:
+            return self.loss(output, target)
+        own = _own_loss(output) if self.class_weights is None else None
+        if own is not None:
+            return own
+        if target is None:
+            raise UsageError("a batch without a target, and an output without a loss: give loss or step")
+        found = scores(output)
+        weights = self.class_weights
+        if weights is None:
+            return functional.cross_entropy(found, target)
+        return functional.cross_entropy(found, target, torch.tensor(weights, device=found.device))
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Evaluation of a batch: means by name, and what metrics compare; None means that there is nothing."""
+
+    means: dict[str, Any]
+    scores: Any = None
+    target: Any = None
+
+
+def split(batch: Batch) -> tuple[Any, Any]:
+    """The module's input and the target of a batch. Raises `UsageError` for one of another form."""
+    match batch:
+        case (x, y):
+            return x, y
+        case Tensor():
+            return batch, None
+        case Mapping():
+            return batch, batch.get("labels")
+        case _:
+            told = (
+                f"{len(batch)} parts" if isinstance(batch, tuple | list) else f"type {type(batch).__name__}"
+            )
+            raise UsageError(
+                f"a batch of {told} is neither (x, y) nor a mapping nor a tensor: give step(module, batch) "
+                "and evaluate(module, batch), or a collate that makes one of these"
+            )
+
+
+def call(module: nn.Module, x: Any) -> Any:
+    """The module's output for an input: one argument, a tuple of them, or a mapping of named ones."""
+    if isinstance(x, Tensor):
+        return module(x)
+    if isinstance(x, Mapping):
+        return module(**x)
+    return module(*x) if isinstance(x, tuple | list) else module(x)
+
+
+def scores(output: Any) -> Any:
+    """The scores in a module's output."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping) and "logits" in output:
+        return output["logits"]
+    if isinstance(output, tuple | list):
+        return output[0]
+    if (found := getattr(output, "logits", None)) is not None:
+        return found
+    raise UsageError(
+        f"an output of type {type(output).__name__} has no scores: return a tensor, a tuple, or a mapping "
+        "with 'logits'; or give loss or step, and evaluate"
+    )
+
+
+def _own_loss(output: Any) -> Tensor | None:
+    if isinstance(output, Tensor):
+        return None
+    own = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
+    return own if isinstance(own, Tensor) else None
