@@ -204,10 +204,10 @@ def as_samples(data: Any) -> Samples:
         UsageError: It is none of these.
     """
     match data:
+        case Tensor() | np.ndarray():  # which have a method `gather` too
+            return Dataset(data)
         case Samples():
             return data
-        case Tensor() | np.ndarray():
-            return Dataset(data)
         case (Tensor() | np.ndarray() as x, Tensor() | np.ndarray() as y):
             return Dataset(x, y)
         case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
