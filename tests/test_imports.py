@@ -30,7 +30,7 @@ MAY_USE: dict[str, set[str]] = {
     "data": {"core"},
     "codec": {"core"},
     "metrics": {"core"},
-    "local": {"lazy", "core", "data", "vectors"},
+    "local": {"lazy", "core", "data", "metrics", "vectors"},
     "world": {"lazy", "core", "data"},
     "algorithms": {"core", "local", "codec", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},

@@ -62,6 +62,11 @@ class Criterion:
         if self.class_weights is not None and (self.loss is not None or self.step is not None):
             raise UsageError("class_weights are for the default cross entropy: weigh your own loss yourself")
 
+    @property
+    def probabilities(self) -> bool:
+        """Whether the loss is one of probabilities, so that the scores are no logits."""
+        return self.loss is functional.binary_cross_entropy or isinstance(self.loss, nn.BCELoss)
+
     def train(self, module: nn.Module, batch: Batch) -> Tensor:
         """The loss of a batch in training."""
         if self.step is not None:

@@ -36,7 +36,7 @@ def evaluate(
         UsageError: The module cannot take a batch, there is nothing to compute a metric from, or one returns
             no number.
     """
-    reduced = Reduced(wanted)
+    reduced = Reduced(wanted, criterion.probabilities)
     for samples, batch in batches:
         scored = _score(module, criterion, batch, whose)
         for name, value in scored.means.items():
@@ -48,10 +48,13 @@ def evaluate(
 
 
 class Reduced:
-    """What has been evaluated so far: sums of means, and metrics. None `wanted` means those of the kind of task."""
+    """What has been evaluated so far: sums of means, and metrics.
 
-    def __init__(self, wanted: Wanted | None) -> None:
-        self._default, self._scored = wanted is None, False
+    None `wanted` means those of the kind of task, where `probabilities` says that scores are in [0, 1].
+    """
+
+    def __init__(self, wanted: Wanted | None, probabilities: bool = False) -> None:
+        self._default, self._scored, self._probabilities = wanted is None, False, probabilities
         self._metrics: dict[str, StreamingMetric] | None = None if wanted is None else make_metrics(wanted)
         self._sums: dict[str, float] = {}
         self.total = 0
@@ -64,7 +67,7 @@ class Reduced:
         """Take scores and targets of a batch."""
         self._scored = True
         if self._metrics is None:
-            self._metrics = default_metrics(scores, target)
+            self._metrics = default_metrics(scores, target, probabilities=self._probabilities)
         try:
             update_metrics(self._metrics, scores, target)
         except UsageError:

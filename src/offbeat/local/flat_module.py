@@ -70,7 +70,7 @@ class FlatModule:
         self._scratch += [(tensor, tensor.clone()) for tensor in self.personal.values()]
 
     def load(self, model: Model) -> list[Tensor]:
-        """Write a model into the module, and the initial values elsewhere; returns its parameters w_o, shaped."""
+        """Write a model into the module, whose other tensors become the initial ones; returns w_o, shaped."""
         values = model.values.to(self._device)
         views = self.floats(values)
         with torch.no_grad():
