@@ -152,20 +152,32 @@ def test_float64_is_refused_with_what_to_do():
 
 
 @pytest.mark.parametrize(
-    "other",
+    ("other", "message"),
     [
-        nn.Linear(3, 2),
-        nn.Linear(2, 3, bias=False),
-        nn.Linear(2, 3).bfloat16(),
-        nn.Sequential(nn.Linear(2, 3)),
+        (nn.Linear(3, 2), r"weight \(3, 2\), whose shape there is \(2, 3\)"),
+        (nn.Linear(2, 3, bias=False), r"bias \(3,\), which it has not"),
+        (nn.Sequential(nn.Linear(2, 3)), r"weight \(3, 2\), which it has not"),
     ],
-    ids=["shape", "tensors", "dtype", "names"],
+    ids=["shape", "tensors", "names"],
 )
-def test_a_module_of_another_layout_is_refused(other):
+def test_a_module_of_another_layout_is_refused(other, message):
     before = Model.of(other).values.clone()
-    with pytest.raises(UsageError, match="names, shapes, dtypes"):
+    with pytest.raises(UsageError, match=message):
         Model.of(nn.Linear(2, 3)).load_into(other)
     assert torch.equal(Model.of(other).values, before)
+
+
+def test_what_a_model_does_not_hold_stays_in_the_module():
+    """Frozen parameters, and those that stay at clients."""
+    module, other = (nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2))
+    module[0].requires_grad_(False)
+    model = Model.of(module, ["2.*"])
+    assert [e.name for e in model.layout.entries] == ["1.weight", "1.bias"]
+    kept = other[0].weight.clone(), other[2].weight.clone()
+    model.load_into(other)
+    assert torch.equal(other[1].weight, module[1].weight)
+    assert torch.equal(other[0].weight, kept[0])
+    assert torch.equal(other[2].weight, kept[1])
 
 
 def test_empty_and_flat():

@@ -243,7 +243,7 @@ def test_each_client_has_statistics_of_its_own_and_is_the_better_for_it() -> Non
                 mean = state["buffers.floating"][:64]
                 expected = learner.data.train.x[learner.data.client_indices(client)].flatten(1).mean(0)
                 assert (mean - expected).abs().max() < 0.1 * SCALES[client]
-            judge = ob.TorchLearner(learner._make_module, replace(learner.data, test=test))
+            judge = ob.TorchLearner(learner._module, replace(learner.data, test=test))
             found[policy].append(judge.evaluate(model)["accuracy"])
     assert min(found["local"]) > 0.9
     assert min(found["mean"]) < 0.5

@@ -6,7 +6,7 @@ from math import cos, pi
 from typing import Annotated, Any, Literal, Self
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -132,6 +132,13 @@ class Training:
     channels_last: bool | None = None
     device: str = "cpu"
 
+    @field_validator("optimizer")
+    @classmethod
+    def _known(cls, optimizer: str | MakeOptimizer) -> str | MakeOptimizer:
+        if isinstance(optimizer, str) and optimizer not in _OPTIMIZERS:
+            raise ValueError(f"it is unknown{did_you_mean(optimizer, _OPTIMIZERS)}")
+        return optimizer
+
     @model_validator(mode="after")
     def _used(self) -> Self:
         if not isinstance(self.optimizer, str):
@@ -145,9 +152,6 @@ class Training:
                     f"{given[0]} is for optimizers by name: give it to your own one where you make it"
                 )
             return self
-        if self.optimizer not in _OPTIMIZERS:
-            hint = did_you_mean(self.optimizer, _OPTIMIZERS)
-            raise ValueError(f"optimizer = {self.optimizer!r} is unknown{hint}")
         if self.momentum and self.optimizer != "sgd":
             raise ValueError(
                 f"momentum = {self.momentum} is for sgd, {self.optimizer} has its own; leave it out"
