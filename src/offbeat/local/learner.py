@@ -331,14 +331,16 @@ class TorchLearner:
         layers = streams.at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)
         rng = streams.at(Purpose.TRAIN, task.client, task.task)  # valid until the next task
-        parts = self.training.accumulate
-        for rows in batches(rng, len(own), self.training.batch_size, task.steps):
-            chosen = own.index_select(0, rows)
-            if parts == 1:
-                yield [(ready.gather(chosen), 1.0)]
-            else:
-                cut = [part for part in chosen.tensor_split(parts) if len(part)]
-                yield [(ready.gather(part), len(part) / len(chosen)) for part in cut]
+        size = self.training.batch_size
+        return (self._parts(own.index_select(0, rows)) for rows in batches(rng, len(own), size, task.steps))
+
+    def _parts(self, rows: Tensor) -> Parts:
+        """The batch of these samples, in as many parts as `accumulate` says."""
+        ready, parts = self.prepare(), self.training.accumulate
+        if parts == 1:
+            return [(ready.gather(rows), 1.0)]
+        cut = [part for part in rows.tensor_split(parts) if len(part)]
+        return [(ready.gather(part), len(part) / len(rows)) for part in cut]
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a model on the common test set: the mean "loss", and the metrics.
