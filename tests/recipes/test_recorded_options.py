@@ -9,6 +9,7 @@ import pytest
 import offbeat as ob
 from offbeat.core.errors import RunError
 from offbeat.recipes.build import recorded_algorithm, resume_run, run_recipe
+from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 
 GONE = "there is no option limit any more: give `threshold`"
@@ -47,3 +48,18 @@ def test_a_resumption_from_python_says_so(recorded: Path) -> None:
     world, learner = ob.World(1.0, clients=3), ob.NoTraining(3)
     with pytest.raises(RunError, match="limit was None, now there is no such option"):
         ob.resume(recorded, algorithm, world, learner, until=ob.Until(tasks=5))
+
+
+def test_a_comparison_from_before_an_option_goes_on(tmp_path: Path) -> None:
+    """What the run's recipe does not name has its default."""
+    recipe = load_recipe("digits", sets=["clients=3", "until.tasks=3", "data.samples=60"])
+    [job] = plan(recipe, ["fedavg"], 1, tmp_path)
+    run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory)
+    database = sqlite3.connect(job.directory / "run.db")
+    [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchall()
+    recorded = json.loads(text)
+    del recorded["training"]["accumulate"]
+    with database:
+        database.execute("UPDATE meta SET value = ? WHERE key = 'recipe'", [json.dumps(recorded)])
+    database.close()
+    assert plan(recipe, ["fedavg"], 1, tmp_path)

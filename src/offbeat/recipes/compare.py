@@ -18,7 +18,7 @@ from typing import Any
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
-from offbeat.recipes.load import document_of
+from offbeat.recipes.load import check, document_of
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
@@ -218,7 +218,8 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
     if not (run.directory / DATABASE).exists():
         return
     record = read_run(run.directory)
-    then = _essence(record.recipe), record.meta["algorithm"]
+    recorded = record.recipe and document_of(check(record.recipe, str(record.path)))  # with today's options
+    then = _essence(recorded), record.meta["algorithm"]
     if then != (_essence(document_of(run.recipe)), {"name": algorithm.name, **algorithm.hyperparameters}):
         raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
 
