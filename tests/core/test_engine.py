@@ -108,12 +108,9 @@ def test_limits(until: ob.Until, reasons: list[str | None]) -> None:
     assert found == reasons
 
 
-def test_the_sentences_of_the_other_limits() -> None:
-    until = ob.Until(seconds=1.5, accuracy=0.5)
+def test_the_sentence_of_the_limit_of_time() -> None:
+    until = ob.Until(seconds=1.5)
     assert until.out_of_time == "reached 1.5 seconds"
-    assert [until.reached_accuracy(found) for found in (None, 0.4, 0.5)] == [
-        None, None, "reached accuracy 0.5",
-    ]  # fmt: skip
 
 
 # ---- a record is repeated ----

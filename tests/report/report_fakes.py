@@ -23,6 +23,7 @@ class FakeRun:
     stop_reason: str | None = None
     recipe: dict[str, Any] | None = None
     samples: dict[int, int] = field(default_factory=dict)
+    higher_is_better: dict[str, bool] = field(default_factory=dict)
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         for seq, row in enumerate(self.written):

@@ -35,8 +35,10 @@ def test_times_are_relative_to_fedcompass_when_it_is_there() -> None:
     assert fedcompass.relative == 1.0
     assert half.relative is None
     cells = to_cells(table)
-    assert [row[4] for row in cells.rows] == ["2.50x", "1.00x", "-"]
-    assert [row[5] for row in cells.rows] == ["2/2", "2/3", "1/2"]
+    assert cells.heads[2:5] == ("best accuracy (%)", "final (%)", "time to 90 % (s)")
+    assert [row[3] for row in cells.rows] == ["70.00 ± 0.00", "63.33 ± 11.55", "60.00 ± 14.14"]
+    assert [row[5] for row in cells.rows] == ["2.50x", "1.00x", "-"]
+    assert [row[6] for row in cells.rows] == ["2/2", "2/3", "1/2"]
 
 
 def test_deviations_use_ddof_1_over_seeds() -> None:
@@ -44,9 +46,9 @@ def test_deviations_use_ddof_1_over_seeds() -> None:
     assert fedavg.time is not None
     assert (fedavg.time.mean, fedavg.time.n) == (150.0, 2)
     assert fedavg.time.std == pytest.approx(70.710678)
-    assert fedavg.accuracy is not None
-    assert fedavg.accuracy.mean == pytest.approx(0.94)
-    assert fedavg.accuracy.std == pytest.approx(0.0282843, rel=1e-5)
+    assert fedavg.best is not None
+    assert fedavg.best.mean == pytest.approx(0.94)
+    assert fedavg.best.std == pytest.approx(0.0282843, rel=1e-5)
     assert fedcompass.time is not None
     assert fedcompass.time.std == pytest.approx(14.142136)
     assert half.time is not None
@@ -74,7 +76,7 @@ def test_a_baseline_at_the_target_from_the_start_leaves_no_relative_times() -> N
 
 def test_without_a_target_the_times_are_dashes_and_a_note_says_why() -> None:
     table = make_table(runs())
-    assert {row[3:6] for row in to_cells(table).rows} == {("-", "-", "-")}
+    assert {row[4:7] for row in to_cells(table).rows} == {("-", "-", "-")}
     assert "No target" in table.notes[0]
 
 
@@ -86,20 +88,20 @@ def test_runs_that_did_not_finish_and_unequal_seeds_are_noted() -> None:
 
 def test_missing_accuracies_are_dashes() -> None:
     table = make_table([FakeRun("a", evaluations=[evaluation(0.0, None)])], target=0.5)
-    assert table.rows[0].accuracy is None
-    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "0/1", "0", "0", "-", "-")
+    assert table.rows[0].best is None
+    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "-", "0/1", "0", "0", "-", "-")
 
 
 def test_figure_1_row() -> None:
     (row,) = to_cells(make_table([figure_1()], target=0.5)).rows
-    assert row == ("fedcompass", "1", "66.00", "22.00", "1.00x", "1/1", "7", "13", "1.69", "0.0")
+    assert row == ("fedcompass", "1", "66.00", "66.00", "22.00", "1.00x", "1/1", "7", "13", "1.69", "0.0")
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"target": 60.0}, "target is 60"),
-        ({"target": 0.0}, "target is 0"),
+        ({"target": 60.0}, "target = 60"),
+        ({"target": 0.0}, "target = 0"),
         ({"target": 0.9, "baseline": "nobody"}, "baseline is 'nobody'"),
     ],
 )

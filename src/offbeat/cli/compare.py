@@ -24,6 +24,7 @@ def compare(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="how many seeds")] = None,
     target: options.Target = None,
+    metric: options.MetricName = None,
     baseline: options.Baseline = None,
     sets: options.Sets = None,
     scales: options.Scales = None,
@@ -38,13 +39,11 @@ def compare(
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
-    from offbeat.report.records import check_target
 
     loaded = load_recipe(recipe, sets=sets or (), scales=scales or ())
     names = _labels(loaded, labels)
     place = directory or new_directory(recipe)
-    goal = target if target is not None else loaded.target
-    check_target(goal)
+    measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)
     memory = executor_options.memory_size("--client-memory", client_memory)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
     _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
@@ -55,7 +54,7 @@ def compare(
     make_directory(place)
     with live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
-    _print_table(records, goal, base)
+    _print_table(records, measured, goal, base)
     out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
 
 
@@ -77,12 +76,14 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
     return names
 
 
-def _print_table(records: "list[RunRecord]", target: float | None, baseline: str | None) -> None:
+def _print_table(
+    records: "list[RunRecord]", metric: str | None, target: float | None, baseline: str | None
+) -> None:
     """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
     from offbeat.report import claims_of, findings, group_runs, make_table, to_rich
     from offbeat.report.claims import cells
 
-    table = make_table(records, target=target, baseline=baseline)
+    table = make_table(records, target=target, metric=metric, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
     claimed = plain_table("the paper says", "here", "gap", "seeds", "holds")

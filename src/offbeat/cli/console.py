@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import rich.progress
@@ -23,6 +23,7 @@ err = Console(stderr=True, highlight=False)
 
 def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
+    from offbeat.core.metric_names import first_shown
     from offbeat.report.units import duration_text
 
     parts = [
@@ -32,8 +33,9 @@ def describe(progress: "Progress") -> str:
         f"staleness {progress.mean_staleness:.2f}",
         f"{progress.tasks_per_second:,.0f} tasks/s",
     ]
-    if progress.accuracy is not None:
-        parts.insert(2, f"accuracy {progress.accuracy:.4f}")
+    if progress.metrics:
+        name = first_shown(progress.metrics)
+        parts.insert(2, metric_text(name, progress.metrics[name]))
     if progress.left is not None:
         parts.append(f"{duration_text(round(progress.left))} left")
     if progress.done is not None:
@@ -114,9 +116,7 @@ def _summary_lines(run: "Run") -> Iterator[str]:
         f"virtual time {summary.seconds:,.1f} s, {summary.versions} versions, {summary.tasks} client tasks, "
         f"mean staleness {summary.mean_staleness:.2f}"
     )
-    if summary.accuracy is not None:
-        loss = f", loss {summary.loss:.4f}" if summary.loss is not None else ""
-        yield f"accuracy {summary.accuracy:.4f} at the end, {summary.best_accuracy:.4f} at best{loss}"
+    yield from _metric_lines(summary.metrics, summary.best_metrics)
     yield (
         f"of {summary.dispatched} tasks: {summary.aggregated} aggregated, {summary.dropped} dropped, "
         f"{summary.lost} lost, {summary.held} waiting, {summary.running} in training"
@@ -125,6 +125,25 @@ def _summary_lines(run: "Run") -> Iterator[str]:
     if summary.client_state_bytes or summary.server_state_bytes:
         clients, server = size_text(summary.client_state_bytes), size_text(summary.server_state_bytes)
         yield f"clients keep {clients}, the server {server}"
+
+
+def _metric_lines(metrics: Mapping[str, float], best: Mapping[str, float]) -> Iterator[str]:
+    """A line for each metric, with the loss on the first; without the quantiles over clients."""
+    from offbeat.core.metric_names import in_order
+
+    loss = [metric_text("loss", metrics["loss"])] if "loss" in metrics else []
+    names = [name for name in in_order(metrics) if name != "loss" and name.count(".") < 2]
+    for i, name in enumerate(names):
+        ends = f"{metric_text(name, metrics[name])} at the end"
+        shown = [ends, f"{best[name]:.4f} at best"] if name in best else [ends]
+        yield ", ".join(shown + (loss if i == 0 else []))
+    if not names:
+        yield from loss
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric with its value: "balanced accuracy 0.8125"."""
+    return f"{name.replace('_', ' ')} {value:.4f}"
 
 
 def plain_table(*heads: str) -> rich.table.Table:

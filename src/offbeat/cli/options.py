@@ -17,7 +17,10 @@ Scales = Annotated[
 OutOption = Annotated[Path | None, typer.Option("--out", "-o", help="directory to write to")]
 Directory = Annotated[Path, typer.Argument(metavar="DIR", help="a run's directory")]
 Directories = Annotated[list[Path], typer.Argument(metavar="DIR...", help="runs, or directories of runs")]
-Target = Annotated[float | None, typer.Option(help="accuracy whose first time is measured")]
+Target = Annotated[float | None, typer.Option(help="value of the metric whose first time is measured")]
+MetricName = Annotated[
+    str | None, typer.Option("--metric", metavar="NAME", help="what runs are compared by; usually accuracy")
+]
 Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
@@ -26,6 +29,19 @@ InsecurePlaintext = Annotated[
 ]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]
+
+
+def choose_goal(
+    metric: str | None, target: float | None, usual_metric: str | None, usual_target: float | None
+) -> tuple[str | None, float | None]:
+    """The metric that runs are compared by and its target: as given, else the recipe's for that metric."""
+    from offbeat.core.limits import check_target
+
+    chosen = metric or usual_metric
+    if target is None and chosen == usual_metric:
+        target = usual_target
+    check_target(chosen, target)
+    return chosen, target
 
 
 def file_option(text: str) -> Any:

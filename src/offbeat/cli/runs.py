@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from offbeat.cli.console import err, out
-from offbeat.cli.options import Baseline, Directories, Directory, Target
+from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Target, choose_goal
 from offbeat.core.errors import UsageError
 
 
@@ -17,6 +17,7 @@ def report(
     output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(help="directory for static figures too")] = None,
     target: Target = None,
+    metric: MetricName = None,
     baseline: Baseline = None,
     title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
 ) -> None:
@@ -28,13 +29,13 @@ def report(
     known = records[0].recipe or {}
     order = list(known.get("algorithms", {}))  # as the recipe has them, others after
     records.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
-    goal = target if target is not None else known.get("target")
+    measured, goal = choose_goal(metric, target, known.get("metric"), known.get("target"))
     usual = known.get("baseline")
     base = baseline or (usual if any(record.label == usual for record in records) else None)
     heading = title or known.get("title") or "Offbeat report"
     try:
-        page = write_html(records, output, target=goal, baseline=base, title=heading)
-        figures = write_png(records, png, target=goal, baseline=base) if png else []
+        page = write_html(records, output, target=goal, metric=measured, baseline=base, title=heading)
+        figures = write_png(records, png, target=goal, metric=measured, baseline=base) if png else []
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from None
     out.print(f"wrote {page}", markup=False)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from offbeat.cli.console import add_row, out, plain_table, size_text
+from offbeat.cli.console import add_row, metric_text, out, plain_table, size_text
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -50,6 +50,7 @@ def status(
 
 
 def _show(s: "Snapshot", state: str) -> None:
+    from offbeat.core.metric_names import finite, in_order
     from offbeat.report.units import duration_text
 
     out.print(f"{s.label}: {state}; {duration_text(round(s.now))} on its clock", markup=False)
@@ -57,6 +58,13 @@ def _show(s: "Snapshot", state: str) -> None:
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
     )
+    known = [
+        metric_text(name, value)
+        for name in in_order(s.metrics)
+        if (value := finite(s.metrics[name])) is not None
+    ]
+    if known:
+        out.print(f"last evaluation: {', '.join(known)}", markup=False)
     heads = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
     table = plain_table(*heads)
     for column in table.columns:

@@ -1,5 +1,6 @@
 """The contract between a driver and a learner: tasks, inputs, results."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -125,7 +126,16 @@ class Learner(Protocol):
         """
 
     def evaluate(self, model: Model) -> Metrics:
-        """Evaluate a global model on the test set: "accuracy" in [0, 1], "loss"."""
+        """Evaluate a global model on the test set: metrics by name, such as "loss" and "accuracy" in [0, 1].
+
+        NaN means that a metric is undefined. A learner may have an attribute `higher_is_better`, a mapping
+        that says whether more is better of the metrics whose names do not tell.
+        """
+
+
+def metric_directions(learner: Learner) -> Mapping[str, bool]:
+    """Whether more is better of a learner's metrics, by name, where the learner says so."""
+    return dict(getattr(learner, "higher_is_better", {}))
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ from offbeat.local.representation import representing
 from offbeat.local.session import Parts, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
-from offbeat.metrics.registry import Wanted, make_metrics
+from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 PERSONAL = "personal."
 """Start of the names, in a client's state, of the tensors that stay at the client."""
@@ -82,6 +82,12 @@ class TorchLearner:
         self._ready: DeviceState | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
         check_device(training.device)
+
+    @property
+    def higher_is_better(self) -> dict[str, bool]:
+        """Whether more is better of each of `metrics`."""
+        wanted = make_metrics(self.metrics or ())
+        return {name: higher_is_better(name, metric) for name, metric in wanted.items()}
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the module and the data on the device: each process prepares its own."""

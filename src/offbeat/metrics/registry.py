@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from offbeat.core import metric_names
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.metrics.auroc import AUROC
@@ -97,7 +98,8 @@ def higher_is_better(name: str, metric: object = None) -> bool:
     """Whether a larger value of a metric is better.
 
     Args:
-        name: Name of the metric. "loss" and the errors among `METRICS` are better if lower.
+        name: Name of the metric. One that ends in "loss", "error", "perplexity", "mae", "mse" or "rmse" is
+            better if lower.
         metric: The metric, whose attribute `higher_is_better` decides if it is True or False. None means that
             the name decides.
 
@@ -105,9 +107,7 @@ def higher_is_better(name: str, metric: object = None) -> bool:
         True for a metric of which nothing is known.
     """
     known = getattr(metric, "higher_is_better", None)
-    if known is None:
-        known = getattr(METRICS.get(name), "higher_is_better", name != LOSS)
-    return bool(known)
+    return metric_names.higher_is_better(name) if known is None else bool(known)
 
 
 def _make(name: str, value: Any) -> StreamingMetric:

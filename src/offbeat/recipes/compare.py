@@ -227,7 +227,7 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
 def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:
     """Parts of a recipe that a single run depends on."""
     beside = {
-        "title", "about", "algorithm", "algorithms", "seed", "seeds", "target", "baseline", "claims",
-        "scales",
+        "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline",
+        "claims", "scales",
     }  # fmt: skip
     return {k: v for k, v in (document or {}).items() if k not in beside}

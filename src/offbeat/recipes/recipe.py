@@ -4,8 +4,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from offbeat.core.limits import Every, Until
-from offbeat.core.types import Count, PositiveShare
+from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
+from offbeat.core.types import Count, Finite
 from offbeat.local.training import Training
 from offbeat.models.registry import MLPSpec, ModelSpec
 from offbeat.report.claims import Claim
@@ -56,7 +56,9 @@ class Recipe(Section):
         evaluate: How often the global model is evaluated.
         seed: First seed.
         seeds: Number of seeds of a comparison.
-        target: Accuracy in (0, 1] whose first time a comparison measures.
+        metric: Metric that runs are compared by. None means the accuracy if it was recorded, else the first
+            metric, else the loss.
+        target: Value of the metric whose first time a comparison measures.
         baseline: Label whose time is 1.00x.
         claims: Claims of a paper about the labels.
         scales: Named sets of changes, by dotted key.
@@ -75,7 +77,8 @@ class Recipe(Section):
     evaluate: Every = Every(versions=1)
     seed: Annotated[int, Field(ge=0)] = 0
     seeds: Count = 3
-    target: PositiveShare | None = None
+    metric: str | None = None
+    target: Finite | None = None
     baseline: str | None = None
     claims: list[Claim] = []
     scales: dict[str, dict[str, Any]] = {}
@@ -84,7 +87,8 @@ class Recipe(Section):
     def _consistent(self) -> Self:
         """Refuse what concerns several keys, or the names of labels."""
         if self.until.never:
-            raise ValueError("the run would never end: give until seconds, versions, tasks or accuracy")
+            raise ValueError(NEVER_ENDS)
+        check_target(self.metric, self.target)
         for label in self.algorithms:
             if not label or label.startswith(".") or {"/", "\\"} & set(label):
                 raise ValueError(

@@ -1,50 +1,54 @@
 """What a paper claims of the labels, and what the runs show: ordering, size of the gap, seeds.
 
-A claim is compared by a number per run, taken over the last fifth of its time: the mean accuracy, the mean
-loss, or the mean absolute change of the accuracy from one evaluation to the next. Seeds are paired. Nothing
-is said to hold that the runs do not show.
+A claim is compared by a number per run, taken over the last fifth of its time: the mean of a metric, or the
+mean absolute change of the first metric shown (the accuracy, if there is one) from one evaluation to the
+next. Seeds are paired. Nothing is said to hold that the runs do not show.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
+from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import STRICT
+from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
 from offbeat.runs.record import RunRecord
 
-By = Literal["accuracy", "loss", "change"]
+CHANGE = "change"
 LAST = 0.2  # of a run's time: what a claim is compared by
 
 
 @checked(frozen=True, config=STRICT)
 class Claim:
-    """Something a paper says of several labels: that `better` is above each of `than`.
+    """Something a paper says of several labels: that `better` is better than each of `than`.
 
-    By the `accuracy`; or below each, by the `loss` or by how much the accuracy goes up and down (`change`).
+    By a metric; or by how much the first one shown goes up and down (`change`), of which less is better.
     """
 
     says: str
     better: str
     than: Annotated[list[str], Field(min_length=1)]
-    by: By = "accuracy"
+    by: str = "accuracy"
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One pair of a claim: what `better` is ahead of `than` by, as mean and deviation over `seeds`.
 
-    Positive is what the claim says; `agreeing` seeds have it so. Accuracies are shares.
+    Positive is what the claim says; `agreeing` seeds have it so. Accuracies are shares. `measure` is what
+    they are compared by; of its change, less is better.
     """
 
     says: str
     better: str
     than: str
-    by: By
+    by: str
+    measure: NamedMetric
     mean: float
     std: float
     agreeing: int
@@ -60,39 +64,47 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
     """Each pair of labels that a claim names and that there are runs of with common seeds."""
     found = []
     for claim in claims:
-        ahead = _levels(groups.get(claim.better, []), claim.by)
+        measure = _measure(groups, claim.by)
+        ahead = _levels(groups.get(claim.better, []), claim.by, measure)
         for other in claim.than:
-            behind = _levels(groups.get(other, []), claim.by)
-            sign = 1.0 if claim.by == "accuracy" else -1.0
+            behind = _levels(groups.get(other, []), claim.by, measure)
+            sign = 1.0 if measure.higher_is_better else -1.0
             gaps = np.array([sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind])
             if len(gaps):
                 std = float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
                 mean, agreeing = float(gaps.mean()), int((gaps > 0).sum())
-                pair = claim.says, claim.better, other, claim.by
+                pair = claim.says, claim.better, other, claim.by, measure
                 found.append(Finding(*pair, mean, std, agreeing, len(gaps)))
     return found
 
 
 def cells(finding: Finding) -> tuple[str, str, str, str]:
     """The pair, the gap, the seeds that agree, and whether it holds: on average, in every seed, or not."""
-    sign = ">" if finding.by == "accuracy" else "<"
-    scale, unit = (1.0, "") if finding.by == "loss" else (100.0, " points")
+    sign = ">" if finding.measure.higher_is_better else "<"
+    scale, unit = finding.measure.scale, " points" if finding.measure.is_share else ""
     pair = f"{finding.better} {sign} {finding.than} ({finding.by})"
     gap = f"{scale * finding.mean:+.2f} ± {scale * finding.std:.2f}{unit}"
     verdict = "no" if finding.mean <= 0 else "yes" if finding.agreeing == finding.seeds else "on average"
     return pair, gap, f"{finding.agreeing} of {finding.seeds}", verdict
 
 
-def level(run: RunRecord, by: By) -> float | None:
-    """The number that a run is compared by; None without evaluations."""
+def level(run: RunRecord, metric: str, change: bool = False) -> float | None:
+    """What a run is compared by: the mean of a metric, or of its change; None without evaluations."""
     rows = [row for row in run.metrics if row["t"] >= (1 - LAST) * run.duration]
-    values = [row["loss" if by == "loss" else "accuracy"] for row in rows]
-    known = [float(v) for v in values if v is not None]
-    if by == "change":
+    known = [value for row in rows if (value := finite(row.get(metric))) is not None]
+    if change:
         known = [abs(b - a) for a, b in pairwise(known)]
     return float(np.mean(known)) if known else None
 
 
-def _levels(runs: Sequence[RunRecord], by: By) -> dict[int, float]:
+def _measure(groups: Mapping[str, Sequence[RunRecord]], by: str) -> NamedMetric:
+    """What a claim compares by."""
+    if by != CHANGE:
+        return metric_of([run for runs in groups.values() for run in runs], by)
+    return NamedMetric(first_shown(recorded_metrics(read_evaluations(groups))), higher_is_better=False)
+
+
+def _levels(runs: Sequence[RunRecord], by: str, measure: NamedMetric) -> dict[int, float]:
     """The level of each seed that has one."""
-    return {run.seed: found for run in runs if (found := level(run, by)) is not None}
+    found = {run.seed: level(run, measure.name, by == CHANGE) for run in runs}
+    return {seed: number for seed, number in found.items() if number is not None}

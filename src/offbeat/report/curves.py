@@ -1,4 +1,4 @@
-"""Accuracy and loss against virtual time, versions or traffic: mean and deviation over seeds.
+"""Metrics against virtual time, versions or traffic: mean and deviation over seeds.
 
 Between two evaluations a run keeps the value of the earlier one. The seeds of a label are put on a
 common grid, from where all of them have a value to where the first of them ends.
@@ -6,21 +6,28 @@ common grid, from where all of them have a value to where the first of them ends
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.report.records import group_runs
+from offbeat.core.metric_names import NamedMetric
+from offbeat.report.records import (
+    Evaluation,
+    Evaluations,
+    Rows,
+    group_runs,
+    metric_of,
+    metrics_in,
+    read_evaluations,
+)
 from offbeat.report.units import Unit, byte_unit, time_unit
 from offbeat.runs.record import RunRecord
 
 Axis = Literal["time", "versions", "bytes"]
-Quantity = Literal["accuracy", "loss"]
 Series = NDArray[np.float64]
 
 AXES: tuple[Axis, ...] = ("time", "versions", "bytes")
-MEASURES: tuple[Quantity, ...] = ("accuracy", "loss")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Curve:
 
     label: str
     axis: Axis
-    measure: Quantity
+    measure: NamedMetric
     x: Series
     mean: Series
     std: Series
@@ -41,26 +48,30 @@ class Curve:
 
 
 def make_curves(
-    records: Sequence[RunRecord], axis: Axis, measure: Quantity, points: int = 400
+    records: Sequence[RunRecord],
+    axis: Axis,
+    metric: str,
+    points: int = 400,
+    evaluations: Evaluations | None = None,
 ) -> list[Curve]:
-    """Return the curve of each label that has the measure, thinned to about `points` grid points.
+    """Return the curve of each label that has the metric, thinned to about `points` grid points.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
-        axis: What the measure is shown against.
-        measure: What is shown.
+        axis: What the metric is shown against.
+        metric: The metric, by its name.
         points: Number of grid points above which a curve is thinned.
+        evaluations: The evaluations of each label's runs, by seed. None means that they are read.
 
     Returns:
-        The curves in the order of their labels, without those that have no evaluation of the measure.
+        The curves in the order of their labels, without those that have no evaluation of the metric.
 
     Raises:
         UsageError: As `group_runs` does.
     """
-    found = (
-        _curve(label, [run.metrics for run in runs], axis, measure, points)
-        for label, runs in group_runs(records).items()
-    )
+    measure = metric_of(records, metric)
+    evaluations = evaluations or read_evaluations(group_runs(records))
+    found = (_curve(label, seeds, axis, measure, points) for label, seeds in evaluations.items())
     return [curve for curve in found if curve is not None]
 
 
@@ -74,12 +85,13 @@ def in_shown_units(curves: Sequence[Curve]) -> tuple[str, str, list[Curve]]:
         The title of the x axis, the title of the y axis, and the curves in the units that they name.
     """
     unit, title = _axis_unit(curves[0].axis, max(float(curve.x[-1]) for curve in curves))
-    scale, measure = (100.0, "accuracy (%)") if curves[0].measure == "accuracy" else (1.0, "loss")
+    measure = curves[0].measure
+    scale = measure.scale
     shown = [
         replace(curve, x=curve.x / unit.size, mean=curve.mean * scale, std=curve.std * scale)
         for curve in curves
     ]
-    return title, measure, shown
+    return title, measure.title, shown
 
 
 def _axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
@@ -93,10 +105,8 @@ def _axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
     return Unit("", 1.0), "versions of the global model"
 
 
-def _curve(
-    label: str, seeds: list[list[dict[str, Any]]], axis: Axis, measure: Quantity, points: int
-) -> Curve | None:
-    series = [xy for xy in (_series(rows, axis, measure) for rows in seeds) if xy is not None]
+def _curve(label: str, seeds: Sequence[Rows], axis: Axis, measure: NamedMetric, points: int) -> Curve | None:
+    series = [xy for xy in (_series(rows, axis, measure.name) for rows in seeds) if xy is not None]
     if not series:
         return None
     first = max(float(x[0]) for x, _ in series)
@@ -110,9 +120,10 @@ def _curve(
     return Curve(label, axis, measure, grid, values.mean(axis=0), std, len(series))
 
 
-def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[Series, Series] | None:
-    rows = [row for row in rows if row["accuracy"] is not None or row["loss"] is not None]
-    y = np.array([np.nan if row[measure] is None else row[measure] for row in rows], dtype=np.float64)
+def _series(rows: Rows, axis: Axis, metric: str) -> tuple[Series, Series] | None:
+    """The metric at each evaluation that is about it; NaN where it is not finite."""
+    rows = [row for row in rows if metric in row and metrics_in(row)]
+    y = np.array([np.nan if row[metric] is None else row[metric] for row in rows], dtype=np.float64)
     y[~np.isfinite(y)] = np.nan
     if np.isnan(y).all():
         return None
@@ -120,7 +131,7 @@ def _series(rows: list[dict[str, Any]], axis: Axis, measure: Quantity) -> tuple[
     return x, y
 
 
-def _position(row: dict[str, Any], axis: Axis) -> float:
+def _position(row: Evaluation, axis: Axis) -> float:
     if axis == "bytes":
         return float((row["bytes_up"] or 0) + (row["bytes_down"] or 0))
     return float(row["t" if axis == "time" else "version"])

@@ -11,16 +11,17 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import cells, claims_of, findings
-from offbeat.report.curves import AXES, MEASURES, make_curves
+from offbeat.report.curves import AXES, make_curves
 from offbeat.report.interactive import curve_figure, panels_figure, timeline_figure
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
-from offbeat.report.records import group_runs
+from offbeat.report.records import Evaluations, group_runs, metric_of, read_evaluations, recorded_metrics
 from offbeat.report.render import relative_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
-from offbeat.report.units import duration_text, percent, seed_list
+from offbeat.report.units import duration_text, seed_list
 from offbeat.runs.record import RunRecord
 
 MAX_TIMELINES = 24
@@ -39,6 +40,7 @@ def write_html(
     out: Path,
     *,
     target: float | None = None,
+    metric: str | None = None,
     baseline: str | None = None,
     title: str = "Offbeat report",
 ) -> Path:
@@ -47,7 +49,9 @@ def write_html(
     Args:
         records: The runs; those with the same label are seeds of one experiment.
         out: The file to write; its directory is made.
-        target: An accuracy in (0, 1] whose first time is measured.
+        target: A value of the metric whose first time is measured; for a share, in (0, 1].
+        metric: The metric of the table, and the one that is shown first. None means the accuracy if it was
+            recorded, else the first metric, else the loss.
         baseline: The label that times are relative to.
         title: The heading of the page.
 
@@ -59,11 +63,17 @@ def write_html(
     """
     groups = group_runs(records)
     activities = read_activities(groups)
-    table = make_table(records, target=target, baseline=baseline, activities=activities)
+    evaluations = read_evaluations(groups)
+    table = make_table(
+        records, target=target, metric=metric, baseline=baseline, activities=activities,
+        evaluations=evaluations,
+    )  # fmt: skip
+    metrics = [metric_of(records, name) for name in recorded_metrics(evaluations)]
     styles = choose_styles(groups)
     timelines = _timelines(groups)
     data = {
-        **_curves(records, styles, target),
+        "curves": _curves(records, evaluations, metrics, styles, table),
+        "first_measure": table.measure.name,
         "timelines": [
             {"label": label, "runs": [_timeline(timeline, styles[label]) for timeline in found]}
             for label, found in timelines.items()
@@ -77,6 +87,7 @@ def write_html(
         facts=_facts(groups),
         colours={label: style.colour for label, style in styles.items()},
         cards=_cards(table),
+        metrics=metrics,
         summary=to_cells(table),
         best=_best(table),
         notes=table.notes,
@@ -94,15 +105,22 @@ def write_html(
     return out
 
 
-def _curves(records: Sequence[RunRecord], styles: Styles, target: float | None) -> dict[str, Any]:
-    points = max(60, min(400, MAX_CURVE_POINTS // len(styles)))
+def _curves(
+    records: Sequence[RunRecord],
+    evaluations: Evaluations,
+    metrics: Sequence[NamedMetric],
+    styles: Styles,
+    table: Table,
+) -> dict[str, Any]:
+    """The figure of each metric against each axis, as "metric/axis"; fewer points where there are many."""
+    points = max(60, min(400, 2 * MAX_CURVE_POINTS // (len(styles) * max(2, len(metrics)))))
     figures = {}
-    for measure in MEASURES:
+    for measure in metrics:
+        target = table.target if measure == table.measure else None
         for axis in AXES:
-            if curves := make_curves(records, axis, measure, points):
-                figures[f"{measure}/{axis}"] = curve_figure(curves, styles, target)
-    first = "accuracy" if "accuracy/time" in figures or "loss/time" not in figures else "loss"
-    return {"curves": figures, "first_measure": first}
+            if curves := make_curves(records, axis, measure.name, points, evaluations):
+                figures[f"{measure.name}/{axis}"] = curve_figure(curves, styles, target)
+    return figures
 
 
 def _timelines(groups: Groups) -> dict[str, list[Timeline]]:
@@ -148,22 +166,25 @@ def _plural(n: int, noun: str) -> str:
 
 
 def _cards(table: Table) -> list[tuple[str, str, str]]:
-    """The best label by time, by accuracy and by idleness, where there is a choice: (value, text, label)."""
+    """The best label by time, by metric and by idleness, where there is a choice: (value, text, label)."""
+    measure = table.measure
     timed = [
         (row.relative, row.time.mean, row.label)
         for row in table.rows
         if row.relative is not None and row.time
     ]
-    accurate = [(row.accuracy.mean, row.label) for row in table.rows if row.accuracy]
+    values = {row.label: row.best.mean for row in table.rows if row.best}
     idle = [(row.idle.mean, row.label) for row in table.rows if row.idle]
     cards = []
     if timed:
         relative, time, label = min(timed, key=itemgetter(0))
-        text = f"first to {percent(table.target or 0)}: {label}, {relative_text(relative)}"
+        text = f"first to {measure.value_text(table.target or 0)}: {label}, {relative_text(relative)}"
         cards.append((duration_text(time), text, label))
-    if accurate:
-        share, label = max(accurate, key=itemgetter(0))
-        cards.append((f"{100 * share:.1f} %", f"best accuracy: {label}", label))
+    if values:
+        best = measure.best(values.values())
+        label = next(label for label, value in values.items() if value == best)
+        shown = f"{measure.scale * values[label]:.3g}{measure.unit}"
+        cards.append((shown, f"best {measure.words}: {label}", label))
     if idle:
         share, label = min(idle, key=itemgetter(0))
         cards.append((f"{100 * share:.1f} %", f"least client time idle: {label}", label))
@@ -172,11 +193,11 @@ def _cards(table: Table) -> list[tuple[str, str, str]]:
 
 def _best(table: Table) -> set[tuple[str, int]]:
     """The cells of the summary, by label and column, that no other label exceeds."""
-    accuracies = [row.accuracy.mean for row in table.rows if row.accuracy]
+    found = table.measure.best(row.best.mean for row in table.rows if row.best)
     relatives = [row.relative for row in table.rows if row.relative is not None]
-    best = {(row.label, 2) for row in table.rows if row.accuracy and row.accuracy.mean == max(accuracies)}
+    best = {(row.label, 2) for row in table.rows if row.best and row.best.mean == found}
     fastest = [row.label for row in table.rows if row.relative is not None and row.relative == min(relatives)]
-    return best | {(label, column) for label in fastest for column in (3, 4)}
+    return best | {(label, column) for label in fastest for column in (4, 5)}
 
 
 def _claims(groups: Groups) -> list[tuple[str, ...]]:

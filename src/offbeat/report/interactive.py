@@ -20,7 +20,7 @@ from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span, TrainingSpan
 from offbeat.report.timeline_events import NAMES, Kind, Mark
 from offbeat.report.timeline_layers import HEIGHT, bars_by_colour, points_by_kind, raised
-from offbeat.report.units import Unit, duration_text, percent, time_unit
+from offbeat.report.units import Unit, duration_text, time_unit
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
 
@@ -49,7 +49,7 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
     Args:
         curves: The curves, one or more.
         styles: Style of each label.
-        target: An accuracy to be marked. None means no mark.
+        target: A value of the metric to be marked. None means no mark.
     """
     title, measure, shown = in_shown_units(curves)
     traces: list[Any] = []
@@ -74,11 +74,15 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
     figure = go.Figure(traces, _layout(height=460, hovermode="x unified"))
     figure.update_xaxes(title=title, rangemode="tozero")
     figure.update_yaxes(title=measure)
-    if target is not None and curves[0].measure == "accuracy":
+    if target is not None:
+        goal = curves[0].measure
         figure.add_hline(
-            y=target * 100,
+            y=target * goal.scale,
             line={"color": palette.MUTED, "width": 1.2, "dash": "dash"},
-            annotation={"text": f"target {percent(target)}", "font": {"color": palette.MUTED, "size": 12}},
+            annotation={
+                "text": f"target {goal.value_text(target)}",
+                "font": {"color": palette.MUTED, "size": 12},
+            },
             annotation_position="top left",
         )
     return _json(figure)

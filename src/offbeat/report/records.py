@@ -1,9 +1,14 @@
-"""How runs are grouped for comparison, and what they are compared by."""
+"""How runs are grouped for comparison, and the metric they are compared by."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.core.limits import check_target
+from offbeat.core.metric_names import NamedMetric, first_shown, in_order
 from offbeat.runs.record import RunRecord
+
+_COLUMNS = ("t", "version", "tasks", "bytes_up", "bytes_down")
 
 
 def group_runs(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -33,7 +38,51 @@ def group_runs(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     return {label: sorted(group, key=lambda run: run.seed) for label, group in groups.items()}
 
 
-def check_target(target: float | None) -> None:
-    """Raise UsageError unless `target` is None or an accuracy in (0, 1]."""
-    if target is not None and not 0.0 < target <= 1.0:
-        raise UsageError(f"target is {target:g}, but accuracies are shares: 0 < target <= 1 is allowed")
+Evaluation = Mapping[str, Any]
+Rows = Sequence[Evaluation]
+"""The evaluations of a run: flat mappings, as `RunRecord.metrics` has them."""
+Evaluations = Mapping[str, Sequence[Rows]]
+"""The evaluations of each label's runs, by seed."""
+
+
+def read_evaluations(groups: Mapping[str, Sequence[RunRecord]]) -> Evaluations:
+    """Read the evaluations of every run of every label, in the given order."""
+    return {label: [run.metrics for run in runs] for label, runs in groups.items()}
+
+
+def metrics_in(row: Evaluation) -> list[str]:
+    """Names of the metrics that an evaluation gave."""
+    return [name for name, value in row.items() if name not in _COLUMNS and value is not None]
+
+
+def recorded_metrics(evaluations: Evaluations) -> list[str]:
+    """Names of the metrics that any of the runs has recorded, in the order in which they are shown."""
+    return in_order(
+        name for runs in evaluations.values() for rows in runs for row in rows for name in metrics_in(row)
+    )
+
+
+def metric_of(records: Sequence[RunRecord], metric: str) -> NamedMetric:
+    """What is known of a metric, by its name and by what the runs' learners said of it."""
+    return NamedMetric.of(metric, {k: v for run in records for k, v in run.higher_is_better.items()})
+
+
+def choose_metric(
+    records: Sequence[RunRecord], evaluations: Evaluations, metric: str | None, target: float | None
+) -> NamedMetric:
+    """Choose the metric that runs are compared by.
+
+    Args:
+        records: The runs.
+        evaluations: Their evaluations.
+        metric: Its name. None means the accuracy if it was recorded, else the first metric, else the loss.
+        target: A value of it. None means none.
+
+    Raises:
+        UsageError: No run has recorded the metric, or it cannot reach the target.
+    """
+    check_target(metric, target)
+    known = recorded_metrics(evaluations)
+    if metric is not None and known and metric not in known:
+        raise UsageError(f"metric {metric!r} was not recorded: the runs have {', '.join(known)}")
+    return metric_of(records, metric or first_shown(known))

@@ -12,7 +12,7 @@ from rich.table import Column
 from rich.text import Text
 
 from offbeat.report.table import Stat, Table, TableRow
-from offbeat.report.units import Unit, percent, time_unit
+from offbeat.report.units import Unit, time_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ def to_cells(table: Table) -> Cells:
         table: A table of one row or more.
     """
     unit = time_unit(max((row.time.mean for row in table.rows if row.time), default=0.0))
-    rows = [_cells(row, table.target, unit) for row in table.rows]
+    rows = [_cells(row, table, unit) for row in table.rows]
     return Cells(tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
 
 
@@ -83,27 +83,31 @@ def to_markdown(table: Table) -> str:
 
 def to_csv(table: Table) -> str:
     """Return the numbers unrounded: times in virtual seconds, accuracies and idleness as shares."""
-    stats = ("accuracy", "time", "versions", "tasks", "staleness", "idle")
+    stats = ("best", "final", "time", "versions", "tasks", "staleness", "idle")
     heads = [f"{name}_{part}" for name in stats for part in ("mean", "std", "n")]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["label", "seeds", "target", "reached", "baseline", "relative", *heads])
+    writer.writerow(["label", "seeds", "metric", "target", "reached", "baseline", "relative", *heads])
     for row in table.rows:
         values: list[float | None] = []
-        for stat in (row.accuracy, row.time, row.versions, row.tasks, row.staleness, row.idle):
+        for name in stats:
+            stat: Stat | None = getattr(row, name)
             values += [None, None, 0] if stat is None else [stat.mean, stat.std, stat.n]
-        known = (row.label, row.seeds, table.target, row.reached, table.baseline, row.relative)
-        writer.writerow([*known, *values])
+        known = row.label, row.seeds, table.measure.name, table.target, row.reached, table.baseline
+        writer.writerow([*known, row.relative, *values])
     return out.getvalue()
 
 
-def _cells(row: TableRow, target: float | None, unit: Unit) -> dict[str, str]:
+def _cells(row: TableRow, table: Table, unit: Unit) -> dict[str, str]:
     """The cells of a row by the heads of their columns."""
-    time = "time to target" if target is None else f"time to {percent(target)} ({unit.name})"
+    target, measure = table.target, table.measure
+    places = 2 if measure.is_share else 4
+    time = "time to target" if target is None else f"time to {measure.value_text(target)} ({unit.name})"
     return {
         "label": row.label,
         "seeds": str(row.seeds),
-        "best accuracy (%)": _stat_text(row.accuracy, 100.0),
+        f"best {measure.title}": _stat_text(row.best, measure.scale, places),
+        "final (%)" if measure.is_share else "final": _stat_text(row.final, measure.scale, places),
         time: _stat_text(row.time, 1 / unit.size),
         "relative time": relative_text(row.relative),
         "reached": "-" if target is None else f"{row.reached}/{row.seeds}",
@@ -114,11 +118,11 @@ def _cells(row: TableRow, target: float | None, unit: Unit) -> dict[str, str]:
     }
 
 
-def _stat_text(stat: Stat | None, scale: float) -> str:
+def _stat_text(stat: Stat | None, scale: float, places: int = 2) -> str:
     if stat is None:
         return "-"
     mean, std = stat.mean * scale, stat.std * scale
-    return f"{mean:.2f}" if stat.n == 1 else f"{mean:.2f} ± {std:.2f}"
+    return f"{mean:.{places}f}" if stat.n == 1 else f"{mean:.{places}f} ± {std:.{places}f}"
 
 
 def _count_text(stat: Stat | None) -> str:

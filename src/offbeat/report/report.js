@@ -19,10 +19,11 @@
     }
   }
 
-  const chosen = { axis: "time", measure: page.first_measure };
+  const chosen = { axis: "time" }, measure = at("measure");
+  measure.value = page.first_measure;
   function drawCurves() {
-    const figure = page.curves[chosen.measure + "/" + chosen.axis];
-    draw("curves", figure, "No " + chosen.measure + " was recorded.");
+    const figure = page.curves[measure.value + "/" + chosen.axis];
+    draw("curves", figure, "No " + (measure.value || page.first_measure) + " was recorded.");
     for (const button of document.querySelectorAll(".switch button"))
       button.setAttribute("aria-pressed", String(chosen[button.dataset.sets] === button.dataset.to));
   }
@@ -31,6 +32,7 @@
       chosen[button.dataset.sets] = button.dataset.to;
       drawCurves();
     });
+  measure.addEventListener("change", drawCurves);
   drawCurves();
 
   const label = at("timeline-label"), seed = at("timeline-seed");

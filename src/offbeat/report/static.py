@@ -11,21 +11,12 @@ from offbeat.report import curves
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
-from offbeat.report.records import group_runs
+from offbeat.report.records import group_runs, read_evaluations, recorded_metrics
 from offbeat.report.render import relative_text
 from offbeat.report.static_timeline import draw_timeline
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import make_timeline
-from offbeat.report.units import percent
 from offbeat.runs.record import RunRecord
-
-CURVES: tuple[tuple[curves.Quantity, curves.Axis], ...] = (
-    ("accuracy", "time"),
-    ("loss", "time"),
-    ("accuracy", "versions"),
-    ("accuracy", "bytes"),
-)
-
 
 _CURVES_WITH_BANDS = 8
 
@@ -35,18 +26,22 @@ def write_png(
     directory: Path,
     *,
     target: float | None = None,
+    metric: str | None = None,
     baseline: str | None = None,
 ) -> list[Path]:
     """Write the figures that compare some runs.
 
-    They are accuracy_time, loss_time, accuracy_versions, accuracy_bytes (each only if its measure was
-    recorded), staleness, participation, and timeline_<label> of each label's lowest seed.
+    They are <metric>_time of each metric that was recorded, such as accuracy_time and loss_time, and of the
+    first also <metric>_versions and <metric>_bytes; staleness, participation, and timeline_<label> of each
+    label's lowest seed.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
         directory: The directory to write to; it is made.
-        target: An accuracy in (0, 1] whose first time is measured; the legend of accuracy_time then shows
-            each label's relative time.
+        target: A value of the metric whose first time is measured; for a share, in (0, 1]. The legend of its
+            figure against time then shows each label's relative time.
+        metric: The metric that comes first. None means the accuracy if it was recorded, else the first
+            metric, else the loss.
         baseline: The label that times are relative to.
 
     Returns:
@@ -57,18 +52,26 @@ def write_png(
     """
     groups = group_runs(records)
     activities = read_activities(groups)
-    table = make_table(records, target=target, baseline=baseline, activities=activities)
+    evaluations = read_evaluations(groups)
+    table = make_table(
+        records, target=target, metric=metric, baseline=baseline, activities=activities,
+        evaluations=evaluations,
+    )  # fmt: skip
     styles = choose_styles(groups)
     directory.mkdir(parents=True, exist_ok=True)
-    paths = []
-    for measure, axis in CURVES:
-        if found := curves.make_curves(records, axis, measure):
-            paths.append(save(_curves(found, styles, table), directory / f"{measure}_{axis}.png"))
+    paths: list[Path] = []
+    taken: set[str] = set()
+    names = sorted(recorded_metrics(evaluations), key=lambda name: name != table.measure.name)
+    wanted: list[tuple[str, curves.Axis]] = [(name, "time") for name in names]
+    for name, axis in [*wanted, *((name, axis) for axis in ("versions", "bytes") for name in names[:1])]:
+        if found := curves.make_curves(records, axis, name, evaluations=evaluations):
+            file = directory / f"{file_name(f'{name}_{axis}', taken)}.png"
+            paths.append(save(_curves(found, styles, table), file))
     staleness = _panels(staleness_panels(activities), styles, "staleness (versions)")
     paths.append(save(staleness, directory / "staleness.png"))
     participation = _panels(participation_panels(groups, activities), styles, "client")
     paths.append(save(participation, directory / "participation.png"))
-    taken: set[str] = set()
+    taken = set()
     for label, runs in groups.items():
         figure = draw_timeline(make_timeline(runs[0]), styles[label])
         paths.append(save(figure, directory / f"timeline_{file_name(label, taken)}.png"))
@@ -76,9 +79,10 @@ def write_png(
 
 
 def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
-    accuracy = found[0].measure == "accuracy"
+    goal = found[0].measure
+    target = table.target if goal == table.measure else None
     relative = {row.label: relative_text(row.relative) for row in table.rows}
-    show_relative = table.target is not None and accuracy and found[0].axis == "time"
+    show_relative = target is not None and found[0].axis == "time"
     title, measure, shown = curves.in_shown_units(found)
     figure, (ax,) = new_figure(7.5, 4.6)
     crowded = len(found) > _CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
@@ -93,14 +97,14 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
             x, mean, where="post", color=style.colour, linestyle=LINE_STYLES[style.dash], linewidth=1.6
         )
         names.append(plain(curve.label + (f"  {relative[curve.label]}" if show_relative else "")))
-    if table.target is not None and accuracy:
-        ax.axhline(100 * table.target, color=MUTED, linewidth=1, linestyle="--")
-        place, beside_axis = (0.008, 100 * table.target), ax.get_yaxis_transform()  # x: a share of the width
-        note = ax.annotate(f"target {percent(table.target)}", place, (0, 3), beside_axis, "offset points")
+    if target is not None:
+        ax.axhline(goal.scale * target, color=MUTED, linewidth=1, linestyle="--")
+        place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()  # x: a share of the width
+        note = ax.annotate(f"target {goal.value_text(target)}", place, (0, 3), beside_axis, "offset points")
         note.set(fontsize=8.5, color=MUTED)
     ax.set_xlim(left=0)
     ax.set_xlabel(title)
-    ax.set_ylabel(measure)
+    ax.set_ylabel(plain(measure))
     if crowded:
         figure.legend(lines, names, frameon=False, fontsize=8, loc="outside right upper")
     else:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from offbeat.core.errors import UsageError
+from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
-from offbeat.report.records import check_target, group_runs
-from offbeat.report.units import percent
+from offbeat.report.records import Evaluations, Rows, choose_metric, group_runs, read_evaluations
 from offbeat.runs.record import RunRecord
 
 DEFAULT_BASELINE = "fedcompass"
@@ -30,7 +30,8 @@ class Stat:
 class TableRow:
     """One label over its seeds; None where there is nothing to take a mean of.
 
-    `accuracy` is the best accuracy of each seed (shares in [0, 1]); `time` the virtual seconds to first
+    `best` and `final` are the best value of the metric in each seed and that of its last evaluation (shares
+    in [0, 1]), without the seeds where it is undefined; `time` the virtual seconds to first
     reach the target, over the `reached` seeds that did; `relative` that time over the baseline's, None
     if at least half of the seeds of either failed; `versions` and `tasks` (arrived updates) are counts;
     `staleness` is in versions; `idle` a share of the clients' time in the fleet.
@@ -38,7 +39,8 @@ class TableRow:
 
     label: str
     seeds: int
-    accuracy: Stat | None
+    best: Stat | None
+    final: Stat | None
     time: Stat | None
     reached: int
     relative: float | None
@@ -50,9 +52,10 @@ class TableRow:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A comparison of labels: its rows, what they are relative to, and notes for the reader."""
+    """A comparison of labels: its rows, their metric, what they are relative to, notes for the reader."""
 
     rows: tuple[TableRow, ...]
+    measure: NamedMetric
     baseline: str
     target: float | None
     notes: tuple[str, ...]
@@ -62,34 +65,44 @@ def make_table(
     records: Sequence[RunRecord],
     *,
     target: float | None = None,
+    metric: str | None = None,
     baseline: str | None = None,
     activities: Mapping[str, Sequence[Activity]] | None = None,
+    evaluations: Evaluations | None = None,
 ) -> Table:
     """Compare the labels of some runs.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
-        target: An accuracy in (0, 1] whose first time is measured.
+        target: A value of the metric whose first time is measured; for a share, in (0, 1].
+        metric: The metric. None means the accuracy if it was recorded, else the first metric, else the loss.
         baseline: The label whose time counts as 1.00x. None means "fedcompass" if it is there, or else the
             first.
         activities: The totals of each label's runs, by seed. None means that the journals are read.
+        evaluations: The evaluations of each label's runs, by seed. None means that they are read.
 
     Returns:
         A row for each label, in order of appearance.
 
     Raises:
-        UsageError: The target is out of range, the baseline is unknown, there are no runs, or two have the
-            same label and seed.
+        UsageError: The target is out of range, the metric was not recorded, the baseline is unknown, there
+            are no runs, or two have the same label and seed.
     """
-    check_target(target)
     groups = group_runs(records)
+    evaluations = evaluations or read_evaluations(groups)
+    measure = choose_metric(records, evaluations, metric, target)
     baseline = _baseline(baseline, list(groups))
     activities = activities or read_activities(groups)
-    times = {label: [_first_reach(run, target) for run in runs] for label, runs in groups.items()}
+    times = {
+        label: [_first_reach(rows, measure, target) for rows in runs] for label, runs in evaluations.items()
+    }
     reference = _mean_time(times[baseline])
-    rows = tuple(_row(runs, activities[label], times[label], reference) for label, runs in groups.items())
-    notes = (*_time_notes(times, target, baseline), *_run_notes(groups))
-    return Table(rows, baseline, target, notes)
+    rows = tuple(
+        _row(label, evaluations[label], measure, activities[label], times[label], reference)
+        for label in groups
+    )
+    notes = (*_time_notes(times, measure, target, baseline), *_run_notes(groups))
+    return Table(rows, measure, baseline, target, notes)
 
 
 def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
@@ -106,14 +119,20 @@ def _baseline(asked: str | None, labels: list[str]) -> str:
 
 
 def _row(
-    runs: Sequence[RunRecord], activities: Sequence[Activity], times: Times, reference: float | None
+    label: str,
+    runs: Sequence[Rows],
+    measure: NamedMetric,
+    activities: Sequence[Activity],
+    times: Times,
+    reference: float | None,
 ) -> TableRow:
     mean_time = _mean_time(times)
     relative = mean_time / reference if mean_time is not None and reference else None
     return TableRow(
-        label=runs[0].label,
+        label=label,
         seeds=len(runs),
-        accuracy=_stat([_best(run) for run in runs]),
+        best=_stat([measure.best(row.get(measure.name) for row in rows) for rows in runs]),
+        final=_stat([_final(rows, measure) for rows in runs]),
         time=_stat(times),
         reached=sum(time is not None for time in times),
         relative=relative,
@@ -132,14 +151,16 @@ def _stat(values: Sequence[float | None]) -> Stat | None:
     return Stat(float(np.mean(known)), std, len(known))
 
 
-def _best(run: RunRecord) -> float | None:
-    return max((row["accuracy"] for row in run.metrics if row["accuracy"] is not None), default=None)
+def _final(rows: Rows, measure: NamedMetric) -> float | None:
+    """The value of the last evaluation of the metric; None where it is undefined."""
+    values = [row[measure.name] for row in rows if measure.name in row]
+    return finite(values[-1]) if values else None
 
 
-def _first_reach(run: RunRecord, target: float | None) -> float | None:
+def _first_reach(rows: Rows, measure: NamedMetric, target: float | None) -> float | None:
     if target is None:
         return None
-    times = (row["t"] for row in run.metrics if row["accuracy"] is not None and row["accuracy"] >= target)
+    times = (row["t"] for row in rows if measure.reaches(row.get(measure.name), target))
     return next(map(float, times), None)
 
 
@@ -150,11 +171,15 @@ def _mean_time(times: Times) -> float | None:
     return None if failures * 2 >= len(times) else float(np.mean(reached))
 
 
-def _time_notes(times: Mapping[str, Times], target: float | None, baseline: str) -> list[str]:
+def _time_notes(
+    times: Mapping[str, Times], measure: NamedMetric, target: float | None, baseline: str
+) -> list[str]:
     if target is None:
-        return ["No target accuracy was given, so there are no times to reach it."]
+        return ["No target was given, so there are no times to reach it."]
+    shown, more = measure.value_text(target), "more" if measure.higher_is_better else "less"
+    goal = f"{shown} {measure.words}" if measure.is_share else f"{measure.words} {shown}"
     notes = [
-        f"Time: virtual time of the first evaluation at {percent(target)} accuracy or more, over the seeds "
+        f"Time: virtual time of the first evaluation at {goal} or {more}, over the seeds "
         f"that got there; relative to {baseline}. "
         "A relative time is “-” where at least half of the seeds did not get there."
     ]

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
+from offbeat.core.metric_names import numbers
 from offbeat.runs.schema import DATABASE, FORMAT, Metric
 
 
@@ -75,6 +76,11 @@ class RunRecord:
         """The algorithm's name."""
         return str(self.meta["algorithm"]["name"])
 
+    @property
+    def higher_is_better(self) -> dict[str, bool]:
+        """Whether more is better of the metrics of which the run's learner said so, by name."""
+        return dict(self.meta.get("higher_is_better", {}))
+
     def check_same(self, what: str, now: Mapping[str, Any]) -> None:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
         then, now = self.meta[what], json.loads(json.dumps(now))
@@ -127,7 +133,9 @@ class RunRecord:
             "SELECT * FROM metrics WHERE seq > ? ORDER BY seq LIMIT ?",
             (-1 if after is None else after, -1 if limit is None else limit),
         )
-        return [Metric._make((*columns, json.loads(data) if data else None)) for *columns, data in found]
+        return [
+            Metric._make((*columns, numbers(json.loads(data)) if data else None)) for *columns, data in found
+        ]
 
     def last_evaluation(self) -> Metric | None:
         """The latest evaluation, if there is one."""
@@ -151,8 +159,8 @@ class RunRecord:
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint; None where there is none."""
-        for *numbers, text in self.select("SELECT journal, metrics, version, data FROM checkpoints"):
-            data = dict(zip(("journal", "metrics", "version"), numbers, strict=True)) | json.loads(text)
+        for *counts, text in self.select("SELECT journal, metrics, version, data FROM checkpoints"):
+            data = dict(zip(("journal", "metrics", "version"), counts, strict=True)) | json.loads(text)
             return convert(data, Checkpoint, str_keys=True)
         return None
 
@@ -169,8 +177,8 @@ def _row(*columns: Any) -> Row:
 
 def flat(metric: Metric) -> dict[str, Any]:
     """Convert an evaluation to one flat mapping."""
-    columns = metric._asdict()
-    return {**{k: v for k, v in columns.items() if k not in ("seq", "data")}, **(metric.data or {})}
+    columns = {k: v for k, v in metric._asdict().items() if k not in ("seq", "data")}
+    return columns | (metric.data or {})
 
 
 def read_run(directory: str | Path) -> RunRecord:

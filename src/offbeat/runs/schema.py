@@ -47,7 +47,7 @@ class Metric(NamedTuple):
         bytes_down: Bytes that clients have been sent so far.
         loss: Mean loss. None means not measured.
         accuracy: Accuracy in [0, 1]. None means not measured.
-        data: Further metrics by name.
+        data: Further metrics by name; NaN means undefined.
     """
 
     seq: int

@@ -20,6 +20,7 @@ from msgspec.structs import astuple
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
+from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory, write_tensors
@@ -199,7 +200,7 @@ class RunStore:
             sync_directory(self.directory)
         except OSError as error:
             raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
-        end = {"status": "finished", "stop_reason": stop_reason, "summary": dict(summary)}
+        end = {"status": "finished", "stop_reason": stop_reason, "summary": _finite(summary)}
         self.flush({"duration": duration, **end}, [("DELETE FROM checkpoints", [()]), *others])
         self._delete_except({MODEL})
         with suppress(sqlite3.OperationalError):  # another process is reading it
@@ -297,6 +298,16 @@ def _connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
 
 
+def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Numbers by name, with None for NaN and infinity, which JSON has not."""
+    return {
+        name: _finite(value) if isinstance(value, Mapping) else finite(value)
+        for name, value in values.items()
+    }
+
+
 def _json(row: Row | Metric) -> tuple[Any, ...]:
     *columns, data = row if isinstance(row, Metric) else astuple(row)
+    if isinstance(row, Metric) and data:
+        data = _finite(data)
     return (*columns, json.dumps(data) if data else None)

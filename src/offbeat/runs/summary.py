@@ -1,9 +1,12 @@
 """A run in numbers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from offbeat.core.engine import Engine
+from offbeat.core.events import Metrics
+from offbeat.core.metric_names import numbers
 from offbeat.runs.evaluations import EvaluationLog
 
 
@@ -29,6 +32,8 @@ class Summary:
         accuracy: Accuracy of the last evaluation, in [0, 1].
         best_accuracy: The highest accuracy.
         loss: Loss of the last evaluation.
+        metrics: All metrics of the last evaluation by name; NaN means undefined.
+        best_metrics: The best finite value of each metric.
         client_state_bytes: Bytes of the clients' states at the end.
         server_state_bytes: Bytes of the memories of aggregator and server steps at the end, with a
             vector that travels with the model.
@@ -51,6 +56,16 @@ class Summary:
     loss: float | None
     client_state_bytes: int = 0
     server_state_bytes: int = 0
+    metrics: Metrics = field(default_factory=dict)
+    best_metrics: Metrics = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, recorded: Mapping[str, Any]) -> "Summary":
+        """The summary in a run's record; an earlier version of Offbeat recorded accuracy and loss alone."""
+        last = {name: recorded[name] for name in ("loss", "accuracy") if recorded[name] is not None}
+        best = {"accuracy": recorded["best_accuracy"]} if "accuracy" in last else {}
+        found = numbers(recorded.get("metrics", last))
+        return cls(**{"best_metrics": best, **recorded, "metrics": found})
 
 
 def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> dict[str, Any]:
@@ -77,7 +92,9 @@ def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> di
         "bytes_up": engine.bytes_up,
         "bytes_down": engine.bytes_down,
         "accuracy": evaluations.last_metrics.get("accuracy"),
-        "best_accuracy": evaluations.best_accuracy,
+        "best_accuracy": evaluations.best_metrics.get("accuracy"),
         "loss": evaluations.last_metrics.get("loss"),
+        "metrics": evaluations.last_metrics,
+        "best_metrics": evaluations.best_metrics,
         "server_state_bytes": tensors.nbytes if tensors is not None else 0,
     }

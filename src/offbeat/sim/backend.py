@@ -98,7 +98,10 @@ class LiveBackend:
     def evaluate(self, version: int) -> Metrics:
         """Evaluate the current version, once."""
         if self._evaluated is None or self._evaluated[0] != version:
-            self._evaluated = (version, self._executor.evaluate(self.completed()))
+            found = self._executor.evaluate(self.completed())
+            if self._evaluated is None:
+                self._experiment.until.check_metrics(found)
+            self._evaluated = (version, found)
         return self._evaluated[1]
 
     def completed(self) -> Model:

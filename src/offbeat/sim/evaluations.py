@@ -1,10 +1,10 @@
 """When a simulation evaluates its global model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Version
-from offbeat.core.limits import Every
+from offbeat.core.limits import Every, Until
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric
 
@@ -14,8 +14,10 @@ _MOST = 10_000_000  # between two events: each is a row
 class Evaluations(EvaluationLog):
     """The evaluations of a simulation; decides when they are due, `by_time` or by versions."""
 
-    def __init__(self, every: Every) -> None:
-        super().__init__()
+    def __init__(
+        self, every: Every, until: Until = Until(), higher_is_better: Mapping[str, bool] = {}
+    ) -> None:
+        super().__init__(until, higher_is_better)
         self.every = every
         self.by_time = every.seconds is not None
         self._next = 0.0

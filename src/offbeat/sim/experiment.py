@@ -1,5 +1,6 @@
 """What a simulation's results follow from: an algorithm, a world and a learner that fit, under a seed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -8,8 +9,8 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.learner import Learner, NoTraining
-from offbeat.core.limits import Every, Until
+from offbeat.core.learner import Learner, NoTraining, metric_directions
+from offbeat.core.limits import NEVER_ENDS, Every, Until
 from offbeat.core.model import Model
 from offbeat.world.population import Population
 from offbeat.world.world import World
@@ -69,6 +70,11 @@ class Experiment:
         """The algorithm as a run's directory records it."""
         return {"name": recorded_name(self.algorithm), **self.algorithm.hyperparameters}
 
+    @property
+    def higher_is_better(self) -> Mapping[str, bool]:
+        """Whether more is better of the learner's metrics, where the learner says so."""
+        return metric_directions(self.learner)
+
 
 def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> None:
     if not isinstance(algorithm, Algorithm):
@@ -78,8 +84,5 @@ def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> No
     if Feature.RADIO in algorithm.requires and world.channel is None:
         raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
     if until.never:
-        raise UsageError("the run would never end: give until seconds, versions, tasks or accuracy")
-    if until.accuracy is not None and every.never:
-        raise UsageError(
-            f"until.accuracy = {until.accuracy} needs evaluations: give evaluate seconds or versions"
-        )
+        raise UsageError(NEVER_ENDS)
+    until.check_evaluated(not every.never, "give evaluate seconds or versions")

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from offbeat.core.events import Metrics
 from offbeat.sim.simulation import Simulation
 
 
@@ -15,7 +16,7 @@ class Progress:
         seconds: Virtual seconds.
         version: Version of the global model.
         tasks: Updates that have arrived.
-        accuracy: Accuracy of the last evaluation, in [0, 1].
+        metrics: Metrics of the last evaluation by name.
         mean_staleness: Mean staleness of the updates that arrived, in versions.
         tasks_per_second: Tasks per real second since this process started or resumed the run.
         wall: Real seconds since then.
@@ -25,7 +26,7 @@ class Progress:
     seconds: float
     version: int
     tasks: int
-    accuracy: float | None
+    metrics: Metrics
     mean_staleness: float
     tasks_per_second: float
     wall: float
@@ -61,7 +62,7 @@ class ProgressMeter:
             seconds=s.now,
             version=s.server.version,
             tasks=arrived,
-            accuracy=s.evaluations.last_metrics.get("accuracy"),
+            metrics=s.evaluations.last_metrics,
             mean_staleness=s.engine.staleness_sum / max(arrived, 1),
             tasks_per_second=(arrived - self._tasks) / max(wall, 1e-9),
             wall=wall,

@@ -173,6 +173,7 @@ def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str,
         "clients": experiment.learner.clients,
         "initial": experiment.initial.digest(),
         "batched": isinstance(executor, Batched),
+        "higher_is_better": dict(experiment.higher_is_better),
     }
 
 
@@ -208,4 +209,4 @@ def _result(
 
 def _finished(record: RunRecord, experiment: Experiment) -> Run:
     model = final_model(record, experiment.initial.layout)
-    return Run(model, Summary(**record.meta["summary"]), record.stop_reason or "", record, record.path)
+    return Run(model, Summary.read(record.meta["summary"]), record.stop_reason or "", record, record.path)

@@ -66,7 +66,7 @@ class Simulation:
         self._labels = Feature.LABELS in requires
         self._norms = Feature.NORMS in requires
         self._trains_all = self._norms or Feature.CLIENT_STATE in requires
-        self.evaluations = Evaluations(experiment.every)
+        self.evaluations = Evaluations(experiment.every, experiment.until, experiment.higher_is_better)
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
@@ -284,7 +284,7 @@ class Simulation:
         tasks, found = self.server.counts["arrived"], self._backend.evaluate(version)
         row = self.evaluations.add(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
         self._recorder.metric(row)
-        if (reason := engine.until.reached_accuracy(row.accuracy)) is not None:
+        if (reason := self.evaluations.reached) is not None:
             self.now = max(self.now, time)
             self.stop_reason = reason
 

@@ -108,6 +108,6 @@ def test_an_empty_run_is_shown_too(tmp_path: Path) -> None:
     played = Played(read_run(tmp_path / "run"), tmp_path / "state")
     record = read_run(played.directory)
     assert timeline_since(record) == {"next": -1, "rows": []}
-    assert metrics_since(record) == {"next": -1, "rows": []}
+    assert metrics_since(record) == {"next": -1, "rows": [], "metrics": {}}
     assert snapshot_of(record).sites == ()
     assert record.last_evaluation() is None

@@ -67,11 +67,11 @@ def test_lists_go_on_where_they_ended(played: Played, source: RunRecord) -> None
                 assert answer.status == 200
                 return await answer.json()
 
-        for name, expected in (("timeline", 0), ("metrics", 0)):
+        for name in ("timeline", "metrics"):
             first = await ask(f"api/{name}")
             again = await ask(f"api/{name}?since={first['next']}")
-            assert again == {"next": first["next"], "rows": []}
-            assert len(first["rows"]) > expected
+            assert (again["next"], again["rows"]) == (first["next"], [])
+            assert len(first["rows"]) > 0
         before = await ask("api/timeline")
         played.until(200.0)
         after = await ask(f"api/timeline?since={before['next']}")

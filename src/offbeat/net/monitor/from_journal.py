@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offbeat.core.journal import Row
+from offbeat.core.metric_names import NamedMetric, in_order
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
@@ -74,7 +75,7 @@ class JournalView:
         """The run as of the last row.
 
         Args:
-            last: The last evaluation, which has the numbers of bytes. None means none, and 0 bytes.
+            last: The last evaluation, with metrics and numbers of bytes. None means none, and 0 bytes.
 
         Returns:
             The snapshot; later rows leave it as it is.
@@ -85,6 +86,7 @@ class JournalView:
             running=sum(site.state == "training" for site in sites), **self.counts,
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
+            metrics=last.found if last else {},
         )  # fmt: skip
 
     def _site(self, client: int) -> SiteView:
@@ -166,8 +168,15 @@ def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]
         since: The evaluations after the one with this `seq`. None means from the first.
 
     Returns:
-        "rows", a mapping for each evaluation, and "next", the `since` to continue with.
+        "rows", a mapping for each evaluation; "next", the `since` to continue with; "metrics", how each
+        metric in these rows is shown, by name, in the order in which they are shown.
     """
     found = record.evaluations(after=since, limit=EVALUATIONS)
     last = found[-1].seq if found else -1 if since is None else since
-    return {"next": last, "rows": [{"seq": metric.seq, **flat(metric)} for metric in found]}
+    names = in_order(name for metric in found for name in metric.found)
+    return {
+        "next": last,
+        "rows": [{"seq": metric.seq, **flat(metric)} for metric in found],
+        "metrics": {name: {"words": m.words, "higher": m.higher_is_better, "share": m.is_share}
+                    for name in names for m in [NamedMetric.of(name, record.higher_is_better)]},
+    }  # fmt: skip

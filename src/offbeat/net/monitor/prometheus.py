@@ -84,6 +84,12 @@ class _SnapshotCollector(Collector):
 def _model_metrics(evaluation: Metric | None) -> Iterator[Family]:
     if evaluation is None:
         return
+    metrics = GaugeMetricFamily(
+        "offbeat_metric", "Metrics of the global model when last evaluated, by name.", labels=["name"]
+    )
+    for name, value in evaluation.found.items():
+        metrics.add_metric([name], value)
+    yield metrics
     measured = {
         "accuracy_ratio": ("Accuracy of the global model when last evaluated, 0 to 1.", evaluation.accuracy),
         "loss": ("Loss of the global model when last evaluated.", evaluation.loss),

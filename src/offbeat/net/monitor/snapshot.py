@@ -1,6 +1,7 @@
 """Snapshot of a running server: its counts and its sites, for the live page and Prometheus."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 SiteState = Literal["idle", "training", "waiting", "away"]
@@ -57,6 +58,7 @@ class Snapshot:
         rejected: Number of refused updates and messages by reason.
         sites: The sites, by their client's number.
         stopped: The reason of the run's end. None means that it goes on.
+        metrics: Metrics of the last evaluation by name; NaN, or None, means undefined.
     """
 
     run: str
@@ -74,3 +76,4 @@ class Snapshot:
     rejected: dict[str, int]
     sites: tuple[SiteView, ...]
     stopped: str | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)

@@ -18,7 +18,7 @@ have missed. Every message of a site may come twice; the second one changes noth
 run's clock, and never goes back whatever the caller says.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
@@ -47,6 +47,7 @@ class Coordinator:
         initial: The initial model.
         options: The server's options.
         info: The run.
+        higher_is_better: Whether more is better of the metrics whose names do not tell.
 
     Attributes:
         now: The latest time, in seconds of the run's clock.
@@ -57,7 +58,14 @@ class Coordinator:
             than the run begins with.
     """
 
-    def __init__(self, algorithm: Algorithm, initial: Model, options: ServerOptions, info: RunInfo) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        initial: Model,
+        options: ServerOptions,
+        info: RunInfo,
+        higher_is_better: Mapping[str, bool] = {},
+    ) -> None:
         check_algorithm(algorithm)
         concurrency = algorithm.schedule.concurrency
         if concurrency is not None and concurrency > options.clients:
@@ -71,7 +79,7 @@ class Coordinator:
         self._handler = MessageHandler(driver, algorithm, info, options)
         self.rejected = self._handler.rejected
         self.now = 0.0
-        self.evaluations = EvaluationLog()
+        self.evaluations = EvaluationLog(options.until, higher_is_better)
         self._ticked = 0.0
         self._next_evaluation = 0.0
 
@@ -165,15 +173,15 @@ class Coordinator:
         for e, metrics in measurements:
             row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
             self.driver.effects.metrics.append(row)
-            self._check_accuracy(row)
+            self._check_metrics()
 
     def replay_evaluation(self, row: Metric) -> None:
-        """Repeat a recorded evaluation: an accuracy that was enough still is."""
+        """Repeat a recorded evaluation: what was reached still is."""
         self.evaluations.restore(row)
-        self._check_accuracy(row)
+        self._check_metrics()
 
-    def _check_accuracy(self, row: Metric) -> None:
-        if (reason := self.options.until.reached_accuracy(row.accuracy)) is not None:
+    def _check_metrics(self) -> None:
+        if (reason := self.evaluations.reached) is not None:
             self.stop(self.now, reason)
 
     def last_evaluation(self) -> Evaluation | None:

@@ -154,11 +154,9 @@ def open_run(
         sample_shape, classes = test.sample_shape, test.classes
     if sample_shape is None or classes is None:
         raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
-    if options.until.accuracy is not None and (test is None or options.evaluate.never):
-        raise UsageError(
-            f"until.accuracy = {options.until.accuracy} needs evaluations: give test data, and evaluate "
-            "seconds or versions"
-        )
+    options.until.check_evaluated(
+        test is not None and not options.evaluate.never, "give test data, and evaluate seconds or versions"
+    )
     spec = make_run_spec(algorithm, model, training, seed, sample_shape, classes)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
@@ -169,6 +167,8 @@ def open_run(
     learner = evaluating_learner(spec, test)
     initial = learner.initial(seed)
     complete = finalizer(algorithm.buffers, learner if test is not None else None, initial, seed)
+    if options.until.targets:  # now, not when all sites are there
+        options.until.check_metrics(learner.evaluate(complete(initial)))
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
         run, label = str(found.meta["run"]), found.label
@@ -183,9 +183,10 @@ def open_run(
             "run": run,
             "plan": spec.document(),
             "initial": initial.digest(),
+            "higher_is_better": learner.higher_is_better,
         }
     info = RunInfo(run, spec.document(), seed, classes, training.batch_size)
-    coordinator = Coordinator(algorithm, initial, options, info)
+    coordinator = Coordinator(algorithm, initial, options, info, learner.higher_is_better)
     store = DurableStore(directory, coordinator, meta, checkpoint_seconds, complete)
 
     def evaluate(version: Model) -> Metrics:

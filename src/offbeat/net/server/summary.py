@@ -27,6 +27,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         rejected=dict(c.rejected),
         sites=sites,
         stopped=c.stopped,
+        metrics=c.evaluations.last_metrics,
     )
 
 

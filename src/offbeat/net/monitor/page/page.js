@@ -5,7 +5,7 @@
   const HERE = location.protocol + "//" + location.host + location.pathname.replace(/[^/]*$/, "");
   const at = (id) => document.getElementById(id);
   const chosen = { axis: "t", window: "300" };
-  const seen = { evaluations: [], nextMetric: null, rows: [], nextRow: null, samples: [], snapshot: null };
+  const seen = { evaluations: [], metrics: {}, nextMetric: null, rows: [], nextRow: null, samples: [], snapshot: null };
 
   // ---- text ----
 
@@ -70,39 +70,68 @@
   }
   function width(place) { return Math.max(320, place.clientWidth || 900); }
 
-  // ---- the accuracy curve ----
+  // ---- the metrics ----
 
   function thin(points) {
     if (points.length <= POINTS) return points;
     const step = (points.length - 1) / (POINTS - 1);
     return Array.from({ length: POINTS }, (_, i) => points[Math.round(i * step)]);
   }
-  function drawAccuracy() {
-    const place = at("accuracy"), axis = chosen.axis;
-    const all = seen.evaluations.filter((m) => m.accuracy !== null && m.accuracy !== undefined);
-    if (!all.length) return empty(place, "The model has not been evaluated.");
-    const points = thin(all), last = all[all.length - 1];
-    const w = width(place), h = 240, left = 46, right = 58, top = 10, bottom = 26;
-    const xs = points.map((m) => m[axis]), ys = points.map((m) => m.accuracy);
-    const x0 = Math.min(...xs), x1 = Math.max(...xs, x0 + 1e-9);
-    const pad = Math.max(0.02, 0.08 * (Math.max(...ys) - Math.min(...ys)));
-    const y0 = Math.max(0, Math.min(...ys) - pad), y1 = Math.min(1, Math.max(...ys) + pad);
+  const valuesOf = (name) => seen.evaluations.filter((m) => Number.isFinite(m[name]));
+  function number(name, value) {
+    return seen.metrics[name].share || Math.abs(value) < 1000 ? value.toFixed(4) : sig(value);
+  }
+  function bestOf(name) {
+    const best = seen.metrics[name].higher ? Math.max : Math.min;
+    return valuesOf(name).reduce((found, m) => best(found, m[name]), seen.metrics[name].higher ? -Infinity : Infinity);
+  }
+  function offerMetrics() {
+    const select = at("metric"), names = Object.keys(seen.metrics);
+    const known = [...select.options].map((option) => option.value);
+    if (names.join() === known.join()) return;
+    const before = known.length && names.includes(select.value) ? select.value : names[0];
+    select.replaceChildren(...names.map((name) => new Option(seen.metrics[name].words, name)));
+    select.value = before;
+    select.hidden = names.length < 2;
+  }
+  function drawMetrics() {
+    const place = at("metrics"), axis = chosen.axis, first = at("metric").value;
+    const shown = [...new Set([first, "loss"])].filter((name) => name in seen.metrics);
+    const moments = shown.flatMap(valuesOf).map((m) => m[axis]);
+    if (!moments.length) return empty(place, "The model has not been evaluated.");
+    const x0 = Math.min(...moments), x1 = Math.max(...moments, x0 + 1e-9);  // one axis for all
+    const w = width(place), left = 54, right = 66, each = 190, bottom = 26, h = each * shown.length + bottom;
     const x = (v) => left + (v - x0) / (x1 - x0) * (w - left - right);
-    const y = (v) => top + (y1 - v) / (y1 - y0) * (h - top - bottom);
-    const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img",
-      "aria-label": `Accuracy, ${last.accuracy.toFixed(4)} at version ${last.version}` });
-    for (const v of ticks(y0, y1, 5)) {
-      svg.append(draw("line", { class: "grid", x1: left, x2: w - right, y1: y(v), y2: y(v) }));
-      svg.append(draw("text", { x: left - 8, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toFixed(4)))));
-    }
+    const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": shown.map(said).join("; ") });
     const marks = axis === "t" ? timeTicks(x0, x1, w / 110) : ticks(x0, x1, w / 110).filter(Number.isInteger);
-    for (const v of marks)
+    for (const v of marks) {
+      svg.append(draw("line", { class: "grid", x1: x(v), x2: x(v), y1: 20, y2: h - bottom }));
       svg.append(draw("text", { x: x(v), y: h - 6, "text-anchor": "middle" }, axis === "t" ? clock(v) : whole.format(v)));
-    const path = points.map((m, i) => (i ? "L" : "M") + x(m[axis]).toFixed(1) + " " + y(m.accuracy).toFixed(1));
-    svg.append(draw("path", { class: "curve", d: path.join("") }));
-    svg.append(draw("circle", { class: "point", cx: x(last[axis]), cy: y(last.accuracy), r: 4 }));
-    svg.append(draw("text", { class: "lane", x: x(last[axis]) + 9, y: y(last.accuracy) + 4 }, last.accuracy.toFixed(3)));
+    }
+    shown.forEach((name, i) => drawCurve(svg, name, x, { left, right: w - right, top: each * i + 24, bottom: each * (i + 1) - 8 }));
     place.replaceChildren(svg);
+  }
+  function said(name) {
+    const last = valuesOf(name).at(-1), words = seen.metrics[name].words;
+    return last ? `${words} ${number(name, last[name])} at version ${last.version}` : `${words}: none`;
+  }
+  function drawCurve(svg, name, x, box) {
+    const points = thin(valuesOf(name)), share = seen.metrics[name].share, axis = chosen.axis;
+    svg.append(draw("text", { class: "lane", x: box.left, y: box.top - 8 }, seen.metrics[name].words));
+    if (!points.length) return svg.append(draw("text", { x: box.left, y: box.top + 20 }, "no number so far"));
+    const ys = points.map((m) => m[name]), low = Math.min(...ys), high = Math.max(...ys);
+    const pad = Math.max(share ? 0.02 : 1e-9 + 0.02 * Math.abs(high), 0.08 * (high - low));
+    const y0 = share ? Math.max(0, low - pad) : low - pad, y1 = share ? Math.min(1, high + pad) : high + pad;
+    const y = (v) => box.top + (y1 - v) / (y1 - y0) * (box.bottom - box.top);
+    for (const v of ticks(y0, y1, 4)) {
+      svg.append(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y(v), y2: y(v) }));
+      svg.append(draw("text", { x: box.left - 8, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toPrecision(6)))));
+    }
+    const path = points.map((m, i) => (i ? "L" : "M") + x(m[axis]).toFixed(1) + " " + y(m[name]).toFixed(1));
+    const last = points.at(-1), end = { x: x(last[axis]), y: y(last[name]) };
+    svg.append(draw("path", { class: "curve", d: path.join("") }));
+    svg.append(draw("circle", { class: "point", cx: end.x, cy: end.y, r: 4 }));
+    svg.append(draw("text", { class: "lane", x: end.x + 9, y: end.y + 4 }, sig(last[name])));
   }
 
   // ---- the timeline ----
@@ -179,12 +208,12 @@
     return { updates: rate("arrived"), up: rate("bytes_up"), down: rate("bytes_down") };
   }
   function drawCards() {
-    const s = seen.snapshot, r = rates(), known = seen.evaluations.filter((m) => m.accuracy !== null && m.accuracy !== undefined);
-    const last = known[known.length - 1], best = known.reduce((b, m) => Math.max(b, m.accuracy), 0);
+    const s = seen.snapshot, r = rates(), name = Object.keys(seen.metrics)[0];
+    const last = name && valuesOf(name).at(-1), words = name ? seen.metrics[name].words : "metrics";
     const rejected = Object.values(s.rejected).reduce((a, b) => a + b, 0);
     const bytes = (x) => Number.isFinite(x) ? size(x) + "/s" : "–";
     const cards = [
-      [last ? last.accuracy.toFixed(4) : "–", last ? `accuracy; ${best.toFixed(4)} at best` : "accuracy"],
+      [last ? number(name, last[name]) : "–", last ? `${words}; ${number(name, bestOf(name))} at best` : words],
       [whole.format(s.version), "version of the model"],
       [whole.format(s.arrived), `updates; ${whole.format(s.aggregated)} used, ${whole.format(s.dropped)} dropped`],
       [sig(r.updates) + "/s", `updates now; ${s.running} in training`],
@@ -244,7 +273,7 @@
     pill.className = "pill " + kind;
   }
   function drawAll() {
-    drawHead(); drawCards(); drawAccuracy(); drawTimeline(); drawSites(); drawRejected();
+    drawHead(); drawCards(); offerMetrics(); drawMetrics(); drawTimeline(); drawSites(); drawRejected();
   }
 
   // ---- asking ----
@@ -258,6 +287,7 @@
     for (let pages = 0; pages < 20; pages += 1) {
       const found = await ask(path + (next === null ? "" : `?since=${next}`));
       rows.push(...found.rows);
+      for (const [name, metric] of Object.entries(found.metrics ?? {})) seen.metrics[name] ??= metric;
       if (found.next === next) break;
       next = found.next;
     }
@@ -266,7 +296,7 @@
   async function news() {
     const snapshot = await ask("api/snapshot");
     const other = seen.snapshot && seen.snapshot.run !== snapshot.run;
-    if (other) Object.assign(seen, { evaluations: [], nextMetric: null, rows: [], nextRow: null, samples: [] });
+    if (other) Object.assign(seen, { evaluations: [], metrics: {}, nextMetric: null, rows: [], nextRow: null, samples: [] });
     seen.nextMetric = await more("api/metrics", seen.nextMetric, seen.evaluations);
     seen.nextRow = await more("api/timeline", seen.nextRow, seen.rows);
     if (seen.rows.length > ROWS) seen.rows = seen.rows.slice(-ROWS);
@@ -293,6 +323,7 @@
         other.setAttribute("aria-pressed", String(other === button));
       if (seen.snapshot) drawAll();
     });
+  at("metric").addEventListener("change", () => { if (seen.snapshot) drawAll(); });
   addEventListener("resize", () => { if (seen.snapshot) drawAll(); });
   poll();
 })();

@@ -1,0 +1,111 @@
+"""What a metric's name tells: which way it improves, whether it is a share, what is shown first."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isfinite, nan
+
+LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "mse", "rmse", "error"})
+"""Last words of the names of metrics of which less is better, such as "calibration_error"."""
+
+SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "auroc", "dice", "exact_match"})
+"""Metrics in [0, 1] that are shown in percent."""
+
+CLIENTS = "clients."
+"""Start of the names of metrics of the clients' own evaluations."""
+_OVER_CLIENTS = ("worst", "p10", "p50", "p90")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMetric:
+    """A metric of evaluations.
+
+    Attributes:
+        name: Its name.
+        higher_is_better: Whether a larger value is better.
+    """
+
+    name: str
+    higher_is_better: bool
+
+    @classmethod
+    def of(cls, name: str, known: Mapping[str, bool] = {}) -> "NamedMetric":
+        """The metric of a name; `known` says of metrics by name whether higher is better, before the name."""
+        return cls(name, known.get(base_name(name), higher_is_better(name)))
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is known to be a share in [0, 1]."""
+        return base_name(self.name) in SHARES
+
+    @property
+    def scale(self) -> float:
+        """Factor of the values that are shown: 100 for a share, in percent."""
+        return 100.0 if self.is_share else 1.0
+
+    @property
+    def words(self) -> str:
+        """The name as it is read: "balanced accuracy"."""
+        return self.name.replace("_", " ")
+
+    @property
+    def unit(self) -> str:
+        """The unit of the values that are shown, after a space; none for what is not a share."""
+        return " %" if self.is_share else ""
+
+    @property
+    def title(self) -> str:
+        """Name and unit: "balanced accuracy (%)"."""
+        return f"{self.words} (%)" if self.is_share else self.words
+
+    def value_text(self, value: float) -> str:
+        """A value as it is read: "62.5 %" for a share."""
+        return f"{self.scale * value:.4g}{self.unit}"
+
+    def best(self, values: Iterable[float | None]) -> float | None:
+        """The best of the finite values; None where there is none."""
+        known = [value for value in map(finite, values) if value is not None]
+        return (max if self.higher_is_better else min)(known, default=None)
+
+    def reaches(self, value: float | None, target: float) -> bool:
+        """Whether a value is finite and at the target, or better."""
+        known = finite(value)
+        return known is not None and self.best((known, target)) == known
+
+
+def finite(value: float | None) -> float | None:
+    """The value; None for NaN (a metric that is undefined) and infinity."""
+    return value if value is not None and isfinite(value) else None
+
+
+def numbers(recorded: Mapping[str, float | None]) -> dict[str, float]:
+    """Metrics as they were recorded in JSON, which has null for NaN and infinity."""
+    return {name: nan if value is None else value for name, value in recorded.items()}
+
+
+def base_name(name: str) -> str:
+    """The metric that a statistic over clients is of: "accuracy" for "clients.accuracy.p10"."""
+    if not name.startswith(CLIENTS):
+        return name
+    base = name.removeprefix(CLIENTS)
+    metric, _, statistic = base.rpartition(".")
+    return metric if statistic in _OVER_CLIENTS else base
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether a larger value of a metric is better, by its name: not for `LOWER_IS_BETTER`."""
+    return base_name(name).rpartition("_")[2] not in LOWER_IS_BETTER
+
+
+def in_order(names: Iterable[str]) -> list[str]:
+    """The names, each once, as they are shown: accuracy first, the loss last; then those of the clients."""
+
+    def rank(name: str) -> tuple[bool, bool, bool]:
+        base = base_name(name)
+        return name.startswith(CLIENTS), base == "loss", base != "accuracy"
+
+    return sorted(dict.fromkeys(names), key=rank)
+
+
+def first_shown(names: Iterable[str]) -> str:
+    """The metric that is shown first: accuracy if there is one, else the first metric, else the loss."""
+    return next(iter(in_order(names)), "accuracy")
