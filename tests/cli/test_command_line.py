@@ -20,7 +20,7 @@ import yaml
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
-from offbeat.cli.console import add_row, plain_table, size_text
+from offbeat.cli.console import _metric_lines, add_row, plain_table, size_text
 from offbeat.cli.executor_options import memory_size
 from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
@@ -219,6 +219,58 @@ def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
     assert "holds another experiment's run: choose another --out" in other.complaint()
     assert before == {p: p.stat().st_mtime_ns for p in before}
     assert offbeat("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
+
+
+def test_runs_are_compared_by_any_metric(recipe: str, offbeat: Any) -> None:
+    options = ("-a", "fedbuff", "--seeds", 1, "--out", "one", "--metric", "loss", "--target", 2.2)
+    limits = ("--set", "until.metric=loss", "--set", "until.reaches=2")
+    found = offbeat("compare", recipe, *options, *limits)
+    assert found.code == 0, found.err
+    assert "best loss" in found.out
+    assert re.search(r"at\s+loss\s+2.2\s+or\s+less", found.out)
+    assert ob.read_run("one/fedbuff/seed-0").stop_reason == "reached loss 2"
+    assert (
+        "metric 'auc' was not recorded: the runs have accuracy, loss"
+        in offbeat("report", "one", "--metric", "auc").complaint()
+    )
+    assert (
+        "target = 2.2 is not allowed: accuracy is a share"
+        in offbeat("report", "one", "--target", 2.2).complaint()
+    )
+    page = offbeat("report", "one", "--metric", "loss")  # the recipe's target is of another metric
+    assert page.code == 0, page.err
+    refused = offbeat("run", recipe, "--set", "until.metric=auc", "--set", "until.reaches=0.9").complaint()
+    assert "the metric 'auc' is never reached: evaluations give loss, accuracy" in refused
+
+
+def test_a_comparison_of_an_earlier_version_goes_on(recipe: str, offbeat: Any) -> None:
+    """Its recipe was recorded without the options that have come since."""
+    command = ("compare", recipe, "-a", "fedbuff", "--seeds", 1, "--out", "one")
+    assert offbeat(*command).code == 0
+    with sqlite3.connect("one/fedbuff/seed-0/run.db") as database:
+        database.execute(
+            "UPDATE meta SET value = json_remove(value, '$.until.metric', '$.until.reaches', '$.metric') "
+            "WHERE key = 'recipe'"
+        )
+    database.close()
+    assert offbeat(*command).code == 0
+
+
+def test_lines_of_metrics() -> None:
+    found = {
+        "loss": 0.5,
+        "auroc": 0.75,
+        "own_error": float("nan"),
+        "clients.auroc": 0.5,
+        "clients.auroc.p10": 0.1,
+    }
+    assert list(_metric_lines(found, {"auroc": 0.8, "loss": 0.4, "clients.auroc": 0.5})) == [
+        "auroc 0.7500 at the end, 0.8000 at best, loss 0.5000",
+        "own error nan at the end",
+        "clients.auroc 0.5000 at the end, 0.5000 at best",
+    ]
+    assert list(_metric_lines({"loss": 0.5}, {})) == ["loss 0.5000"]
+    assert list(_metric_lines({}, {})) == []
 
 
 ASMU = ("--set", "algorithm=fedasmu", "--set", "algorithm.steps=4", "--set", "algorithm.ask_every=1",

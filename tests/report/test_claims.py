@@ -39,6 +39,18 @@ def test_a_lower_loss_and_smaller_changes_are_better():
     assert cells(always)[2:] == ("1 of 1", "yes")
 
 
+def test_any_metric_is_better_as_it_says() -> None:
+    rows = [[evaluation(9.0, None, auroc=a, distance=10 * a)] for a in (0.75, 0.5)]
+    runs = [
+        FakeRun(label, evaluations=found, duration=10.0, higher_is_better={"distance": False})
+        for label, found in zip("ab", rows, strict=True)
+    ]
+    claims = [Claim("more", "a", ["b"], by="auroc"), Claim("less", "b", ["a"], by="distance")]
+    more, less = findings(group_runs(runs), claims)
+    assert cells(more) == ("a > b (auroc)", "+25.00 ± 0.00 points", "1 of 1", "yes")
+    assert cells(less) == ("b < a (distance)", "+2.50 ± 0.00", "1 of 1", "yes")
+
+
 def test_labels_without_runs_are_left_out():
     assert findings(GROUPS, [Claim("c is better", "c", ["a"]), Claim("a", "a", ["c"])]) == []
     assert findings({"a": [FakeRun("a")], "b": [RUNS[1]]}, [Claim("no evaluations", "a", ["b"])]) == []

@@ -1,6 +1,7 @@
 """The interactive page: self-contained, escaped, complete."""
 
 import json
+import math
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,12 @@ class Page(HTMLParser):
         self.tags: list[str] = []
         self.scripts: list[str] = []
         self.shown: list[str] = []
+        self.options: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
+        self.options += [value or "" for name, value in attrs if (tag, name) == ("option", "value")]
         self.loads += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
 
     def handle_data(self, data: str) -> None:
@@ -120,6 +123,22 @@ def test_only_loss_opens_on_loss(tmp_path: Path) -> None:
     run = FakeRun("a", evaluations=[evaluation(0.0, None, loss=1.0), evaluation(5.0, None, 1, loss=0.5)])
     data = write(tmp_path, [run]).data()
     assert data["first_measure"] == "loss"
+
+
+def test_every_metric_of_any_run_is_in_the_switch(tmp_path: Path) -> None:
+    one = FakeRun("a", evaluations=[evaluation(0.0, None, loss=1.0, auroc=0.5, distance=3.0)])
+    other = FakeRun("b", evaluations=[evaluation(0.0, None, loss=1.0, f1=0.5, distance=math.nan)])
+    page = write(tmp_path, [one, other])
+    assert page.options == ["auroc", "distance", "f1", "loss"]
+    data = page.data()
+    assert data["first_measure"] == "auroc"
+    assert {key.partition("/")[0] for key in data["curves"]} == {"auroc", "distance", "f1", "loss"}
+    assert data["curves"]["f1/time"]["layout"]["yaxis"]["title"]["text"] == "f1 (%)"
+    assert data["curves"]["distance/time"]["layout"]["yaxis"]["title"]["text"] == "distance"
+    chosen = write(tmp_path, [one, other], metric="loss", target=0.9).data()
+    assert chosen["first_measure"] == "loss"
+    assert "shapes" in chosen["curves"]["loss/time"]["layout"]
+    assert "shapes" not in chosen["curves"]["auroc/time"]["layout"]
 
 
 def test_many_runs_are_limited_and_the_page_says_so(tmp_path: Path) -> None:

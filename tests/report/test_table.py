@@ -2,12 +2,13 @@
 
 import csv
 import io
+import math
 from typing import Any
 
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.report import make_table, to_csv, to_markdown, to_rich, to_text
+from offbeat.report import Stat, make_table, to_csv, to_markdown, to_rich, to_text
 from offbeat.report.render import to_cells
 from tests.report.report_fakes import FakeRun, evaluation, figure_1, reaching
 
@@ -74,6 +75,23 @@ def test_a_baseline_at_the_target_from_the_start_leaves_no_relative_times() -> N
     assert any("from the start" in note for note in table.notes)
 
 
+def test_a_metric_of_which_less_is_better() -> None:
+    rows = [evaluation(t, 0.9, loss=loss) for t, loss in ((0.0, 3.0), (5.0, 1.5), (9.0, 1.0), (12.0, 2.0))]
+    table = make_table([FakeRun("a", evaluations=rows)], metric="loss", target=1.5)
+    (row,) = table.rows
+    assert (row.best, row.final, row.time) == (Stat(1.0, 0.0, 1), Stat(2.0, 0.0, 1), Stat(5.0, 0.0, 1))
+    assert to_cells(table).heads[2:5] == ("best loss", "final", "time to 1.5 (s)")
+    assert to_cells(table).rows[0][2:5] == ("1.0000", "2.0000", "5.00")
+    assert "at loss 1.5 or less" in table.notes[0]
+
+
+@pytest.mark.parametrize("nothing", [None, math.nan, math.inf])
+def test_what_is_not_finite_is_no_best_value_and_reaches_no_target(nothing: float | None) -> None:
+    rows = [evaluation(0.0, None, auroc=0.5), evaluation(1.0, None, auroc=nothing)]
+    (row,) = make_table([FakeRun("a", evaluations=rows)], target=0.6).rows
+    assert (row.best, row.final, row.reached) == (Stat(0.5, 0.0, 1), None, 0)
+
+
 def test_without_a_target_the_times_are_dashes_and_a_note_says_why() -> None:
     table = make_table(runs())
     assert {row[4:7] for row in to_cells(table).rows} == {("-", "-", "-")}
@@ -133,6 +151,7 @@ def test_markdown_escapes_what_would_break_the_table() -> None:
 
 def test_csv_has_unrounded_numbers() -> None:
     rows = list(csv.DictReader(io.StringIO(to_csv(make_table(runs(), target=0.9)))))
+    assert {row["metric"] for row in rows} == {"accuracy"}
     assert [row["label"] for row in rows] == ["fedavg", "fedcompass", "half"]
     assert float(rows[0]["time_mean"]) == 150.0
     assert float(rows[0]["relative"]) == 2.5

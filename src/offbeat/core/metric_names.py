@@ -10,6 +10,9 @@ LOWER_IS_BETTER = frozenset({"loss", "perplexity", "mae", "mse", "rmse", "error"
 SHARES = frozenset({"accuracy", "balanced_accuracy", "f1", "auroc", "dice", "exact_match"})
 """Metrics in [0, 1] that are shown in percent."""
 
+COLUMNS = frozenset({"t", "version", "tasks", "bytes_up", "bytes_down"})
+"""What an evaluation has beside its metrics: no metric has such a name."""
+
 CLIENTS = "clients."
 """Start of the names of metrics of the clients' own evaluations."""
 _OVER_CLIENTS = ("worst", "p10", "p50", "p90")

@@ -141,8 +141,11 @@ def _checked_name(name: Any) -> str:
         raise UsageError(
             f"metrics has the name {_shown(name)}: names are strings with at least one character"
         )
-    if name == LOSS:
-        raise UsageError('metric "loss": every evaluation has the loss; leave it out, or choose another name')
+    if name == LOSS or name in metric_names.COLUMNS:
+        what = "the loss" if name == LOSS else "a column of this name"
+        raise UsageError(
+            f'metric "{name}": every evaluation has {what}; leave it out, or choose another name'
+        )
     return name
 
 

@@ -5,10 +5,8 @@ from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import check_target
-from offbeat.core.metric_names import NamedMetric, first_shown, in_order
+from offbeat.core.metric_names import COLUMNS, NamedMetric, first_shown, in_order
 from offbeat.runs.record import RunRecord
-
-_COLUMNS = ("t", "version", "tasks", "bytes_up", "bytes_down")
 
 
 def group_runs(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
@@ -52,7 +50,7 @@ def read_evaluations(groups: Mapping[str, Sequence[RunRecord]]) -> Evaluations:
 
 def metrics_in(row: Evaluation) -> list[str]:
     """Names of the metrics that an evaluation gave."""
-    return [name for name, value in row.items() if name not in _COLUMNS and value is not None]
+    return [name for name, value in row.items() if name not in COLUMNS and value is not None]
 
 
 def recorded_metrics(evaluations: Evaluations) -> list[str]:

@@ -178,7 +178,7 @@ def _row(*columns: Any) -> Row:
 def flat(metric: Metric) -> dict[str, Any]:
     """Convert an evaluation to one flat mapping."""
     columns = {k: v for k, v in metric._asdict().items() if k not in ("seq", "data")}
-    return columns | (metric.data or {})
+    return (metric.data or {}) | columns
 
 
 def read_run(directory: str | Path) -> RunRecord:

@@ -1,5 +1,6 @@
 """What Prometheus gets: every name with its unit, its help, and the numbers of the snapshot."""
 
+import math
 import re
 from dataclasses import replace
 from typing import get_args
@@ -69,6 +70,17 @@ def test_what_is_not_known_is_left_out():
     without = samples(SNAPSHOT, EVALUATION._replace(accuracy=None))
     assert ("offbeat_accuracy_ratio", frozenset()) not in without
     assert ("offbeat_loss", frozenset()) in without
+
+
+def test_every_metric_by_name() -> None:
+    evaluation = EVALUATION._replace(
+        accuracy=None, data={"auroc": 0.9, "own": float("nan"), "b": float("inf")}
+    )
+    got = samples(SNAPSHOT, evaluation)
+    found = {name: got["offbeat_metric", frozenset({name})] for name in ("loss", "auroc", "b")}
+    assert found == {"loss": 0.5, "auroc": 0.9, "b": float("inf")}
+    assert math.isnan(got["offbeat_metric", frozenset({"own"})])
+    assert ("offbeat_metric", frozenset({"accuracy"})) not in got
 
 
 def test_every_family_has_help_and_a_good_name():
