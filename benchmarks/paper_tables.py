@@ -88,7 +88,7 @@ def side_by_side(rows: tuple[TableRow, ...], paper: Setting, baseline: str) -> I
     for row in rows:
         theirs = times(relative[row.label]) if row.label in relative else "none"
         best = paper.accuracy.get(row.label)
-        ours = "-" if row.accuracy is None else f"{row.accuracy.mean:.3f} ± {row.accuracy.std:.3f}"
+        ours = "-" if row.best is None else f"{row.best.mean:.3f} ± {row.best.std:.3f}"
         yield (
             f"| {row.label} | {times(row.relative)} | {theirs} | {row.reached} of {row.seeds} | "
             f"{ours} | {'none' if best is None else f'{best:.3f}'} |"

@@ -18,7 +18,6 @@ from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.report import Claim, findings, group_runs, make_curves
 from offbeat.report.claims import By, cells, level
-from offbeat.report.curves import Quantity
 from offbeat.report.figures import LINE_STYLES, new_figure, plain, save
 from offbeat.report.palette import choose_styles
 from offbeat.runs.record import RunRecord
@@ -72,13 +71,13 @@ def claims(figure: int, panels: Panels) -> Iterator[str]:
 
 def draw(figure: int, panels: Panels, images: Path) -> Path:
     """The figure's two panels, one over the other."""
-    measure: Quantity = "loss" if figure in LOSS else "accuracy"
+    measure = "loss" if figure in LOSS else "accuracy"
     axis = "versions" if figure in LOSS else "time"
     style = choose_styles(group_runs(panels["non-iid"]))
     drawing, axes = new_figure(7.5, 7.0, 2)
     for ax, (panel, records) in zip(axes, panels.items(), strict=True):
         for curve in make_curves(records, axis, measure):
-            look, scale = style[curve.label], 100.0 if measure == "accuracy" else 1.0
+            look, scale = style[curve.label], curve.measure.scale
             mean, std = scale * curve.mean, scale * curve.std
             ax.fill_between(curve.x, mean - std, mean + std, step="post", color=look.colour, alpha=0.12, lw=0)
             ax.step(

@@ -1,12 +1,13 @@
 """The static figures."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.image import imread
 
 from offbeat.core.errors import UsageError
-from offbeat.report import palette, write_png
+from offbeat.report import palette, write_figures
 from offbeat.report.figures import file_name, plain
 from tests.report.report_fakes import FakeRun, figure_1, fleet
 
@@ -15,7 +16,7 @@ COMMON = ["accuracy_time", "loss_time", "accuracy_versions", "accuracy_bytes", "
 
 def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
     runs = [figure_1(), *(fleet("fedasync", seed, lossy=True) for seed in (1, 0))]
-    paths = write_png(runs, tmp_path / "figures", target=0.5, baseline=None)
+    paths = write_figures(runs, tmp_path / "figures", target=0.5, baseline=None)
     expected = [*COMMON, "timeline_fedcompass", "timeline_fedasync"]
     assert [path.name for path in paths] == [f"{name}.png" for name in expected]
     for path in paths:
@@ -24,19 +25,33 @@ def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
         assert image[..., :3].std() > 0.02
 
 
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+def test_other_formats_are_the_same_files_at_any_time(form: Any, begins: bytes, tmp_path: Path) -> None:
+    first, again = (write_figures([figure_1()], tmp_path / name, form=form) for name in "ab")
+    assert [path.name for path in first] == [
+        *(f"{name}.{form}" for name in COMMON),
+        f"timeline_fedcompass.{form}",
+    ]
+    assert all(path.read_bytes().startswith(begins) for path in first)
+    if form == "svg":  # whose identifiers are random
+        assert not any(b"<dc:date>" in path.read_bytes() for path in first)
+    else:
+        assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
 def test_labels_are_taken_literally_however_many_and_never_leave_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More labels than colours."""
     labels = ["../../$\\frac{", "_hidden", "<script>", "A b", "a/b", "..."]
     monkeypatch.setattr(palette, "LABEL_COLOURS", palette.LABEL_COLOURS[: len(labels) - 1])
-    paths = write_png([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
+    paths = write_figures([fleet(label, 0, clients=2, tasks=3) for label in labels], tmp_path)
     assert all(path.parent == tmp_path and path.exists() for path in paths)
     assert len({path.name.lower() for path in paths}) == len(COMMON) + len(labels)
 
 
 def test_runs_with_nothing_recorded_have_no_curves(tmp_path: Path) -> None:
-    paths = write_png([FakeRun("a")], tmp_path)
+    paths = write_figures([FakeRun("a")], tmp_path)
     assert [path.name for path in paths] == ["staleness.png", "participation.png", "timeline_a.png"]
 
 
@@ -53,5 +68,5 @@ def test_file_names_and_plain_texts() -> None:
 
 def test_wrong_usage_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="baseline"):
-        write_png([figure_1()], tmp_path / "figures", baseline="nobody")
+        write_figures([figure_1()], tmp_path / "figures", baseline="nobody")
     assert list(tmp_path.iterdir()) == []

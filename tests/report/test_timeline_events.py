@@ -13,7 +13,7 @@ from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Command, Recall
 from offbeat.core.events import Arrived, Event
 from offbeat.core.programme import Programme
-from offbeat.report import make_timeline, read_activity, write_html, write_png
+from offbeat.report import make_timeline, read_activity, write_figures, write_html
 from offbeat.report.interactive import timeline_figure
 from offbeat.report.palette import Style
 from offbeat.report.static_timeline import draw_timeline
@@ -145,7 +145,7 @@ def test_simulated_runs(kind: str, tmp_path: Path) -> None:
     early = [task for task in timeline.training if task.outcome == "arrived" and task.steps != task.planned]
     assert bool(early) == (kind == "recall")
     assert all(0 < task.steps < task.planned for task in early if task.steps and task.planned)
-    paths = write_png([record], tmp_path / "figures")
+    paths = write_figures([record], tmp_path / "figures")
     assert imread(next(p for p in paths if p.name.startswith("timeline_")))[..., :3].std() > 0.02
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.data import Dataset
-from offbeat.report import make_table, to_text, write_html, write_png
+from offbeat.report import make_table, to_text, write_figures, write_html
 from offbeat.runs.summary import Summary
 
 WORLD = ob.World([1.0, 1.5, 2.0, 4.0])
@@ -152,7 +152,7 @@ def test_tables_pages_and_figures_are_of_any_metric(tmp_path: Path) -> None:
     names = ["auroc", "balanced_accuracy", "distance", "undefined", "loss"]
     assert [f'<option value="{name}">' in page for name in names] == [True] * 5
     assert "best distance: fedbuff" in page
-    figures = [path.name for path in write_png(records, tmp_path / "figures", target=0.8)]
+    figures = [path.name for path in write_figures(records, tmp_path / "figures", target=0.8)]
     assert figures[:6] == [
         "auroc_time.png", "balanced_accuracy_time.png", "distance_time.png", "loss_time.png",
         "auroc_versions.png", "auroc_bytes.png",

@@ -3,7 +3,7 @@
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -11,18 +11,23 @@ from offbeat.cli.console import err, out
 from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Target, choose_goal
 from offbeat.core.errors import UsageError
 
+if TYPE_CHECKING:
+    from offbeat.report.static import Form
+
 
 def report(
     directories: Directories,
     output: Annotated[Path, typer.Option("-o", "--output", help="the page")] = Path("report.html"),
     png: Annotated[Path | None, typer.Option(help="directory for static figures too")] = None,
+    svg: Annotated[Path | None, typer.Option(help="directory for them as SVG")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="directory for them as PDF")] = None,
     target: Target = None,
     metric: MetricName = None,
     baseline: Baseline = None,
     title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
 ) -> None:
     """Write one self-contained interactive page about runs."""
-    from offbeat.report import write_html, write_png
+    from offbeat.report import write_figures, write_html
     from offbeat.runs.record import find_runs
 
     records = [record for directory in directories for record in find_runs(directory)]
@@ -33,14 +38,18 @@ def report(
     usual = known.get("baseline")
     base = baseline or (usual if any(record.label == usual for record in records) else None)
     heading = title or known.get("title") or "Offbeat report"
+    forms: list[tuple[Form, Path | None]] = [("png", png), ("svg", svg), ("pdf", pdf)]
     try:
         page = write_html(records, output, target=goal, metric=measured, baseline=base, title=heading)
-        figures = write_png(records, png, target=goal, metric=measured, baseline=base) if png else []
+        out.print(f"wrote {page}", markup=False)
+        for form, place in forms:
+            if place is not None:
+                figures = write_figures(
+                    records, place, target=goal, metric=measured, baseline=base, form=form
+                )
+                out.print(f"wrote {len(figures)} figures to {place}", markup=False)
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from None
-    out.print(f"wrote {page}", markup=False)
-    if figures:
-        out.print(f"wrote {len(figures)} figures to {png}", markup=False)
 
 
 def journal(

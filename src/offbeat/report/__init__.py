@@ -9,7 +9,7 @@ Everything takes run records (`RunRecord`) and groups them by label; the runs of
 - `make_timeline` gives what each client of one run did when.
 - `staleness_histograms` and `participation` give how stale updates were and who took part, from the
   totals that `read_activity` takes from a journal.
-- `write_html` writes one self-contained interactive page, `write_png` the static figures.
+- `write_html` writes one self-contained interactive page, `write_figures` the static figures.
 """
 
 from offbeat.lazy import exports

@@ -20,7 +20,7 @@ from offbeat.report.render import (
     to_rich as to_rich,
     to_text as to_text,
 )
-from offbeat.report.static import write_png as write_png
+from offbeat.report.static import write_figures as write_figures
 from offbeat.report.table import (
     Stat as Stat,
     Table as Table,

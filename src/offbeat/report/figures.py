@@ -28,8 +28,10 @@ def new_figure(width: float, height: float, rows: int = 1) -> tuple[Figure, list
 
 
 def save(figure: Figure, path: Path) -> Path:
-    """Write the figure as PNG and return its path."""
-    figure.savefig(path, dpi=DPI, format="png")
+    """Write the figure as PNG, SVG or PDF, as the path ends, and return the path."""
+    form = path.suffix.removeprefix(".")
+    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(form)  # the same file at any time
+    figure.savefig(path, dpi=DPI, format=form, metadata=date)
     return path
 
 

@@ -1,7 +1,8 @@
-"""The report's figures as PNG files, drawn without any global plotting state."""
+"""The report's figures as PNG, SVG or PDF files, drawn without any global plotting state."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -20,14 +21,17 @@ from offbeat.runs.record import RunRecord
 
 _CURVES_WITH_BANDS = 8
 
+Form = Literal["png", "svg", "pdf"]
 
-def write_png(
+
+def write_figures(
     records: Sequence[RunRecord],
     directory: Path,
     *,
     target: float | None = None,
     metric: str | None = None,
     baseline: str | None = None,
+    form: Form = "png",
 ) -> list[Path]:
     """Write the figures that compare some runs.
 
@@ -43,6 +47,7 @@ def write_png(
         metric: The metric that comes first. None means the accuracy if it was recorded, else the first
             metric, else the loss.
         baseline: The label that times are relative to.
+        form: Format of the files, by which their names end.
 
     Returns:
         The files.
@@ -60,21 +65,22 @@ def write_png(
     styles = choose_styles(groups)
     directory.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
+
+    def write(figure: Figure, name: str) -> None:
+        paths.append(save(figure, directory / f"{name}.{form}"))
+
     taken: set[str] = set()
     names = sorted(recorded_metrics(evaluations), key=lambda name: name != table.measure.name)
-    wanted: list[tuple[str, curves.Axis]] = [(name, "time") for name in names]
-    for name, axis in [*wanted, *((name, axis) for axis in ("versions", "bytes") for name in names[:1])]:
+    plots: list[tuple[str, curves.Axis]] = [(name, "time") for name in names]
+    plots += [(name, axis) for axis in curves.AXES[1:] for name in names[:1]]
+    for name, axis in plots:
         if found := curves.make_curves(records, axis, name, evaluations=evaluations):
-            file = directory / f"{file_name(f'{name}_{axis}', taken)}.png"
-            paths.append(save(_curves(found, styles, table), file))
-    staleness = _panels(staleness_panels(activities), styles, "staleness (versions)")
-    paths.append(save(staleness, directory / "staleness.png"))
-    participation = _panels(participation_panels(groups, activities), styles, "client")
-    paths.append(save(participation, directory / "participation.png"))
+            write(_curves(found, styles, table), file_name(f"{name}_{axis}", taken))
+    write(_panels(staleness_panels(activities), styles, "staleness (versions)"), "staleness")
+    write(_panels(participation_panels(groups, activities), styles, "client"), "participation")
     taken = set()
     for label, runs in groups.items():
-        figure = draw_timeline(make_timeline(runs[0]), styles[label])
-        paths.append(save(figure, directory / f"timeline_{file_name(label, taken)}.png"))
+        write(draw_timeline(make_timeline(runs[0]), styles[label]), f"timeline_{file_name(label, taken)}")
     return paths
 
 
