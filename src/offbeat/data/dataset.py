@@ -198,7 +198,8 @@ def as_samples(data: Any) -> Samples:
 
     Args:
         data: A collection already; a tensor or an array (x without targets); a pair (x, y) of these; a
-            `TensorDataset` of one or two tensors; or any map-style dataset.
+            `TensorDataset` of one or two tensors; or any map-style dataset. Rows of a Hugging Face dataset
+            without a format are read as tensors.
 
     Raises:
         UsageError: It is none of these.
@@ -212,6 +213,8 @@ def as_samples(data: Any) -> Samples:
             return Dataset(x, y)
         case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
             return Dataset(tensors[0], tensors[1] if len(tensors) == 2 else None)
+        case _ if hasattr(data, "with_format") and data.format["type"] is None:
+            return MapDataset(data.with_format("torch"))  # Hugging Face's, whose rows were lists
         case _:
             return MapDataset(data)
 
@@ -292,6 +295,19 @@ def to_device(batch: Batch, device: str) -> Batch:
             return type(batch)(to_device(part, device) for part in batch)
         case _:
             return batch.to(device) if hasattr(batch, "to") else batch
+
+
+def is_finite(batch: Batch) -> bool:
+    """Whether all floating-point values of a batch are finite."""
+    match batch:
+        case Tensor():
+            return not batch.is_floating_point() or bool(batch.isfinite().all())
+        case Mapping():
+            return all(map(is_finite, batch.values()))
+        case tuple() | list():
+            return all(map(is_finite, batch))
+        case _:
+            return True
 
 
 def describe_batch(batch: Batch) -> str:

@@ -19,6 +19,7 @@ Batches and outputs of these forms are understood; anything else is for `step` a
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Batch
+from offbeat.data.dataset import Batch, describe_batch
 
 Loss = Callable[[Any, Any], Tensor]
 """loss(output, target): a mean over the batch, of the module's output as it comes."""
@@ -96,6 +97,8 @@ class Criterion:
 
     def _loss(self, output: Any, target: Any) -> Tensor:
         if self.loss is not None:
+            if self._elementwise:
+                _check_alike(output, target)
             return self.loss(output, target)
         own = _own_loss(output) if self.class_weights is None else None
         if own is not None:
@@ -103,10 +106,16 @@ class Criterion:
         if target is None:
             raise UsageError("a batch without a target, and an output without a loss: give loss or step")
         found = scores(output)
+        target = _classes(found, target)
         weights = self.class_weights
         if weights is None:
             return functional.cross_entropy(found, target)
         return functional.cross_entropy(found, target, torch.tensor(weights, device=found.device))
+
+    @cached_property
+    def _elementwise(self) -> bool:
+        """Whether the loss is one of PyTorch's that would broadcast scores against targets."""
+        return isinstance(self.loss, _REGRESSION) or self.loss in _REGRESSION_FUNCTIONS
 
 
 @dataclass(frozen=True)
@@ -116,6 +125,37 @@ class Scored:
     means: dict[str, Any]
     scores: Any = None
     target: Any = None
+
+
+_REGRESSION = nn.MSELoss, nn.L1Loss, nn.SmoothL1Loss, nn.HuberLoss
+_REGRESSION_FUNCTIONS = (
+    functional.mse_loss,
+    functional.l1_loss,
+    functional.smooth_l1_loss,
+    functional.huber_loss,
+)
+
+
+def _check_alike(output: Any, target: Any) -> None:
+    """Raises `UsageError` for tensors of different shapes: [N, 1] against [N] would become [N, N]."""
+    if isinstance(output, Tensor) and isinstance(target, Tensor) and output.shape != target.shape:
+        raise UsageError(
+            f"an output of shape {list(output.shape)} with a target of shape {list(target.shape)}: give them "
+            "one shape, such as that of y.unsqueeze(1) for a module with one output"
+        )
+
+
+def _classes(scores: Any, target: Any) -> Any:
+    """The target of the default cross entropy. Raises `UsageError` where it is no classification."""
+    if not isinstance(scores, Tensor) or not isinstance(target, Tensor):
+        return target
+    if target.is_floating_point() or scores.ndim < 2 or scores.shape[1] == 1:
+        told = f"scores {describe_batch(scores)} with target {describe_batch(target)}"
+        raise UsageError(
+            f"{told} are none for the default loss, the cross entropy of classes: give loss=, such as "
+            "nn.BCEWithLogitsLoss() for one logit or several labels, nn.MSELoss() for numbers"
+        )
+    return target if target.dtype == torch.int64 else target.long()
 
 
 def split(batch: Batch) -> tuple[Any, Any]:

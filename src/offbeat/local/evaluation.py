@@ -5,10 +5,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
-from offbeat.data.dataset import Batch, describe_batch
+from offbeat.data.dataset import Batch, is_finite
 from offbeat.local.criterion import Criterion, Scored
+from offbeat.local.errors import unfit_batch
 from offbeat.metrics import StreamingMetric, compute_metrics, default_metrics, make_metrics, update_metrics
 from offbeat.metrics.registry import Wanted
 
@@ -40,7 +41,10 @@ def evaluate(
     for samples, batch in batches:
         scored = _score(module, criterion, batch, whose)
         for name, value in scored.means.items():
-            reduced.mean(name, _number(name, value), samples)
+            number = _number(name, value)
+            if number != number and not is_finite(batch):
+                raise unfit_batch(whose, module, "evaluated", batch, f"{name} is NaN, as values in it are")
+            reduced.mean(name, number, samples)
         if scored.scores is not None and scored.target is not None:
             reduced.update(scored.scores, scored.target)
         reduced.total += samples
@@ -89,13 +93,8 @@ class Reduced:
 def _score(module: nn.Module, criterion: Criterion, batch: Batch, whose: str) -> Scored:
     try:
         return criterion.score(module, batch)
-    except OffbeatError:
-        raise
     except Exception as error:
-        raise UsageError(
-            f"{whose}: {type(module).__name__} cannot be evaluated on a batch of {describe_batch(batch)}: "
-            f"{type(error).__name__}: {' '.join(str(error).split())}"
-        ) from error
+        raise unfit_batch(whose, module, "evaluated", batch, error) from error
 
 
 def _number(name: str, value: Any) -> float:

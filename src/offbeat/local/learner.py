@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 import torch
@@ -20,10 +21,11 @@ from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, StreamCursor, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Batch, Dataset, Samples, describe_batch, to_device
+from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
+from offbeat.local.errors import check_arguments, check_module, not_finite, unfit_batch
 from offbeat.local.evaluation import evaluate
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.representation import representing
@@ -58,7 +60,8 @@ class TorchLearner:
             trains its own (FedPer, FedBN).
 
     Raises:
-        UsageError: The device is not available, or the arguments do not fit each other.
+        UsageError: An argument is of another kind, the arguments do not fit each other, or the device is not
+            available.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class TorchLearner:
         metrics: Wanted | None = None,
         personal: Sequence[str] = (),
     ) -> None:
+        check_arguments(module, data, {"loss": loss, "step": step, "evaluate": evaluate}, personal)
         self.data, self.training = data, training
         self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
         self.criterion = Criterion(loss, step, evaluate, training.class_weights)
@@ -150,7 +154,7 @@ class TorchLearner:
             return self._module
         with torch.random.fork_rng(devices=[]):  # made on the CPU
             torch.manual_seed(int(stream(self._seed, Purpose.MODEL).integers(2**63)))
-            return self._module()
+            return check_module(self._module())
 
     def train(
         self,
@@ -253,6 +257,14 @@ class TorchLearner:
             if merging is not None:
                 self._merge(session, *merging, parts)
             self._step(session, step, parts)
+        if not isfinite(session.total):
+            first = next((n for n, loss in session.losses if not isfinite(loss)), session.losses[-1][0])
+            raise self.not_finite(session.task, first, session.base)
+
+    def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
+        """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
+        rows = next(islice(self._rows(task), step, None))
+        return not_finite(task, step, base, self.data.train, rows)
 
     def _step(self, session: Session, step: int, parts: Parts) -> None:
         """One local step: the gradients of a batch's parts add up, then the optimizer takes one step."""
@@ -264,7 +276,9 @@ class TorchLearner:
             if share != 1.0:
                 loss, adapted = loss * share, adapted * share
             (adapted if scaler is None else scaler.scale(adapted)).backward()  # type: ignore[no-untyped-call]
-            session.total += loss.detach()
+            loss = loss.detach()
+            session.total += loss
+            session.losses.append((step, loss))
         if scaler is not None:
             scaler.unscale_(optimizer)  # type: ignore[arg-type]
         session.objective.adjust(run)
@@ -272,13 +286,19 @@ class TorchLearner:
             nn.utils.clip_grad_norm_(session.bench.trainable, training.clip_norm)
         if training.decay_per != "version":
             factor = training.factor(step, self.steps_per_epoch(session.task.client))
-            optimizer.param_groups[0]["lr"] = run.lr * factor
+            for group in optimizer.param_groups:
+                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
             session.factors.append(factor)
-        if scaler is None:
-            optimizer.step()
-        else:
-            scaler.step(optimizer)  # type: ignore[arg-type]
-            scaler.update()
+        try:
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)  # type: ignore[arg-type]
+                scaler.update()
+        except (TypeError, RuntimeError, ValueError) as error:
+            raise UsageError(
+                f"{type(optimizer).__name__} cannot take a step: {error}; choose another optimizer"
+            ) from error
 
     def _loss(self, session: Session, batch: Batch) -> Tensor:
         """The loss of a batch. Raises `UsageError` where the module or the loss cannot take it."""
@@ -286,25 +306,19 @@ class TorchLearner:
         try:
             with self.training.autocast():
                 loss = self.criterion.train(module, batch)
-        except (OffbeatError, torch.OutOfMemoryError):
+        except torch.OutOfMemoryError:
             raise
         except Exception as error:
-            raise self._untrainable(session, batch, f"{type(error).__name__}: {error}") from error
-        if not isinstance(loss, Tensor) or loss.ndim:
-            told = (
-                f"has shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"is a {type(loss).__name__}"
-            )
-            raise self._untrainable(
-                session, batch, f"the loss {told}, and must be a scalar tensor: take its mean"
-            )
-        return loss
-
-    def _untrainable(self, session: Session, batch: Batch, why: str) -> UsageError:
-        name = type(session.bench.module).__name__
-        return UsageError(
-            f"client {session.task.client}: {name} cannot be trained on a batch of {describe_batch(batch)}: "
-            f"{' '.join(why.split())}"
-        )
+            raise unfit_batch(f"client {session.task.client}", module, "trained", batch, error) from error
+        if isinstance(loss, Tensor) and not loss.ndim:
+            if loss.requires_grad or not torch.is_grad_enabled():
+                return loss
+            told = "the loss depends on no parameter that is trained: was it detached?"
+        elif isinstance(loss, Tensor):
+            told = f"the loss has shape {list(loss.shape)}, and must be a scalar tensor: take its mean"
+        else:
+            told = f"the loss is a {type(loss).__name__}, and must be a scalar tensor"
+        raise unfit_batch(f"client {session.task.client}", module, "trained", batch, told)
 
     def _merge(self, session: Session, fresh: MergePoint, model: Model, parts: Parts) -> None:
         """Let the objective merge a fresh model; `parts` is the next batch."""
@@ -333,20 +347,23 @@ class TorchLearner:
     def _batches(self, task: LocalTask) -> Iterator[Parts]:
         """Start the streams of the task and its layers; iterate over its batches, on the device."""
         ready = self.prepare()
-        own, streams = self.data.client_indices(task.client), ready.streams(task.seed)
-        layers = streams.at(Purpose.LAYERS, task.client, task.task)
-        seed_layers(int(layers.integers(2**63)), self.training.device)
-        rng = streams.at(Purpose.TRAIN, task.client, task.task)  # valid until the next task
-        size = self.training.batch_size
-        return (self._parts(own.index_select(0, rows)) for rows in batches(rng, len(own), size, task.steps))
+        layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
+        seed_layers(int(layers.integers(2**63)), self.training.device)  # before a checkpoint is restored
+        return (self._parts(ready, rows) for rows in self._rows(task))
 
-    def _parts(self, rows: Tensor) -> Parts:
-        """The batch of these samples, in as many parts as `accumulate` says."""
-        ready, parts = self.prepare(), self.training.accumulate
-        if parts == 1:
+    def _parts(self, ready: "DeviceState", rows: Tensor) -> Parts:
+        """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
+        if self.training.accumulate == 1:
             return [(ready.gather(rows), 1.0)]
-        cut = [part for part in rows.tensor_split(parts) if len(part)]
-        return [(ready.gather(part), len(part) / len(rows)) for part in cut]
+        parts = [part for part in rows.tensor_split(self.training.accumulate) if len(part)]
+        return [(ready.gather(part), len(part) / len(rows)) for part in parts]
+
+    def _rows(self, task: LocalTask) -> Iterator[Tensor]:
+        """Start the stream of the task's batches, valid until the next; iterate over their samples."""
+        own = self.data.client_indices(task.client)
+        rng = self.prepare().streams(task.seed).at(Purpose.TRAIN, task.client, task.task)
+        found = batches(rng, len(own), self.training.batch_size, task.steps)
+        return (own.index_select(0, rows) for rows in found)
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a model on the common test set: the mean "loss", and the metrics.

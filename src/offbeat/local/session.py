@@ -34,6 +34,7 @@ class Session:
         batches: The task's batches, numbered.
         scaler: Scales the loss in half precision. None means that there is no need to.
         factors: Factors of the learning rate of the steps so far, where they differ.
+        losses: Numbers of this session's steps, and the losses of their parts.
     """
 
     bench: FlatModule
@@ -47,6 +48,7 @@ class Session:
     batches: Iterator[tuple[int, Parts]]
     scaler: torch.amp.GradScaler | None = None
     factors: list[float] = field(default_factory=list)
+    losses: list[tuple[int, Tensor]] = field(default_factory=list)
 
 
 def checkpoint(session: Session) -> Tensors:

@@ -8,6 +8,7 @@ its batch are in the weights of its samples' losses, so one step serves clients 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class BatchedTrainer:
         objective = unwrap_buffers(objective)  # a model with buffers is refused
         _check(learner, objective)
         _probe(learner)
+        self._learner = learner
         self._training, self._data, self._ready = learner.training, learner.data, learner.prepare()
         self._mu = objective.mu if isinstance(objective, Proximal) else 0.0
         self._loss = with_gradient(loss_of(learner))
@@ -84,7 +86,11 @@ class BatchedTrainer:
             sgd.step(stacked.gradients())
             found.append(each)
         torch._foreach_copy_(kept, found)
-        total = (losses * plan.weights).sum(2).cumsum(0)[-1].tolist()
+        sums = (losses * plan.weights).sum(2).cumsum(0)
+        total = sums[-1].tolist()
+        for i, (task, base) in enumerate(pairs):
+            if not isfinite(total[i]):
+                raise self._learner.not_finite(task, int(sums[:, i].isfinite().sum()), base)
         return [
             LocalResult(
                 stacked.flat(i).to("cpu").sub_(base.values), base.integers, {"loss": loss / task.steps}, lr
@@ -122,9 +128,9 @@ class _BatchPlan:
     active: list[int]
 
     def steps(self, table: Tensor) -> list[Tensor]:
-        """Each step's part of a table [steps, tasks, samples] for the tasks at work, flat."""
-        _, tasks, size = table.shape
-        rows = table.flatten(1).unbind()
+        """Each step's part of a table [steps, tasks, samples, ...] for the tasks at work, [samples, ...]."""
+        _, tasks, size = table.shape[:3]
+        rows = table.flatten(1, 2).unbind()
         return [
             row if active == tasks else row[: size * active]
             for row, active in zip(rows, self.active, strict=True)
@@ -302,6 +308,6 @@ def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y
             trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
             for parameter, slots in zip(trained, stacked.slots, strict=True):
                 parameter.copy_(slots.values[i])
-        loss_of(learner)(module(own_x), own_y).backward()  # type: ignore[no-untyped-call]
+        learner.criterion.train(module, (own_x, own_y)).backward()  # type: ignore[no-untyped-call]
         found += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
     return torch.cat([gradient.flatten() for gradient in found])

@@ -6,15 +6,16 @@ its tasks run again: a task's result is determined by its base model and its `Lo
 but time. The pool does no IO; a port starts the workers, sends them tasks and receives what they reply.
 """
 
+import traceback
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from torch import Tensor
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import OffbeatError, RunError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
@@ -83,6 +84,19 @@ class Crashed(Generic[W]):
 
     worker: W
     reason: str | None
+
+
+def failure(error: Exception) -> dict[str, Any]:
+    """A worker's reply about a task that failed: an error raised on purpose, or the traceback of another."""
+    told = error if isinstance(error, OffbeatError) else "".join(traceback.format_exception(error))
+    return {"error": told}
+
+
+def raise_failure(task: PoolTask, error: OffbeatError | str, worker: str) -> NoReturn:
+    """Raise in this process what `failure` told of a task in a worker."""
+    if isinstance(error, OffbeatError):
+        raise error
+    raise RunError(f"{task} failed in a {worker}:\n{error}")
 
 
 def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ time; a task itself is a few hundred bytes.
 
 import os
 import signal
-import traceback
 from collections import Counter, deque
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,11 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import UsageError
 from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool, arrays
+from offbeat.sim.executors.pool import (
+    Crashed,
+    Done,
+    PoolTask,
+    Started,
+    Version,
+    WorkerPool,
+    arrays,
+    failure,
+    raise_failure,
+)
 from offbeat.sim.executors.shared_memory import Block
 from offbeat.sim.executors.start_method import adopt_environment, spawn_context, worker_context
 
@@ -122,7 +131,7 @@ class _ProcessPort:
         sent = worker.sent.popleft()
         task, out = sent.task, sent.result
         if "error" in reply:
-            raise RunError(f"{task} failed in a worker process:\n{reply['error']}")
+            raise_failure(task, reply["error"], "worker process")
         result = None
         if task.task is None:
             result = reply["metrics"]
@@ -207,8 +216,8 @@ def _work(
                 out.write(result.delta, result.integers, shared)
                 reply |= {"metrics": dict(result.metrics), "lr": result.lr, "state": arrays(result.state)}
                 reply["shared"] = result.shared is not None
-        except Exception:
-            reply = {"error": traceback.format_exc()}
+        except Exception as error:
+            reply = failure(error)
         connection.send(reply)
 
 

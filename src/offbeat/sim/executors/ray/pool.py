@@ -15,7 +15,16 @@ import torch
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.pool import Crashed, Done, PoolTask, Started, Version, WorkerPool, arrays
+from offbeat.sim.executors.pool import (
+    Crashed,
+    Done,
+    PoolTask,
+    Started,
+    Version,
+    WorkerPool,
+    arrays,
+    raise_failure,
+)
 from offbeat.sim.executors.ray.cluster import OnRay, connect, count_workers, import_ray
 from offbeat.sim.executors.ray.worker import Packed, RayWorker, packed, tensor, tensors
 from offbeat.version import __version__
@@ -140,7 +149,7 @@ class _RayPort:
             return self._crashed(worker, error)
         del self._running[reference]
         if "error" in reply:
-            raise RunError(f"{task} failed in a Ray worker (node {worker.node}):\n{reply['error']}")
+            raise_failure(task, reply["error"], f"Ray worker (node {worker.node})")
         if task.task is None:
             return Done(worker, task, reply["metrics"])
         return Done(worker, task, _result(reply) if task.wanted else None)

@@ -16,7 +16,7 @@ from offbeat.core.learner import Learner, LocalTask, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
-from offbeat.sim.executors.pool import arrays
+from offbeat.sim.executors.pool import arrays, failure
 from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
@@ -61,8 +61,8 @@ class RayWorker:
                 "shared": None if result.shared is None else result.shared.numpy(),
                 "state": arrays(result.state),
             }
-        except Exception:
-            return {"error": traceback.format_exc()}
+        except Exception as error:
+            return failure(error)
 
 
 def _model(vectors: Vectors) -> Model:

@@ -1,0 +1,102 @@
+"""Errors of a client's training and evaluation: they name the client, the step and the batch."""
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.learner import LocalTask
+from offbeat.core.model import Model
+from offbeat.data.dataset import Batch, Samples, describe_batch, is_finite
+from offbeat.data.federated import FederatedData
+
+
+def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: str | Exception) -> UsageError:
+    """A module or a loss that cannot take a batch.
+
+    Args:
+        whose: Whose batch it is, such as "client 3".
+        module: The module.
+        doing: What failed, "trained" or "evaluated".
+        batch: The batch.
+        why: The reason, in words or as what was raised.
+    """
+    if isinstance(why, UsageError):
+        return UsageError(f"{whose}: {why}")
+    told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
+    found = describe_batch(batch)
+    if "float64" in found and "dtype" in told:
+        told += "; convert the samples to float32, with .float()"
+    return UsageError(
+        f"{whose}: {type(module).__name__} cannot be {doing} on a batch of {found}: {' '.join(told.split())}"
+    )
+
+
+def not_finite(task: LocalTask, step: int, base: Model, samples: Samples, rows: Tensor) -> OffbeatError:
+    """A loss that is not finite: because of the samples, of the model at the start, or of the training.
+
+    Args:
+        task: The task.
+        step: Its local step, from 0.
+        base: The model that the task starts from.
+        samples: The train set.
+        rows: The samples of this step's batch, int64 [K].
+    """
+    where = f"client {task.client}, task {task.task}, step {step + 1} of {task.steps}: the loss is not finite"
+    if (bad := first_not_finite(samples, rows)) is not None:
+        return UsageError(
+            f"{where}: sample {bad} of the train set has NaN or infinite values; remove or fill them"
+        )
+    if not bool(base.values.isfinite().all()):
+        return RunError(
+            f"{where}: version {task.base} of the model, from which the task starts, has NaN or infinite "
+            "values; an earlier update has diverged: give a smaller learning rate"
+        )
+    return RunError(
+        f"{where}, though the samples and the model at the start are: the training has diverged; give a "
+        "smaller learning rate, or a clip_norm"
+    )
+
+
+def first_not_finite(samples: Samples, rows: Tensor) -> int | None:
+    """The first of some samples that has values which are not finite; None means that there is none."""
+    return next((row for row in rows.tolist() if not is_finite(samples.gather(torch.tensor([row])))), None)
+
+
+def check_arguments(module: Any, data: Any, functions: Mapping[str, Any], personal: Any) -> None:
+    """Check what a learner is given. Raises `UsageError` for the first argument of another kind."""
+    if not isinstance(data, FederatedData):
+        raise UsageError(
+            f"data = a {type(data).__name__} is not allowed: divide it among clients, by offbeat.federate"
+        )
+    if not isinstance(module, nn.Module):
+        try:
+            inspect.signature(module).bind()
+        except TypeError as error:
+            raise UsageError(
+                f"module = {_named(module)} cannot be called ({error}): give a module, or a function without "
+                "arguments that makes one"
+            ) from None
+    for name, function in functions.items():
+        if function is not None and (isinstance(function, type) or not callable(function)):
+            raise UsageError(
+                f"{name} = {_named(function)} is not allowed: give a function, or an object that is called"
+            )
+    if isinstance(personal, str):
+        raise UsageError(f"personal = {personal!r} is not allowed: give a list, such as [{personal!r}]")
+
+
+def _named(value: Any) -> str:
+    return getattr(value, "__name__", None) or repr(value)
+
+
+def check_module(module: Any) -> nn.Module:
+    """What a user's function has made. Raises `UsageError` where it is no module."""
+    if isinstance(module, nn.Module):
+        return module
+    raise UsageError(
+        f"the function that makes the module returned a {type(module).__name__}: return an nn.Module"
+    )

@@ -1,0 +1,221 @@
+"""What a learner cannot train or evaluate is said in one line, with the client, the step and the batch."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import offbeat as ob
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.learner import NO_INPUTS, LocalTask
+from offbeat.data import MapDataset, federate
+from offbeat.local.objectives import Plain
+
+X = torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+Y = (X[:, 0] > 0).long()
+PARTS = np.split(np.arange(24), 3)
+FOURS = ob.Training(batch_size=4)
+TASK = LocalTask(7, 1, 0, 5, seed=3)
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def linear() -> nn.Module:
+    return nn.Linear(4, 2)
+
+
+def one_output() -> nn.Module:
+    return nn.Linear(4, 1)
+
+
+def with_nan(row: int) -> Tensor:
+    x = X.clone()
+    x[row, 2] = float("nan")
+    return x
+
+
+def frozen() -> nn.Module:
+    return linear().requires_grad_(False)
+
+
+def message(learner: ob.TorchLearner, kind: type[OffbeatError] = UsageError) -> str:
+    """The one line of what training raises."""
+    with pytest.raises(kind) as caught:
+        learner.train(learner.initial(3), TASK, Plain())
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def learner(
+    module: Any = linear,
+    x: Any = X,
+    y: Any = Y,
+    training: ob.Training = FOURS,
+    **options: Any,
+) -> ob.TorchLearner:
+    return ob.TorchLearner(module, federate((x, y), (x, y), PARTS), training, **options)
+
+
+def diverging() -> ob.TorchLearner:
+    training = ob.Training(lr=10.0, batch_size=4)
+    return learner(one_output, X * 100, Y.float().unsqueeze(1), training, loss=nn.MSELoss())
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_data_with_nan_are_told_from_a_training_that_diverges(mapped: bool) -> None:
+    x = with_nan(12)
+    data = federate(MapDataset([*zip(x, Y, strict=True)]) if mapped else (x, Y), None, PARTS)
+    told = message(ob.TorchLearner(linear, data, ob.Training(batch_size=8)))
+    assert told.startswith(
+        "client 1, task 7, step 1 of 5: the loss is not finite: sample 12 of the train set"
+    )
+
+    told = message(diverging(), RunError)
+    assert "of 5: the loss is not finite, though the samples" in told
+    assert "smaller learning rate" in told
+
+
+def test_the_step_is_the_first_with_that_sample() -> None:
+    """By the batches of the task, also where they go through the module in parts."""
+    for accumulate in (1, 2):
+        broken = learner(x=with_nan(12), training=ob.Training(batch_size=4, accumulate=accumulate))
+        first = next(step for step, rows in enumerate(broken._rows(TASK)) if 12 in rows)
+        assert f"step {first + 1} of 5" in message(broken)
+
+
+def test_a_model_that_has_diverged_before() -> None:
+    one = learner()
+    base = one.initial(3)
+    base.values[0] = float("inf")
+    with pytest.raises(RunError, match="version 0 of the model, from which the task starts, has NaN or inf"):
+        one.train(base, TASK, Plain())
+
+
+def test_checkpoints_are_of_finite_losses() -> None:
+    one = learner(x=with_nan(12))
+    with pytest.raises(UsageError, match="sample 12"):
+        one.train_until(one.initial(3), TASK, Plain(), NO_INPUTS, 4)
+
+
+def test_batched_training_says_the_same() -> None:
+    for executor in (ob.Batched(), None):
+        with pytest.raises(
+            RunError, match=r"client \d, task \d, step \d+ of 30: .* has diverged; give a smal"
+        ):
+            ob.simulate(ob.fedavg(steps=30), learner=diverging(), evaluate=None, executor=executor)
+
+
+def test_a_worker_process_says_the_same() -> None:
+    run = {"learner": learner(x=X[:, :3]), "until": ob.Until(versions=5), "evaluate": None}
+    with pytest.raises(UsageError, match=r"client 0: Linear cannot be trained on a batch of") as alone:
+        ob.simulate(ob.fedavg(steps=3), **run)
+    with pytest.raises(UsageError) as there:
+        ob.simulate(ob.fedavg(steps=3), **run, workers=1)
+    assert str(there.value) == str(alone.value)
+
+
+def test_a_test_set_with_nan() -> None:
+    one = ob.TorchLearner(linear, federate((X, Y), (with_nan(3), Y), PARTS))
+    with pytest.raises(UsageError, match=r"the test set: .* loss is NaN, as values in it are"):
+        one.evaluate(one.initial(0))
+
+
+def no_mean(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output, target, reduction="none")
+
+
+def no_gradient(output: Tensor, target: Tensor) -> Tensor:
+    return functional.cross_entropy(output.detach(), target)
+
+
+@pytest.mark.parametrize(
+    ("one", "told"),
+    [
+        (lambda: learner(frozen), "Linear has no parameter to train: all are frozen"),
+        (lambda: learner(nn.Identity), "Identity has no parameter to train"),
+        (
+            lambda: learner(x=X[:, :3]),
+            "client 1: Linear cannot be trained on a batch of (float32 [4, 3]",
+        ),
+        (lambda: learner(x=X.double()), "convert the samples to float32"),
+        (lambda: learner(loss=no_mean), "the loss has shape [4], and must be a scalar"),
+        (lambda: learner(loss=no_gradient), "the loss depends on no parameter that is trained"),
+        (lambda: learner(step=lambda module, batch: None), "the loss is a NoneType"),
+        (
+            lambda: learner(one_output),
+            "client 1: scores float32 [4, 1] with target int64 [4] are none",
+        ),
+        (lambda: learner(y=torch.ones(24, 2)), "nn.BCEWithLogitsLoss() for one logit or several labels"),
+        (
+            lambda: learner(one_output, y=Y.float(), loss=nn.MSELoss()),
+            "client 1: an output of shape [4, 1] with a target of shape [4]: give them one shape",
+        ),
+        (lambda: learner(one_output, y=Y.float(), loss=functional.l1_loss), "give them one shape"),
+        (
+            lambda: learner(training=ob.Training(optimizer="sparseadam")),
+            "SparseAdam cannot take a step: SparseAdam does not support dense",
+        ),
+        (
+            lambda: learner(training=ob.Training(optimizer=lambda p, lr: torch.optim.LBFGS(p, lr))),
+            "LBFGS cannot take a step",
+        ),
+        (lambda: learner(lambda: None), "returned a NoneType: return an nn.Module"),
+    ],
+)
+def test_what_cannot_be_trained(one: Any, told: str) -> None:
+    assert told in message(one())
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"module": nn.Linear}, "module = Linear cannot be called"),
+        ({"loss": "mse"}, "loss = 'mse' is not allowed"),
+        ({"loss": nn.MSELoss}, "loss = MSELoss is not allowed: give a function, or an object"),
+        ({"step": 3}, "step = 3 is not allowed"),
+        ({"personal": "bias"}, "personal = 'bias' is not allowed: give a list, such as ['bias']"),
+    ],
+)
+def test_wrong_arguments(options: Mapping[str, Any], told: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        learner(**options)
+    assert told in str(caught.value)
+
+
+def test_data_that_belong_to_no_client() -> None:
+    with pytest.raises(UsageError, match="data = a tuple is not allowed: divide it among clients"):
+        ob.TorchLearner(linear, (X, Y))  # type: ignore[arg-type]
+
+
+def test_integer_labels_of_any_width() -> None:
+    narrow, wide = (one.train(one.initial(3), TASK, Plain()) for one in (learner(y=Y.int()), learner()))
+    assert torch.equal(narrow.delta, wide.delta)
+
+
+def test_targets_of_several_dimensions_in_a_batch_of_clients() -> None:
+    """[N, 1] and [N, 3], as one logit and several labels have: equal up to rounding."""
+    for outputs in (1, 3):
+        one = learner(nn.Linear(4, outputs), y=(X[:, :outputs] > 0).float(), loss=nn.BCEWithLogitsLoss())
+        together, apart = (
+            ob.simulate(
+                ob.fedavg(steps=3), learner=one, until=ob.Until(versions=4), evaluate=None, executor=executor
+            ).model.values
+            for executor in (ob.Batched(), None)
+        )
+        torch.testing.assert_close(together, apart, rtol=1e-4, atol=1e-6)
+
+
+def test_a_module_whose_output_no_batch_of_clients_can_have() -> None:
+    class Own(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 2)
+
+        def forward(self, x: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.layer(x)}
+
+    with pytest.raises(UsageError, match="executor batched cannot train Own"):
+        ob.simulate(ob.fedavg(), learner=learner(Own()), until=ob.Until(versions=1), executor=ob.Batched())
