@@ -102,9 +102,7 @@ def test_checkpoints_are_of_finite_losses() -> None:
 
 def test_batched_training_says_the_same() -> None:
     for executor in (ob.Batched(), None):
-        with pytest.raises(
-            RunError, match=r"client \d, task \d, step \d+ of 30: .* has diverged; give a smal"
-        ):
+        with pytest.raises(RunError, match=r"client \d, task \d, step \d+ of 30: .* has diverged"):
             ob.simulate(ob.fedavg(steps=30), learner=diverging(), evaluate=None, executor=executor)
 
 
