@@ -40,7 +40,8 @@ MAY_USE: dict[str, set[str]] = {
     "flower": {"core", "models", "local", "data", "net"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
-        "core", "models", "data", "codec", "local", "world", "algorithms", "runs", "sim", "report", "version",
+        "core", "models", "data", "codec", "local", "metrics", "world", "algorithms", "runs", "sim", "report",
+        "version",
     },
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip

@@ -7,16 +7,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.streams import Purpose, check_seed, stream
-from offbeat.data import federate, load
+from offbeat.data import Dataset, FederatedData, federate, load
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import build as build_module
 from offbeat.recipes.load import check, document_of
+from offbeat.recipes.own import own_data, own_training
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.executors.batched import Batched
@@ -34,6 +36,17 @@ def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
 def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
     """Build a recipe's learner: data, partition and model; the seed determines subsample and partition."""
     check_seed(seed)
+    own = ":" in recipe.data.dataset
+    data = own_data(recipe, seed) if own else _built_in_data(recipe, seed)
+    train = data.train
+    shape = train.sample_shape if isinstance(train, Dataset) and isinstance(train.x, Tensor) else ()
+    classes = getattr(train, "classes", None) or 0
+    maker = partial(build_module, recipe.model, shape, classes)
+    maker()  # a model that does not fit the data is refused now
+    return TorchLearner(maker, data, recipe.training, **own_training(recipe))
+
+
+def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     data = recipe.data
     source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
     if data.evaluate_on == "train":
@@ -43,11 +56,7 @@ def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
         source = replace(source, test=source.train.subset(np.sort(drawn)))
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    federated = federate(source, None, parts)
-    shape, classes = source.train.sample_shape, source.train.classes or 0
-    maker = partial(build_module, recipe.model, shape, classes)
-    maker()  # a model that does not fit the data is refused now
-    return TorchLearner(maker, federated, recipe.training)
+    return federate(source, None, parts)
 
 
 def run_recipe(

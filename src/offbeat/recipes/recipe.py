@@ -12,6 +12,9 @@ from offbeat.report.claims import Claim
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
+FunctionName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function")]
+"""A function of a user's, "module:function"."""
+
 
 class Section(BaseModel):
     """A part of a recipe: unknown keys are errors, values do not change."""
@@ -23,7 +26,9 @@ class Data(Section):
     """The data of an experiment.
 
     Attributes:
-        dataset: Name of the dataset.
+        dataset: Name of the dataset; or a function of one's own, "module:function", that returns the clients'
+            data by `offbeat.federate`, or what is divided by `partition`: a train and a test set.
+        options: Named arguments of one's own function.
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
@@ -32,10 +37,24 @@ class Data(Section):
     """
 
     dataset: str
+    options: dict[str, Any] = {}
     samples: Count | None = None
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
     evaluate_on: Literal["test", "train"] = "test"
+
+    @model_validator(mode="after")
+    def _for_own_data(self) -> Self:
+        """Refuse what is for built-in datasets only, or for one's own."""
+        own = ":" in self.dataset
+        if own and (self.samples, self.test_samples, self.evaluate_on) != (None, None, "test"):
+            raise ValueError(
+                f"data.samples, data.test_samples and data.evaluate_on are for built-in datasets: let "
+                f"{self.dataset} return the samples that are wanted"
+            )
+        if self.options and not own:
+            raise ValueError(f"data.options are for a function of your own, which {self.dataset} is not")
+        return self
 
 
 class Recipe(Section):
@@ -48,6 +67,12 @@ class Recipe(Section):
         data: Dataset and partition.
         model: Specification of the model.
         training: Options of the local training.
+        loss: loss(output, target), the name of a loss of PyTorch or "module:function". None means the cross
+            entropy.
+        step: step(module, batch) that returns the loss, "module:function", in place of `loss`.
+        evaluate_batch: evaluate(module, batch) of `TorchLearner`, "module:function".
+        metrics: Metrics beside the loss: built-in ones or "module:function"; a mapping gives them names.
+        personal: Patterns such as "head.*" of tensors that stay at their client.
         world: Speeds, links and availability of the clients.
         algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
         algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
@@ -70,6 +95,11 @@ class Recipe(Section):
     data: Data
     model: ModelSpec = MLPSpec()
     training: Training = Training()
+    loss: str | None = None
+    step: FunctionName | None = None
+    evaluate_batch: FunctionName | None = None
+    metrics: tuple[str, ...] | dict[str, str] | None = None
+    personal: tuple[str, ...] = ()
     world: World = World()
     algorithm: dict[str, Any]
     algorithms: dict[str, dict[str, Any]] = {}

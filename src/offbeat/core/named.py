@@ -1,0 +1,112 @@
+"""Functions of users by name, "module:function": how they are imported, and how their errors are told."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import reduce
+from importlib import import_module
+from inspect import unwrap
+from traceback import extract_tb, walk_tb
+from typing import Any
+
+from offbeat.core.errors import OffbeatError, UsageError
+
+
+def load_named(text: str, option: str) -> Any:
+    """Import an object of a user by name.
+
+    Args:
+        text: "module:function"; the module is installed, or in the current directory.
+        option: The option that names it, for messages.
+
+    Raises:
+        UsageError: There is no such module or attribute, or the module raises while it is imported.
+    """
+    module, colon, attribute = text.partition(":")
+    if not (module and colon and attribute):
+        raise UsageError(f"{option} {text}: give module:function")
+    if "" not in sys.path:
+        sys.path.append("")  # the current directory; it stays, for what the module imports later
+    try:
+        with named_errors(text, option, passing=ModuleNotFoundError):
+            found = import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise _told(text, option, error) from error  # of an import within the module
+        raise UsageError(
+            f"{option} {text}: there is no module {error.name}: install it, or give the name of one in the "
+            "current directory"
+        ) from None
+    try:
+        return reduce(getattr, attribute.split("."), found)
+    except AttributeError:
+        raise UsageError(f"{option} {text}: the module {module} has no {attribute}") from None
+
+
+def load_allowed(text: str, option: str, allowed: Sequence[str]) -> Any:
+    """Import a function that another party has named, of a module that this party allows.
+
+    Only what the module itself defines: a module allowed for its models may have imported anything.
+
+    Args:
+        text: "module:function".
+        option: What is named, for messages.
+        allowed: Names of the modules that may be used.
+
+    Raises:
+        UsageError: The module is not allowed, does not define the function, or cannot be imported.
+    """
+    module, _, attribute = text.partition(":")
+    if not module:
+        raise UsageError(
+            f"the run's {option} is {attribute}, which has no name to import it by: bring your own, with "
+            "--model or --learner (in Python model or learner)"
+        )
+    if module not in allowed:
+        raise UsageError(
+            f"the run's {option} is {text}, and a server's word alone imports nothing here: give "
+            f"--allow {module} (in Python allow=[{module!r}]) to use the module of that name here"
+        )
+    found = load_named(text, option)
+    if "." in attribute or not callable(found) or getattr(unwrap(found), "__module__", None) != module:
+        raise UsageError(
+            f"the run's {option} is {text}, which the module {module} does not define itself: define it there"
+        )
+    return found
+
+
+@contextmanager
+def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError) -> Iterator[None]:
+    """Turn what a user's code raises within the context into one line with its file and line.
+
+    Args:
+        text: "module:function".
+        option: The option that names it.
+        passing: What is not turned.
+    """
+    try:
+        yield
+    except (OffbeatError, passing):
+        raise
+    except Exception as error:
+        raise _told(text, option, error) from error
+
+
+def name_of(function: Any) -> str:
+    """The name of a function or a class, "module:function"; ":name" for what cannot be imported by name."""
+    name: str | None = getattr(function, "__qualname__", None)
+    if name is None:  # an object, of which only the class has a name
+        return f":{type(function).__name__}"
+    return f"{'' if '<' in name or '.' in name else function.__module__}:{name}"
+
+
+def _told(text: str, option: str, error: Exception) -> UsageError:
+    """The error in one line, with the innermost line of the user's own package."""
+    package = text.partition(":")[0].partition(".")[0]
+    frames = list(walk_tb(error.__traceback__))
+    own = [n for n, (f, _) in enumerate(frames) if f.f_globals.get("__name__", "").split(".")[0] == package]
+    place = extract_tb(error.__traceback__)[own[-1] if own else -1]
+    where = f"{place.filename}:{place.lineno}"
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+    return UsageError(f"{option} {text}: {where}: {type(error).__name__}: {' '.join(str(error).split())}")

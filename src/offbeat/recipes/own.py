@@ -1,0 +1,118 @@
+"""What a recipe takes from a user's modules, by name "module:function": data, loss, step and metrics."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+import numpy as np
+from torch import Tensor
+
+from offbeat.core.errors import UsageError
+from offbeat.core.named import load_named, named_errors
+from offbeat.core.streams import Purpose, stream
+from offbeat.core.validation import did_you_mean
+from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
+from offbeat.data.federated import FederatedData, Source, federate
+from offbeat.local.criterion import Evaluate, Loss, Step
+from offbeat.local.losses import LOSSES
+from offbeat.metrics.registry import Wanted
+from offbeat.recipes.recipe import Data, Recipe
+
+
+def own_data(recipe: Recipe, seed: int) -> FederatedData:
+    """Call the function that `data.dataset` names, and divide among the clients what it returns.
+
+    Args:
+        recipe: The experiment.
+        seed: The run's seed, which determines the partition.
+
+    Raises:
+        UsageError: The function cannot be imported or raises, returns something else, or its data cannot be
+            divided.
+    """
+    data = recipe.data
+    where = f"data.dataset {data.dataset}"
+    function = load_named(data.dataset, "data.dataset")
+    with named_errors(data.dataset, "data.dataset"):
+        made = function(**data.options)
+    if isinstance(made, FederatedData):
+        if made.clients != recipe.clients:
+            raise UsageError(f"clients = {recipe.clients}, and {where} returned {made.clients}: give as many")
+        return made
+    try:
+        train, test = _train_and_test(made)
+    except UsageError as error:
+        raise UsageError(f"{where} returned a {type(made).__name__}: {error}") from None
+    groups = made.groups if isinstance(made, Source) else None
+    parts = data.partition.split(
+        _labels(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
+    )
+    return federate(train, test, parts)
+
+
+def _train_and_test(made: Any) -> tuple[Samples, Samples | None]:
+    match made:
+        case Source():
+            return made.train, made.test
+        case (Tensor() | np.ndarray(), Tensor() | np.ndarray()):  # x and y
+            return as_samples(made), None
+        case (train, None):
+            return as_samples(train), None
+        case (train, test):
+            return as_samples(train), as_samples(test)
+        case _:
+            return as_samples(made), None
+
+
+def _labels(train: Samples, data: Data) -> Any:
+    """The classes that a partition divides by, int64 [N]. Raises `UsageError` where there are none."""
+    known = train.y if isinstance(train, Dataset | MapDataset) and train.classes is not None else None
+    if known is not None:
+        return known.numpy()
+    if data.partition.kind not in ("iid", "natural"):
+        raise UsageError(
+            f"data.partition {data.partition.kind!r} divides by class, which data.dataset {data.dataset} has "
+            "not: return a Dataset with classes, or divide by iid or natural"
+        )
+    return np.zeros(len(train), dtype=np.int64)
+
+
+class OwnTraining(TypedDict):
+    """Arguments of `TorchLearner`."""
+
+    loss: Loss | None
+    step: Step | None
+    evaluate: Evaluate | None
+    metrics: Wanted | None
+    personal: Sequence[str]
+
+
+def own_training(recipe: Recipe) -> OwnTraining:
+    """Import what a recipe names. Raises `UsageError` where it cannot be imported, or is unknown."""
+    return OwnTraining(
+        loss=_loss(recipe.loss),
+        step=_function(recipe.step, "step"),
+        evaluate=_function(recipe.evaluate_batch, "evaluate_batch"),
+        metrics=_metrics(recipe.metrics),
+        personal=recipe.personal,
+    )
+
+
+def _loss(name: str | None) -> Loss | None:
+    if name is None or ":" in name:
+        return _function(name, "loss")
+    if name not in LOSSES:
+        raise UsageError(f"loss = {name!r} is unknown{did_you_mean(name, LOSSES)}; or give module:function")
+    return LOSSES[name]
+
+
+def _metrics(wanted: tuple[str, ...] | dict[str, str] | None) -> Wanted | None:
+    if wanted is None:
+        return None
+    named = wanted if isinstance(wanted, dict) else {text.rpartition(":")[2]: text for text in wanted}
+    if len(named) < len(wanted):
+        raise UsageError(f"metrics = {list(wanted)} has a name twice: give them by name, as a mapping")
+    return {n: load_named(text, f"metrics.{n}") if ":" in text else text for n, text in named.items()}
+
+
+def _function(name: str | None, option: str) -> Callable[..., Any] | None:
+    return None if name is None else load_named(name, option)
