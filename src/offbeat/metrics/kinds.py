@@ -6,6 +6,7 @@
 | multi-class, classes last | [N, ..., C], C ≥ 2 | [N, ...] | integers in [0, C) |
 | binary | [N] or [N, 1] | [N] or [N, 1] | 0 and 1 of any dtype |
 | binary, masks | [N, 1, ...] | [N, ...] or [N, 1, ...] | 0 and 1 of any dtype |
+| binary, masks | [N, H, W] | [N, H, W] or [N, 1, H, W] | 0 and 1 of any dtype |
 | multi-label | [N, L], L ≥ 2 | [N, L] | 0 and 1 of any dtype |
 | regression | [N, ...] | [N, ...], on either side also [N, 1, ...] | numbers |
 
@@ -178,7 +179,7 @@ def _layout(
     """
     s, t = tuple(scores.shape), tuple(target.shape)
     if _elementwise(scores, target):
-        if _without_unit(scores) == s[:1] or (len(s) > 2 and s[1] == 1):
+        if _without_unit(scores) == s[:1] or (len(s) > 2 and s[1] == 1) or len(s) == 3:
             return PredictionKind.BINARY, None
         return (PredictionKind.MULTILABEL, None) if s == t and len(s) == 2 else (None, None)
     if not scores.is_floating_point() or not _is_integer(target) or len(s) != len(t) + 1 or not t:
@@ -227,8 +228,9 @@ def _check_classes(batch: LabelledScores) -> None:
 def _refuse(scores: Tensor, target: Tensor) -> NoReturn:
     raise UsageError(
         f"{_shown(scores, target)} fits no kind of prediction: allowed are floating-point scores [N, C, ...] "
-        "or [N, ..., C] with integer targets [N, ...], one score [N], [N, 1] or [N, 1, ...] for each target "
-        "of 0 or 1, scores [N, L] with targets [N, L] of 0 and 1, and for a regression numbers of one shape"
+        "or [N, ..., C] with integer targets [N, ...], one score [N], [N, 1], [N, 1, ...] or [N, H, W] for "
+        "each target of 0 or 1, scores [N, L] with targets [N, L] of 0 and 1, and for a regression numbers of "
+        "one shape"
     )
 
 
