@@ -40,9 +40,10 @@ from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 from offbeat.core.events import Arrived
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.net.run_spec import evaluating_learner, read_run_spec
+from offbeat.net.run_spec import read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.runs.record import RunRecord, read_run
 
@@ -316,7 +317,7 @@ def examine(state: Path, logs: Path) -> Findings:
 def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     """Take the journal's updates in once more, from the sites' copies, and compare with the final model."""
     spec = read_run_spec(record.meta["plan"])
-    learner = evaluating_learner(spec, None)
+    learner = server_learner(spec.model, spec.training, None, spec.sample_shape, spec.classes)
     info = RunInfo("again", {}, spec.seed, spec.classes, spec.training.batch_size)
     options = ServerOptions(clients=record.clients)
     coordinator = Coordinator(spec.make_algorithm(), learner.initial(spec.seed), options, info)

@@ -172,7 +172,7 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
     refused(
         answer,
         rf"^offbeat: {state} is the state directory of a run that an earlier version of Offbeat began "
-        r"\(0\.0\.9, format 2; this version serves format 3\): .* or choose another directory",
+        r"\(0\.0\.9, format 2; this version serves format 4\): .* or choose another directory",
         1,
     )
     assert content() == before
@@ -399,15 +399,15 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
 def test_data_of_every_kind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = site_data("digits")
     shares = [site_data(f"digits:{k}/3") for k in (1, 2, 3)]
-    assert sum(map(len, shares)) == len(whole)
-    assert len({tuple(row) for s in shares for row in s.x.flatten(1).tolist()}) <= len(whole)
-    assert shares[0].x.equal(site_data("digits:1/3").x)
+    assert sum(s.samples(0) for s in shares) == whole.samples(0)
+    assert len({tuple(row) for s in shares for row in s.train.x.flatten(1).tolist()}) <= whole.samples(0)
+    assert shares[0].train.x.equal(site_data("digits:1/3").train.x)
     (tmp_path / "clinic_of_ours.py").write_text(
         "from offbeat.data.site import site_data\n\ndef own():\n    return site_data('digits:1/3')\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
-    assert site_data("clinic_of_ours:own").x.equal(shares[0].x)
+    assert site_data("clinic_of_ours:own").train.x.equal(shares[0].train.x)
     sys.modules.pop("clinic_of_ours")
 
 
@@ -417,8 +417,8 @@ def test_a_natural_group_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     groups = np.array([0, 1, 1, 0, 1])
     source = Source("heart_disease", patients, patients, groups, ("cleveland", "va"))
     monkeypatch.setattr("offbeat.data.site.load", lambda name: source)
-    assert site_data("heart_disease:va").x.flatten().tolist() == [1.0, 2.0, 4.0]
-    assert len(site_data("heart_disease")) == 5
+    assert site_data("heart_disease:va").train.x.flatten().tolist() == [1.0, 2.0, 4.0]
+    assert site_data("heart_disease").samples(0) == 5
     with pytest.raises(ob.UsageError, match=r"one of cleveland, va"):
         site_data("heart_disease:nowhere")
 

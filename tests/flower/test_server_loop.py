@@ -21,8 +21,9 @@ from offbeat.flower import Polling, client_app, serve
 from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
 from offbeat.net import ServerOptions
-from offbeat.net.run_spec import evaluating_learner, read_run_spec
+from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.learner import server_learner
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
@@ -129,6 +130,11 @@ def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: An
         assert torch.equal(read_tensors(tmp_path / "run/model.safetensors")[entry.name], view)
 
 
+def judge_of(plan: RunSpec, test: Any = None) -> ob.TorchLearner:
+    """The learner of a run's server."""
+    return server_learner(plan.model, plan.training, test, plan.sample_shape, plan.classes)
+
+
 def normed(*_: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
 
@@ -138,14 +144,14 @@ def test_nodes_keep_their_running_statistics(
     name: str, digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also between the two halves of a task that asks for a model, each of which may find a new process."""
-    monkeypatch.setattr("offbeat.net.run_spec.build_module", normed)  # no model of the registry has any
+    monkeypatch.setattr("offbeat.models.registry.build", normed)  # no model of the registry has any
     data, test = digits
     algorithm = ob.compose(ob.ALGORITHMS[name](**OPTIONS.get(name, {})), buffers="local")
     serve_on(grid_of(data), algorithm, test, tmp_path / "run")
     rows = list(ob.read_run(tmp_path / "run").rows())
     assert name != "fedasmu" or sum(row.name == "send" for row in rows) >= 3
     coordinator, play = played(algorithm, tmp_path / "run", normed)
-    judge = evaluating_learner(read_run_spec(ob.read_run(tmp_path / "run").meta["plan"]), test)
+    judge = judge_of(read_run_spec(ob.read_run(tmp_path / "run").meta["plan"]), test)
     written = read_tensors(tmp_path / "run/model.safetensors")
     for tensor_name, tensor in judge.estimated(coordinator.tensors.model, 3).state_dict().items():
         assert torch.equal(written[tensor_name], tensor)

@@ -17,11 +17,13 @@ from offbeat.core.model import Model
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.join import make_context
+from offbeat.net.client.site import Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingTask
 from offbeat.net.messages import TaskAssignment
-from offbeat.net.run_spec import evaluating_learner, make_run_spec
+from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
@@ -34,6 +36,11 @@ TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
 
 
+def judge_of(test: Any = None) -> ob.TorchLearner:
+    """The learner of a run's server."""
+    return server_learner(LogisticSpec(), TRAINING, test, (1, 8, 8), 10)
+
+
 def module(*_: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
 
@@ -41,7 +48,7 @@ def module(*_: Any) -> nn.Module:
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No model of the registry has BatchNorm: here they all are one that has."""
-    monkeypatch.setattr("offbeat.net.run_spec.build_module", module)
+    monkeypatch.setattr("offbeat.models.registry.build", module)
     hurry(monkeypatch)
     with torch_left_alone():
         torch.set_num_threads(1)
@@ -97,9 +104,9 @@ def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_p
     """As the simulator's client does, which lives on; also where it is killed before its update is taken."""
     algorithm, client = composed("fedbuff", "local"), 2
     own = digits[0][client]
-    plan = make_run_spec(algorithm, LogisticSpec(), TRAINING, SEED, (1, 8, 8), 10)
-    workshop = make_context(own)(plan.document(), client)
-    bases = [evaluating_learner(plan, None).initial(seed) for seed in range(4)]
+    plan = make_run_spec(algorithm, judge_of(), SEED)
+    workshop = make_context(Site.of(own))(plan.document(), client)
+    bases = [judge_of().initial(seed) for seed in range(4)]
     data = ob.federate(
         ob.load("digits", samples=400, test_samples=200), None, np.array_split(np.arange(400), SITES)
     )
@@ -171,7 +178,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
     learner = ob.TorchLearner(
         module, ob.federate(source, None, np.array_split(np.arange(400), SITES)), TRAINING
     )
-    initial = evaluating_learner(make_run_spec(algorithm, LogisticSpec(), TRAINING, 3, (1, 8, 8), 10), None)
+    initial = judge_of()
     coordinator = coordinator_of(algorithm, initial.initial(3), SITES, 3, until=ob.Until(tasks=40))
     play = Play(algorithm, renumbered(learner, record), coordinator)
     for row in record.rows():
@@ -185,7 +192,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
         assert all(torch.equal(store.state[name], tensor) for name, tensor in site.state.items())
         store.close()
     model = coordinator.tensors.model
-    judge = evaluating_learner(make_run_spec(algorithm, LogisticSpec(), TRAINING, 3, (1, 8, 8), 10), test)
+    judge = judge_of(test)
     expected = judge.estimated(model, 3)
     written = read_tensors(tmp_path / "run/model.safetensors")
     for name, tensor in expected.state_dict().items():
@@ -235,8 +242,7 @@ def test_a_server_without_data_estimates_nothing(tmp_path: Path) -> None:
 def test_a_servers_estimates_are_of_its_test_inputs(policy: Buffers, digits: Shares, tmp_path: Path) -> None:
     assert served(policy, tmp_path / "a", digits[1]) == "enough"
     written = read_tensors(tmp_path / "a/model.safetensors")
-    plan = make_run_spec(composed("fedavg", policy), LogisticSpec(), TRAINING, 0, (1, 8, 8), 10)
-    learner = evaluating_learner(plan, digits[1])
+    learner = judge_of(digits[1])
     model: Model = learner.initial(0)
     assert torch.equal(written["1.weight"], model.state_dict()["1.weight"])
     inside = module()

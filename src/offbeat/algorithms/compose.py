@@ -7,7 +7,7 @@
 (Proximal(mu=0.1), (Momentum(beta=0.5),))
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -21,11 +21,14 @@ from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from offbeat.core.named import named_errors
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.core.wrapper import layer, strip
 
 ASKING, MERGE, RADIO = Feature.ASKING, Feature.MERGE, Feature.RADIO
 PARTS = ("aggregator", "objective", "server_steps", "requests")
+
+Load = Callable[[str, str], Callable[..., Any]]
 
 
 class CompositionOptions(BaseModel):
@@ -97,15 +100,29 @@ def compose(
     )
 
 
-def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Algorithm:
+def build(
+    factories: Mapping[str, Factory[...]], spec: Mapping[str, Any], load: Load | None = None
+) -> Algorithm:
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3, "with": {"objective": {…}}}.
 
     Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken;
     "codec" has a codec's options, "radio" those of `UploadSlots`, "buffers" is one of `Algorithm`'s policies.
+
+    Args:
+        factories: The algorithms by name.
+        spec: The mapping.
+        load: Finds a user's function, given a name "module:function" and the option. None means that there
+            are none.
+
+    Raises:
+        UsageError: A name or an option is unknown, or a user's function raises.
     """
     options = dict(spec)
-    others = options.pop("with", {})
-    base = factory_of(factories, options.pop("name", None))(**options)
+    others, name = options.pop("with", {}), options.pop("name", None)
+    if load is not None and isinstance(name, str) and ":" in name:
+        base = _own(name, options, load)
+    else:
+        base = factory_of(factories, name)(**options)
     if not isinstance(others, Mapping):
         raise UsageError(
             f"{base.name}: with = {others!r} is not allowed: "
@@ -113,10 +130,22 @@ def build(factories: Mapping[str, Factory[...]], spec: Mapping[str, Any]) -> Alg
         )
     if not others:
         return base
-    return compose(base, **{part: _part(factories, base.name, part, own) for part, own in others.items()})
+    return compose(
+        base, **{part: _part(factories, base.name, part, own, load) for part, own in others.items()}
+    )
 
 
-def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any) -> Any:
+def _own(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:
+    """The algorithm that a user's function makes, recorded under the function's name."""
+    function = load(name, "algorithm")
+    with named_errors(name, "algorithm"):
+        made = function(**options)
+    if not isinstance(made, Algorithm):
+        raise UsageError(f"algorithm {name} returned a {type(made).__name__}: it must return an Algorithm")
+    return replace(made, name=name, hyperparameters=dict(options))
+
+
+def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any, load: Load | None) -> Any:
     """What stands under "with" for one part."""
     known = (*PARTS, *CompositionOptions.model_fields)
     if part not in known:
@@ -128,4 +157,4 @@ def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any)
             raise UsageError(f"{base}: with.{format_error(error)}") from None
     if not isinstance(own, Mapping):
         raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
-    return build(factories, own)
+    return build(factories, own, load)

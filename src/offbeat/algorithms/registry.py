@@ -37,6 +37,10 @@ class Factory(Generic[P]):
         return self.signature.replace(parameters=list(bare))
 
     @property
+    def __wrapped__(self) -> Callable[P, Algorithm]:  # for `inspect.unwrap`
+        return self.make
+
+    @property
     def summary(self) -> str:
         """The first line of the factory's docstring."""
         return (inspect.getdoc(self.make) or self.name).splitlines()[0]

@@ -8,6 +8,7 @@ option load neither PyTorch nor the simulator.
 
 import os
 import sys
+import traceback
 from collections.abc import Callable
 from errno import ENOSPC
 from io import TextIOWrapper
@@ -50,6 +51,7 @@ def _main(
     version: Annotated[
         bool, typer.Option("--version", callback=version_option, is_eager=True, help="print the version")
     ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="show the traceback of an error, too")] = False,
 ) -> None:
     """Asynchronous federated learning: simulate, compare, look."""
 
@@ -68,6 +70,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # Greek letters where the locale has none
             stream.reconfigure(errors="backslashreplace")
+    debug = "--debug" in sys.argv
+    sys.argv = [word for word in sys.argv if word != "--debug"]  # before or after the command
     try:
         code = app(standalone_mode=False) or 0
         if code == _INTERRUPTED:
@@ -75,10 +79,10 @@ def main() -> None:
         sys.exit(code)
     except _CommandLineError as error:
         _fail_of_command_line(error)
-    except UsageError as error:
-        _fail(str(error), 2)
     except OffbeatError as error:
-        _fail(str(error), 1)
+        if debug:
+            traceback.print_exception(error)
+        _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
     except BrokenPipeError:  # the reader of a pipe has seen enough

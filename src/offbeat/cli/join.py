@@ -3,7 +3,7 @@
 import asyncio
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,16 +15,30 @@ from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
+if TYPE_CHECKING:
+    from offbeat.local.learner import TorchLearner
+
 
 def join(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="the server")],
     data: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="DATA",
             help="DATASET, DATASET:GROUP, DATASET:K/N (the Kth of N equal shares), or module:function",
         ),
-    ],
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="module:function", help="the site's own, in place of the run's")
+    ] = None,
+    learner: Annotated[
+        str | None,
+        typer.Option(metavar="module:function", help="data, model, loss and training of the site's own"),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(metavar="MODULE", help="the run may name functions of it; may be repeated"),
+    ] = None,
     name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
@@ -58,6 +72,7 @@ def join(
         from offbeat.net.wire.limits import Limits
     from offbeat.data.site import site_data
     from offbeat.local.learner import check_device
+    from offbeat.models.registry import NamedModel
 
     setup_logs(log, log_level)
     if not (math.isfinite(min_step_seconds) and min_step_seconds >= 0):
@@ -68,13 +83,34 @@ def join(
         name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
     )
     check_device(device)
-    own = site_data(data)
+    if (data is None) == (learner is None):
+        raise UsageError("give --data, or --learner, which has data of its own")
+    if model is not None and (learner is not None or ":" not in model):
+        raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
+    own = None if data is None else site_data(data)
+    own_learner = None if learner is None else _make_learner(learner)
     limits = Limits()
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
+        model=None if model is None else NamedModel(model), learner=own_learner, allow=allow or (),
         state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         min_step_seconds=min_step_seconds,
     )  # fmt: skip
     reason = asyncio.run(taking_part)
     out.print(f"the run has ended: {reason}", markup=False)
+
+
+def _make_learner(text: str) -> "TorchLearner":
+    """The learner that a function of the site's makes."""
+    from offbeat.core.named import load_named, named_errors
+    from offbeat.local.learner import TorchLearner
+
+    make = load_named(text, "--learner")
+    with named_errors(text, "--learner"):
+        learner = make()
+    if not isinstance(learner, TorchLearner):
+        raise UsageError(
+            f"--learner {text} returned a {type(learner).__name__}: it must return a TorchLearner"
+        )
+    return learner

@@ -1,5 +1,6 @@
 """Options that several commands have."""
 
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +23,10 @@ MetricName = Annotated[
     str | None, typer.Option("--metric", metavar="NAME", help="what runs are compared by; usually accuracy")
 ]
 Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
+Initial = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE|DIR", help="weights to start from: .safetensors, or a finished run"),
+]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
 InsecurePlaintext = Annotated[
@@ -42,6 +47,11 @@ def choose_goal(
         target = usual_target
     check_target(chosen, target)
     return chosen, target
+
+
+def with_initial(sets: list[str] | None, initial: Path | None) -> list[str]:
+    """Changes of a recipe, with the initial weights of an option."""
+    return [*(sets or ()), *([] if initial is None else [f"initial={json.dumps(str(initial))}"])]
 
 
 def file_option(text: str) -> Any:

@@ -39,6 +39,13 @@ def serve(
     ] = None,
     lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
     norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DATA", help="DATASET, module:function or none; without it: the recipe's test data"
+        ),
+    ] = None,
+    initial: options.Initial = None,
     sets: options.Sets = None,
     scales: options.Scales = None,
     seed: options.Seed = None,
@@ -71,14 +78,11 @@ def serve(
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
         from offbeat.net.wire.limits import Limits
-    from offbeat.core.model import Model
-    from offbeat.data import load
-    from offbeat.models import build
-    from offbeat.recipes.build import make_algorithm
+    from offbeat.recipes.build import make_algorithm, make_server_learner
     from offbeat.recipes.load import document_of, load_recipe
 
     setup_logs(log, log_level)
-    loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
+    loaded = load_recipe(recipe, sets=options.with_initial(sets, initial), scales=scales or (), seed=seed)
     server_options = _server_options(loaded, sites, lease, norm_bound)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
@@ -99,10 +103,9 @@ def serve(
     for option, address in (("--listen", listen), ("--dashboard", dashboard)):
         _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm)
-    data = loaded.data
-    source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=loaded.seed)
-    model = Model.of(build(loaded.model, source.test.sample_shape, source.test.classes or 0))
-    limits = Limits(layout=model.sharing(algorithm.objective.shared_vectors).layout)
+    learner = make_server_learner(loaded, loaded.seed, test)
+    model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
+    limits = Limits(layout=model.layout)
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
@@ -125,8 +128,8 @@ def serve(
                 _install_signal_handlers(service)
 
             return await serve_run(
-                algorithm, loaded.model, loaded.training, state, open_listener,
-                options=server_options, seed=loaded.seed, test=source.test,
+                algorithm, learner, None, state, open_listener,
+                options=server_options, seed=loaded.seed, initial=loaded.initial,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
                 started=started,
             )  # fmt: skip

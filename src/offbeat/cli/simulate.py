@@ -12,6 +12,7 @@ def run(
     sets: options.Sets = None,
     scales: options.Scales = None,
     seed: options.Seed = None,
+    initial: options.Initial = None,
     directory: options.OutOption = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
@@ -22,7 +23,7 @@ def run(
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 
-    loaded = load_recipe(recipe, sets=sets or (), scales=scales or (), seed=seed)
+    loaded = load_recipe(recipe, sets=options.with_initial(sets, initial), scales=scales or (), seed=seed)
     place = directory or new_directory(recipe)
     memory = executor_options.memory_size("--client-memory", client_memory)
     count, chosen = executor_options.choose_executor(workers, executor, ray_address)

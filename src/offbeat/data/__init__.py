@@ -11,7 +11,7 @@ Nothing here uses the network except `offbeat.data.download.fetch`, on an explic
 """
 
 from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
-from offbeat.data.federated import FederatedData, Rows, Source, federate
+from offbeat.data.federated import FederatedData, Rows, Source, federate, own_data, without_clients
 from offbeat.data.paths import data_root
 from offbeat.data.registry import DATASETS, load
 
@@ -27,4 +27,7 @@ __all__ = [
     "data_root",
     "federate",
     "load",
+    "own_data",
+    "test_only",
+    "without_clients",
 ]

@@ -6,7 +6,7 @@ clients cost two integer vectors and not 100,000 objects.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,10 @@ class Rows:
         start, end = self._bounds(client)
         return self.indices[start:end]
 
+    def numbered(self, client: int) -> "Rows":
+        """The rows of the only client, as those of client `client`; clients below it have none."""
+        return Rows(self.indices, torch.cat([self.offsets[:1].expand(client + 1), self.offsets[1:]]))
+
     def _bounds(self, client: int) -> tuple[int, int]:
         clients = self.clients
         if not 0 <= client < clients:
@@ -118,6 +122,41 @@ class FederatedData:
         Raises as `samples`.
         """
         return label_counts(self.train, self.client_indices(client))
+
+    def numbered(self, client: int) -> "FederatedData":
+        """The same data, whose only client has another number; those below it have no samples.
+
+        Raises `UsageError` where there are several clients.
+        """
+        if self.clients != 1:
+            raise UsageError(f"the data are those of {self.clients} clients: a site has its own alone")
+        held = None if self.held_out is None else self.held_out.numbered(client)
+        return replace(self, rows=self.rows.numbered(client), held_out=held)
+
+
+def own_data(data: Any) -> FederatedData:
+    """The data of one site, as one client.
+
+    Args:
+        data: Whatever `as_samples` takes; a pair of these, to train and to evaluate on (a pair of tensors or
+            arrays is x and y); or the `FederatedData` of one client.
+
+    Raises:
+        UsageError: It is none of these, or has no samples.
+    """
+    match data:
+        case FederatedData():
+            return data
+        case (train, held) if not isinstance(train, torch.Tensor | np.ndarray) and isinstance(data, tuple):
+            return federate([train], validation=[held])
+        case _:
+            return federate([data])
+
+
+def without_clients(test: Any = None) -> FederatedData:
+    """The data of a server, which has no clients': a test set, whatever `as_samples` takes, or none."""
+    none = Dataset(torch.zeros(0))
+    return FederatedData(none, None if test is None else as_samples(test), Rows.of([]))
 
 
 def federate(

@@ -1,41 +1,49 @@
-"""Training data of a deployed site, from its option --data."""
+"""Data of a deployed run: those of a site, from its option --data, and of the server, from --test."""
 
-import importlib
-import os
 import re
-import sys
 
 import numpy as np
 
 from offbeat.core.errors import UsageError
+from offbeat.core.named import load_named, named_errors
 from offbeat.core.validation import did_you_mean
 from offbeat.data import DATASETS, load
-from offbeat.data.dataset import Dataset
-from offbeat.data.federated import Source
+from offbeat.data.dataset import Dataset, Samples
+from offbeat.data.federated import FederatedData, Source, own_data
 from offbeat.data.subsample import fixed_permutation
 
 SHARES = 2  # the stream of shuffles that shares are cut from
 
 
-def site_data(text: str) -> Dataset:
-    """Load a site's training data.
+def site_data(text: str) -> FederatedData:
+    """Load a site's data.
 
     Args:
         text: DATASET for a built-in dataset's whole train set, DATASET:GROUP for one of its natural groups (a
             hospital), DATASET:K/N for the Kth of N equal random shares, always the same. Anything else is
-            module:function, a function without arguments that returns a `Dataset`; the module may be in the
-            current directory.
+            module:function, a function without arguments that returns what `own_data` takes; the module may
+            be in the current directory.
+
+    Returns:
+        The data of one client.
 
     Raises:
-        UsageError: There is no such dataset, group, share or function.
+        UsageError: There is no such dataset, group, share or function, or the function raises.
     """
     name, _, rest = text.partition(":")
-    if name in DATASETS:
-        source = load(name)
-        return _part(source, rest) if rest else source.train
-    if not rest:
-        raise UsageError(f"--data {text}: there is no such dataset{did_you_mean(name, DATASETS)}")
-    return _own(name, rest, text)
+    if name not in DATASETS:
+        return _named(text, "--data")
+    source = load(name)
+    return own_data(_part(source, rest) if rest else source.train)
+
+
+def server_data(text: str) -> Samples:
+    """Load a server's test data: DATASET for the test set of a built-in one, or module:function.
+
+    Raises:
+        UsageError: There is no such dataset or function, or the function raises.
+    """
+    return load(text).test if text in DATASETS else _named(text, "--test").train
 
 
 def _part(source: Source, rest: str) -> Dataset:
@@ -49,18 +57,17 @@ def _part(source: Source, rest: str) -> Dataset:
     raise UsageError(f"--data {source.name}:{rest} is not allowed: give K/N, the Kth of N shares{groups}")
 
 
-def _own(module: str, function: str, text: str) -> Dataset:
-    """Call the site's own function."""
-    sys.path.insert(0, os.getcwd())  # noqa: PTH109
-    try:
-        made = getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
+def _named(text: str, option: str) -> FederatedData:
+    """Call a user's function."""
+    if ":" not in text:
         raise UsageError(
-            f"--data {text}: {error}; give a built-in dataset ({', '.join(DATASETS)}) or module:function"
-        ) from None
-    finally:
-        sys.path.pop(0)
-    data = made()
-    if not isinstance(data, Dataset):
-        raise UsageError(f"--data {text} returned {type(data).__name__}: it must return an offbeat.Dataset")
-    return data
+            f"{option} {text}: there is no such dataset{did_you_mean(text, DATASETS)}; "
+            "or give module:function"
+        )
+    function = load_named(text, option)
+    with named_errors(text, option):
+        data = function()
+    try:
+        return own_data(data)
+    except UsageError as error:
+        raise UsageError(f"{option} {text} returned a {type(data).__name__}: {error}") from None

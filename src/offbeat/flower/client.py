@@ -1,15 +1,17 @@
 """The site's side: the learner as a Flower `ClientApp`."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from offbeat.data.dataset import Dataset
 from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import load_state, save_state
 from offbeat.flower.serialization import decode, encode
+from offbeat.local.learner import TorchLearner
+from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.messages import FromSite, Registered
 from offbeat.net.messages import Message as OffbeatMessage
 from offbeat.net.transport import ProtocolError
@@ -18,8 +20,10 @@ ACTION = "offbeat"
 
 
 def client_app(
-    data: Callable[[Context], Dataset],
+    data: Callable[[Context], Any],
     *,
+    model: OwnModel | None = None,
+    allow: Sequence[str] = (),
     device: str = "cpu",
     threads: int = 1,
     tell_labels: bool = True,
@@ -27,22 +31,33 @@ def client_app(
     """A `ClientApp` that trains on a node's own data what the server's run asks for.
 
     Args:
-        data: Gives a node's dataset; its context has the node's own settings (`context.node_config`). Flower
-            may call it in a new process for each message.
+        data: Gives a node's data, whatever `offbeat.net.join` takes, or a learner that has them; its context
+            has the node's own settings (`context.node_config`). Flower may call it in a new process for each
+            message.
+        model: The node's own model, as for `offbeat.net.join`.
+        allow: Modules whose functions the run may name.
         device: PyTorch device.
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.
     """
 
+    def site(context: Context) -> Site:
+        own = data(context)
+        return (
+            Site.of(own, model, None, allow, device)
+            if not isinstance(own, TorchLearner)
+            else Site.of(learner=own)
+        )
+
     def query(message: Message, context: Context) -> Message:
         registered, _ = _messages(message)
-        return _reply(message, [register(registered, data(context), tell_labels)])
+        return _reply(message, [register(registered, site(context), tell_labels)])
 
     def train(message: Message, context: Context) -> Message:
         torch.set_num_threads(threads)
         registered, messages = _messages(message)
         memory = load_state(context.state)
-        replies = respond(registered, messages, memory, data(context), device)
+        replies = respond(registered, messages, memory, site(context))
         save_state(memory, context.state)
         return _reply(message, replies)
 

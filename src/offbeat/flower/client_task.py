@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
-from offbeat.data.dataset import Dataset, label_counts
 from offbeat.flower.context_state import Memory, PausedTask
+from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext, submission
 from offbeat.net.messages import (
     FromSite,
@@ -28,23 +28,23 @@ from offbeat.net.run_spec import read_run_spec
 log = logging.getLogger(__name__)
 
 
-def register(registered: Registered, data: Dataset, tell_labels: bool) -> Register | Leave:
+def register(registered: Registered, site: Site, tell_labels: bool) -> Register | Leave:
     """A site's answer to a run's spec: `Leave`, with the reason, if it cannot take part."""
     try:
-        read_run_spec(registered.plan, data)
+        TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
     except UsageError as error:
         return Leave(str(error))
-    labels = label_counts(data) if tell_labels else None
-    return Register(len(data), 0, tuple(labels) if labels else None)
+    labels = site.labels if tell_labels else None
+    return Register(site.samples, site.steps_per_epoch, tuple(labels) if labels else None)
 
 
 def respond(
-    registered: Registered, messages: Sequence[Message], memory: Memory, data: Dataset, device: str
+    registered: Registered, messages: Sequence[Message], memory: Memory, site: Site
 ) -> list[FromSite]:
     """Carry out the server's messages; returns the replies, and leaves in `memory` what is to be kept."""
     memory.begin(registered.run)
-    spec = read_run_spec(registered.plan, data)
-    runner = _TaskRunner(memory, TrainingContext.of(spec, data, registered.client, device))
+    context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
+    runner = _TaskRunner(memory, context)
     return [reply for message in messages for reply in runner.handle(message)]
 
 

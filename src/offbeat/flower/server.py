@@ -12,13 +12,13 @@ from flwr.serverapp import ServerApp
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.data.dataset import Dataset
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training
-from offbeat.models.registry import ModelSpec
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
+from offbeat.net.server.learner import Trained
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
+from offbeat.runs.initial import Initial
 
 log = logging.getLogger(__name__)
 
@@ -26,15 +26,16 @@ log = logging.getLogger(__name__)
 def serve(
     grid: Grid,
     algorithm: Algorithm,
-    model: ModelSpec,
-    training: Training,
+    model: Trained,
+    training: Training | None,
     state: str | Path,
     *,
     options: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
-    test: Dataset | None = None,
+    test: Any = None,
+    initial: Initial | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     polling: Polling | None = None,
@@ -54,8 +55,8 @@ def serve(
         )
     opened = open_run(
         algorithm, model, training, Path(state),
-        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test, label=label,
-        recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
+        initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
     if isinstance(opened, str):
         return opened
@@ -66,15 +67,16 @@ def serve(
 
 def server_app(
     algorithm: Algorithm,
-    model: ModelSpec,
-    training: Training,
+    model: Trained,
+    training: Training | None,
     state: str | Path,
     *,
     options: ServerOptions | None = None,
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
-    test: Callable[[], Dataset] | None = None,
+    test: Callable[[], Any] | None = None,
+    initial: Initial | None = None,
     label: str | None = None,
     polling: Polling | None = None,
 ) -> ServerApp:
@@ -88,7 +90,7 @@ def server_app(
         serve(
             grid, algorithm, model, training, directory,
             options=options, seed=seed, sample_shape=sample_shape, classes=classes,
-            test=test() if test is not None else None, label=label, polling=polling,
+            test=test() if test is not None else None, initial=initial, label=label, polling=polling,
         )  # fmt: skip
 
     app = ServerApp()

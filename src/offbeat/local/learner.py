@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import islice
@@ -96,6 +96,27 @@ class TorchLearner:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the module and the data on the device: each process prepares its own."""
         return {**self.__dict__, "_ready": None}
+
+    @property
+    def module(self) -> nn.Module | Callable[[], nn.Module]:
+        """The module with the initial weights, or the function that makes one."""
+        return self._module
+
+    def numbered(self, client: ClientId, device: str | None = None) -> "TorchLearner":
+        """This learner of one client, which has another number.
+
+        Args:
+            client: The client's number, by which its random streams are keyed.
+            device: PyTorch device. None means that of the training options.
+
+        Raises:
+            UsageError: The learner has several clients, or the device is not available.
+        """
+        c, training = self.criterion, replace(self.training, device=device or self.training.device)
+        return TorchLearner(
+            self._module, self.data.numbered(client), training, c.loss,
+            step=c.step, evaluate=c.evaluate, metrics=self.metrics, personal=self.personal,
+        )  # fmt: skip
 
     @property
     def clients(self) -> int:

@@ -229,8 +229,8 @@ def _refuse(scores: Tensor, target: Tensor) -> NoReturn:
     raise UsageError(
         f"{_shown(scores, target)} fits no kind of prediction: allowed are floating-point scores [N, C, ...] "
         "or [N, ..., C] with integer targets [N, ...], one score [N], [N, 1], [N, 1, ...] or [N, H, W] for "
-        "each target of 0 or 1, scores [N, L] with targets [N, L] of 0 and 1, and for a regression numbers of "
-        "one shape"
+        "each target of 0 or 1, scores [N, L] with targets [N, L] of 0 and 1, and for a regression numbers "
+        "of one shape"
     )
 
 

@@ -1,14 +1,16 @@
-"""Registry of models by name: a checked specification of each, and `build` to make the module."""
+"""Models by name: a checked specification of each, built in or a user's function; and their makers."""
 
 import math
-from collections.abc import Sequence
-from typing import Annotated, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass as plain_dataclass
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
+from offbeat.core.named import load_named, named_errors
 from offbeat.core.types import Count
 from offbeat.core.validation import STRICT
 from offbeat.models.cnn import CompassCNN, WirelessCNN
@@ -67,7 +69,71 @@ class LeNet5Spec:
 ModelSpec = Annotated[
     LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec | LeNet5Spec, Field(discriminator="name")
 ]
-"""Specification of any model; `name` discriminates."""
+"""Specification of a built-in model; `name` discriminates."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class NamedModel:
+    """A user's own model: a function by name, which is called with the options and returns a module.
+
+    Attributes:
+        name: The function, "module:function"; ":name" for one that cannot be imported.
+        options: Its named arguments.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[^:\s]*:\S+$", max_length=500)]
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+def _is_own(spec: Any) -> str:
+    name = spec.get("name") if isinstance(spec, dict) else getattr(spec, "name", None)
+    return "own-function" if isinstance(spec, NamedModel) or ":" in str(name) else "built-in"
+
+
+AnyModel = Annotated[
+    Annotated[ModelSpec, Tag("built-in")] | Annotated[NamedModel, Tag("own-function")],
+    Discriminator(_is_own),
+    BeforeValidator(lambda spec: {"name": spec} if isinstance(spec, str) else spec),
+]
+"""Specification of any model: a built-in one, or a user's; a string is its name."""
+
+
+@plain_dataclass(frozen=True)
+class ModelMaker:
+    """Makes the module of a specification, whose initial weights come from torch's global generator.
+
+    Attributes:
+        spec: The specification.
+        sample_shape: Shape of one sample (without N), for a built-in model. None means that it is unknown.
+        classes: Number of classes, for a built-in model. None means that it is unknown.
+        option: The option that names the model, for messages.
+        load: Finds a user's function, given its name and the option.
+    """
+
+    spec: Any  # ModelSpec | NamedModel
+    sample_shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    option: str = "model"
+    load: Callable[[str, str], Callable[..., Any]] = load_named
+
+    def __call__(self) -> nn.Module:
+        """Make the module. Raises `UsageError` where it cannot be made; one line."""
+        if not isinstance(self.spec, NamedModel):
+            if self.sample_shape is None or self.classes is None:
+                raise UsageError(
+                    f"model {self.spec.name!r} is made for the data's sample shape and number of classes: "
+                    "give sample_shape and classes, or data of which they are known"
+                )
+            return build(self.spec, self.sample_shape, self.classes)
+        make = self.load(self.spec.name, self.option)
+        with named_errors(self.spec.name, self.option):
+            module = make(**self.spec.options)
+        if not isinstance(module, nn.Module):
+            raise UsageError(
+                f"{self.option} {self.spec.name} returned a {type(module).__name__}: it must return a "
+                "torch.nn.Module"
+            )
+        return module
 
 
 def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Module:

@@ -1,8 +1,9 @@
 """What a site is told of a run: names and numbers, checked before anything is made of them, never code."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from hashlib import sha256
+from functools import partial
 from typing import Annotated, Any
 
 import torch
@@ -13,59 +14,134 @@ from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import UsageError
-from offbeat.core.events import ClientId
 from offbeat.core.features import Feature
-from offbeat.core.model import Layout
+from offbeat.core.model import Entry, Layout
+from offbeat.core.named import load_allowed, name_of
+from offbeat.core.objective import Objective
 from offbeat.core.validation import format_error
-from offbeat.data.dataset import Dataset
-from offbeat.data.federated import FederatedData, Rows
+from offbeat.local.criterion import Loss
 from offbeat.local.learner import TorchLearner
+from offbeat.local.losses import LOSSES
+from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
-from offbeat.models.registry import ModelSpec
-from offbeat.models.registry import build as build_module
+from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
 from offbeat.net.wire.limits import Limits
 
 MOST_SITES = 2**20
 """Sites of a run: a site takes 8 bytes of memory for each that has come before it."""
 
+Name = Annotated[str, Field(max_length=500)]
+Size = Annotated[int, Field(ge=0, le=2**31)]
+
 
 class RunSpec(BaseModel):
-    """What is trained, and how.
+    """What is trained, and how. Functions are named, "module:function"; a site imports those it allows.
 
     Attributes:
         algorithm: The algorithm's name and hyper-parameters, as `offbeat.algorithms.build` takes them.
-        model: The model.
-        training: How it is trained.
-        seed: The run's seed.
-        sample_shape: Shape of one sample (without N).
-        classes: Number of classes.
-        layout: Digest of the layout of the model that follows from all this.
+        plain: Whether sites train with the plain objective, for which they need not know the algorithm.
+        buffers: The algorithm's policy of buffers.
         codec: The codec of the updates; None means that they are not encoded.
+        model: The model.
+        sample_shape: Shape of one sample (without N); None means that the model does not depend on it.
+        classes: Number of classes; None means that the model does not depend on it.
+        personal: Patterns of the tensors that stay at the sites.
+        loss: Name of the loss; "" means the learner's default.
+        step: Name of the function that gives the loss of a module and a batch; "" means none.
+        evaluate: Name of the function that evaluates a module on a batch; "" means none.
+        metrics: Metrics by name: names of built-in metrics, or of functions. None means the default.
+        training: How sites train.
+        seed: The run's seed.
+        layout: Name, shape, dtype and section of each tensor that travels.
+        frozen: Digest of the parameters that are not trained, which each party makes itself; "" means none.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     algorithm: dict[str, Any]
-    model: ModelSpec
+    plain: bool = False
+    buffers: Buffers = "follow"
+    codec: CodecSpec | None = None
+    model: AnyModel
+    sample_shape: tuple[Annotated[int, Field(ge=1, le=2**31)], ...] | None = None
+    classes: Annotated[int, Field(ge=1, le=2**31)] | None = None
+    personal: tuple[Name, ...] = ()
+    loss: Name = ""
+    step: Name = ""
+    evaluate: Name = ""
+    metrics: dict[Name, Name] | None = None
     training: Training
     seed: Annotated[int, Field(ge=0, lt=2**63)]
-    sample_shape: tuple[Annotated[int, Field(ge=1, le=2**31)], ...]
-    classes: Annotated[int, Field(ge=1, le=2**31)]
-    layout: str
-    codec: CodecSpec | None = None
+    layout: tuple[tuple[Name, tuple[Size, ...], Name, Name], ...]
+    frozen: Name = ""
 
     def document(self) -> dict[str, Any]:
         """As plain JSON values, the way it travels."""
         return self.model_dump(mode="json")
 
-    def make_algorithm(self) -> Algorithm:
-        """The algorithm; a site uses its objective and its codec."""
-        return replace(build_algorithm(ALGORITHMS, self.algorithm), codec=self.codec)
+    def objective(self, allow: Sequence[str] = ()) -> Objective:
+        """The objective that a site trains with.
 
-    def make_module(self) -> nn.Module:
-        """The module that is trained."""
-        return build_module(self.model, self.sample_shape, self.classes)
+        Args:
+            allow: Modules that the site allows, for an algorithm that is not built in.
+
+        Raises:
+            UsageError: The algorithm is not known here.
+        """
+        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+            return wrap_buffers(Plain(), self.buffers)
+        return self.make_algorithm(allow).objective
+
+    def make_algorithm(self, allow: Sequence[str] = ()) -> Algorithm:
+        """The algorithm; arguments and errors as of `objective`."""
+        own = partial(load_allowed, allowed=allow)
+        return replace(build_algorithm(ALGORITHMS, self.algorithm, own), codec=self.codec)
+
+    def difference(self, learner: TorchLearner) -> str | None:
+        """How a site's learner differs from the run's, in one sentence; None means not at all."""
+        here = describe(learner, self.seed)
+        if (found := _first_difference(here.layout, self.layout)) is not None:
+            return f"the model made here is not the run's: {found}; use the run's model, with its options"
+        if here.frozen != self.frozen:
+            return (
+                "the frozen parameters of the model made here are not those of the run: load the same "
+                "pretrained weights, or use the server's version of PyTorch where the seed draws them"
+            )
+        names = ("loss", "step", "evaluate", "metrics")
+        for name, (own, theirs) in ((n, (_bare(getattr(here, n)), _bare(getattr(self, n)))) for n in names):
+            if own != theirs:
+                told = f"{own or 'the default'} here, and {theirs or 'the default'} in the run"
+                return f"the {name} of the learner made here is not the run's: {told}"
+        return None
+
+
+class _Described(BaseModel):
+    """What a run spec says of a learner."""
+
+    layout: list[tuple[str, tuple[int, ...], str, str]]
+    frozen: str
+    loss: str
+    step: str
+    evaluate: str
+    metrics: dict[str, str] | None
+
+
+def describe(learner: TorchLearner, seed: int) -> _Described:
+    """What a run spec says of a learner under a seed."""
+    initial, criterion, metrics = learner.initial(seed), learner.criterion, learner.metrics
+    named = dict(metrics.items()) if isinstance(metrics, Mapping) else {name: name for name in metrics or ()}
+    return _Described(
+        layout=[_entry(entry) for entry in initial.layout.entries],
+        frozen=learner.frozen_digest(seed),
+        loss=_loss_name(criterion.loss) if criterion.loss else "",
+        step=name_of(criterion.step) if criterion.step else "",
+        evaluate=name_of(criterion.evaluate) if criterion.evaluate else "",
+        metrics=None
+        if metrics is None
+        else {n: m if isinstance(m, str) else name_of(m) for n, m in named.items()},
+    )
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
@@ -77,85 +153,134 @@ def check_algorithm(algorithm: Algorithm) -> None:
         )
 
 
-def make_run_spec(
-    algorithm: Algorithm,
-    model: Any,
-    training: Training,
-    seed: int,
-    sample_shape: tuple[int, ...],
-    classes: int,
-) -> RunSpec:
-    """Specify a run with a model of the registry.
+def make_run_spec(algorithm: Algorithm, learner: TorchLearner, seed: int) -> RunSpec:
+    """Specify a run.
 
     Args:
-        algorithm: The algorithm, one that its name and hyper-parameters describe.
-        model: What sites train, a `ModelSpec`.
-        training: How they train it.
+        algorithm: The algorithm: one of the registry, one of a function by name, or any whose objective is
+            the plain one.
+        learner: The server's learner, with the model that sites train.
         seed: The run's seed.
-        sample_shape: Shape of one sample (without N).
-        classes: Number of classes.
 
     Raises:
         UsageError: No network can run the algorithm, sites cannot make it, or the model is too large.
     """
     check_algorithm(algorithm)
+    plain = unwrap_buffers(algorithm.objective) == Plain()
     name = recorded_name(replace(algorithm, codec=None))
-    if name not in ALGORITHMS:
+    if name not in ALGORITHMS and ":" not in name and not plain:
         raise UsageError(
-            f"{name} cannot be served: sites make the algorithm from its name and hyper-parameters, so use "
-            f"one of {', '.join(sorted(ALGORITHMS))}, or compose them"
+            f"{name} cannot be served: sites make its objective from the algorithm's name, which does not "
+            "describe it: give the algorithm as module:function, or compose it of those that offbeat "
+            "algorithms lists"
         )
-    layout = layout_digest(algorithm, model, sample_shape, classes)
-    spec = {"name": algorithm.name, **algorithm.hyperparameters}
-    return RunSpec(
-        algorithm=spec, model=model, training=training, seed=seed, sample_shape=sample_shape, classes=classes,
-        layout=layout, codec=algorithm.codec,
+    if not isinstance(learner.training.optimizer, str):
+        raise UsageError(
+            "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
+        )
+    maker = _model_of(learner.module)
+    if not isinstance(maker.spec, NamedModel):
+        _check_size(maker)
+    here = describe(learner, seed)
+    spec = RunSpec(
+        algorithm={"name": name, **algorithm.hyperparameters}, plain=plain, buffers=algorithm.buffers,
+        codec=algorithm.codec, model=maker.spec, sample_shape=maker.sample_shape, classes=maker.classes,
+        personal=learner.personal,
+        training=replace(learner.training, device="cpu"), seed=seed, **here.model_dump(),
     )  # fmt: skip
+    if len(json.dumps(spec.document())) > (most := Limits().envelope - 4096):
+        raise UsageError(
+            f"the run's specification has more than {most} bytes, which do not travel: the model has "
+            f"{len(spec.layout)} tensors that are trained; freeze some, or shorten the options"
+        )
+    return spec
 
 
-def read_run_spec(document: Mapping[str, Any], data: Dataset | None = None) -> RunSpec:
+def read_run_spec(document: Mapping[str, Any]) -> RunSpec:
     """Check a run specification that came from a server, before anything is made of it that takes memory.
 
     Args:
         document: The specification as plain JSON values.
-        data: A site's data; None means that any will do.
 
     Raises:
-        UsageError: This version does not know such a run, the run is not about these data, or its model is
-            larger than what may travel.
+        UsageError: This version does not know such a run, or its model is larger than what may travel.
     """
     try:
         spec = RunSpec.model_validate(dict(document))
-        algorithm = spec.make_algorithm()
+        name = str(spec.algorithm.get("name"))
+        if name in ALGORITHMS or not (spec.plain or ":" in name):
+            spec.make_algorithm()
     except ValidationError as error:
         raise UsageError(
             f"the server's run specification is not understood: {format_error(error)}; "
             "have both the same version of Offbeat?"
         ) from None
-    if data is not None and (data.sample_shape, data.classes) != (spec.sample_shape, spec.classes):
+    if isinstance(spec.model, NamedModel):
+        return spec
+    layout = _check_size(ModelMaker(spec.model, spec.sample_shape, spec.classes))
+    if (found := _first_difference([_entry(e) for e in layout.entries], spec.layout)) is not None:
         raise UsageError(
-            f"the data have samples of shape {data.sample_shape} and {data.classes} classes, the run has "
-            f"{spec.sample_shape} and {spec.classes}: give the run's data"
-        )
-    if layout_digest(algorithm, spec.model, spec.sample_shape, spec.classes) != spec.layout:
-        raise UsageError(
-            "the model made here has another layout than the server's: use the server's versions of Offbeat "
-            "and PyTorch"
+            f"the model made here has another layout than the server's ({found}): use the server's versions "
+            "of Offbeat and PyTorch"
         )
     return spec
 
 
-def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...], classes: int) -> str:
-    """Digest of names, shapes and dtypes of a model's tensors, and of what travels with it.
+def _loss_name(loss: Loss) -> str:
+    return next((name for name, known in LOSSES.items() if known is loss), name_of(loss))
 
-    No memory is taken for the tensors.
 
-    Raises:
-        UsageError: The model has more bytes than may travel.
+Layouts = Sequence[tuple[str, tuple[int, ...], str, str]]
+
+
+def _entry(entry: Entry) -> tuple[str, tuple[int, ...], str, str]:
+    return entry.name, entry.shape, entry.dtype, entry.section
+
+
+def _first_difference(here: Layouts, theirs: Layouts) -> str | None:
+    """The first tensor in which two layouts differ, in a few words; None means none."""
+    own, run = ({name: entry for name, *entry in entries} for entries in (here, theirs))
+    for name, (shape, dtype, section) in run.items():
+        told = f"{section} {name} is {dtype} {list(shape)} in the run"
+        if name not in own:
+            return f"{told}, and there is none here"
+        if own[name] != run[name]:
+            shape, dtype, section = own[name]
+            return f"{told}, and {section} {dtype} {list(shape)} here"
+    extra = next((name for name in own if name not in run), None)
+    if extra is not None:
+        return f"{own[extra][2]} {extra} is not in the run"
+    changed = next((a[0] for a, b in zip(here, theirs, strict=True) if a[0] != b[0]), None)
+    return f"{changed} has another place here" if changed else None
+
+
+def _model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:
+    """What is told of a learner's module or function."""
+    match module:
+        case ModelMaker():
+            return module
+        case partial(func=function, args=(), keywords=options) if _is_plain(options):
+            return ModelMaker(NamedModel(name_of(function), options))
+        case _:
+            return ModelMaker(NamedModel(name_of(module)))
+
+
+def _is_plain(options: Mapping[str, Any]) -> bool:
+    """Whether options are JSON values."""
+    try:
+        return bool(json.loads(json.dumps(options)) == options)
+    except (TypeError, ValueError):
+        return False
+
+
+def _check_size(maker: ModelMaker) -> Layout:
+    """The layout of a built-in model, for whose tensors no memory is taken.
+
+    Raises `UsageError` for a model of more bytes than may travel.
     """
     try:
         with torch.device("meta"):
-            layout = Layout.of(build_module(model, sample_shape, classes))
+            layout = Layout.of(maker())
     except (RuntimeError, TypeError, OverflowError):  # PyTorch cannot allocate such numbers
         layout = Layout.flat(2**63)
     if layout.nbytes > (most := Limits().body):
@@ -163,37 +288,9 @@ def layout_digest(algorithm: Algorithm, model: Any, sample_shape: tuple[int, ...
             f"the model has more than {most >> 30} GiB, which do not travel: choose a smaller one, or data "
             "with smaller samples or fewer classes"
         )
-    entries = [(e.name, e.shape, e.dtype, e.section) for e in layout.entries]
-    return sha256(repr((entries, algorithm.objective.shared_vectors)).encode()).hexdigest()
+    return layout
 
 
-def make_learner(spec: RunSpec, data: Dataset, client: ClientId, device: str = "cpu") -> TorchLearner:
-    """What trains at a site: the run's model on the site's own data, which `read_run_spec` has checked.
-
-    Args:
-        spec: The run specification.
-        data: The site's data.
-        client: The site's number in the run, by which its random streams are keyed.
-        device: Where to train.
-
-    Raises:
-        UsageError: No run comes to such a number.
-    """
-    if not 0 <= client < MOST_SITES:
-        raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
-    offsets = torch.zeros(client + 2, dtype=torch.int64)
-    offsets[-1] = len(data)
-    own = FederatedData(data, None, Rows(torch.arange(len(data)), offsets))
-    return TorchLearner(spec.make_module, own, replace(spec.training, device=device))
-
-
-def evaluating_learner(spec: RunSpec, test: Dataset | None) -> TorchLearner:
-    """The learner with which a server makes the first model, and evaluates the others.
-
-    Args:
-        spec: The run specification.
-        test: The test data; None means that it cannot evaluate.
-    """
-    none = Dataset(torch.zeros(0, *spec.sample_shape), torch.zeros(0, dtype=torch.int64), spec.classes)
-    data = FederatedData(none, test, Rows.of([]))
-    return TorchLearner(spec.make_module, data, replace(spec.training, device="cpu"))
+def _bare(name: str | Mapping[str, str] | None) -> str:
+    """A function's name without its module; the names of metrics."""
+    return name.rpartition(":")[2] if isinstance(name, str) else ", ".join(sorted(name or ()))

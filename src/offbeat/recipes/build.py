@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,14 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.named import load_named
 from offbeat.core.streams import Purpose, check_seed, stream
-from offbeat.data import Dataset, FederatedData, federate, load
+from offbeat.data import federate, load, without_clients
+from offbeat.data.dataset import Dataset, Samples
+from offbeat.data.federated import FederatedData
+from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
-from offbeat.models.registry import build as build_module
+from offbeat.models.registry import ModelMaker
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.own import own_data, own_training
 from offbeat.recipes.recipe import Recipe
@@ -30,24 +33,23 @@ from offbeat.sim.simulate import resume, simulate
 
 def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
     """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
-    return build_algorithm(ALGORITHMS, {k: v for k, v in spec.items() if k != "label"})
+    return build_algorithm(ALGORITHMS, {k: v for k, v in spec.items() if k != "label"}, load_named)
 
 
 def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
     """Build a recipe's learner: data, partition and model; the seed determines subsample and partition."""
     check_seed(seed)
-    own = ":" in recipe.data.dataset
+    own = ":" in (recipe.data.dataset or "")
     data = own_data(recipe, seed) if own else _built_in_data(recipe, seed)
     train = data.train
-    shape = train.sample_shape if isinstance(train, Dataset) and isinstance(train.x, Tensor) else ()
-    classes = getattr(train, "classes", None) or 0
-    maker = partial(build_module, recipe.model, shape, classes)
-    maker()  # a model that does not fit the data is refused now
-    return TorchLearner(maker, data, recipe.training, **own_training(recipe))
+    shape = train.sample_shape if isinstance(train, Dataset) and isinstance(train.x, Tensor) else None
+    return _learner(recipe, data, shape, getattr(train, "classes", None))
 
 
 def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     data = recipe.data
+    if data.dataset is None:
+        raise UsageError("data.dataset is missing: a simulation has the clients' data, so name a dataset")
     source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
     if data.evaluate_on == "train":
         rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
@@ -57,6 +59,39 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     return federate(source, None, parts)
+
+
+def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> TorchLearner:
+    """Build the learner of a recipe's server, which has no clients' data.
+
+    Args:
+        recipe: The experiment.
+        seed: The run's seed, which determines the subsample of the recipe's dataset.
+        test: The test data: a built-in dataset, "module:function", or "none". None means the test set of the
+            recipe's dataset, if it has one.
+
+    Raises:
+        UsageError: The data cannot be loaded, or the model cannot be made.
+    """
+    data, shape, classes = recipe.data, recipe.data.sample_shape, recipe.data.classes
+    tested: Samples | None = None
+    if test not in (None, "none"):
+        tested = server_data(test)
+    elif data.dataset is not None:
+        source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
+        tested = source.test if test is None else None
+        shape, classes = source.test.sample_shape, source.test.classes
+    if isinstance(tested, Dataset) and isinstance(tested.x, Tensor):
+        shape, classes = shape or tested.sample_shape, classes or tested.classes
+    return _learner(recipe, without_clients(tested), shape, classes)
+
+
+def _learner(
+    recipe: Recipe, data: FederatedData, shape: tuple[int, ...] | None, classes: int | None
+) -> TorchLearner:
+    maker = ModelMaker(recipe.model, shape, classes)
+    maker()  # a model that does not fit the data is refused now
+    return TorchLearner(maker, data, recipe.training, **own_training(recipe))
 
 
 def run_recipe(
@@ -92,7 +127,7 @@ def run_recipe(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
-        client_memory=client_memory,
+        client_memory=client_memory, initial=recipe.initial,
     )  # fmt: skip
 
 
@@ -111,7 +146,7 @@ def resume_run(
         directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
         make_learner(recipe, record.seed),
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
-        client_memory=client_memory,
+        client_memory=client_memory, initial=recipe.initial,
     )  # fmt: skip
 
 
@@ -126,10 +161,10 @@ def recorded_recipe(record: RunRecord) -> Recipe:
 
 def recorded_algorithm(record: RunRecord) -> Algorithm:
     """The algorithm of a recorded run. Raises `RunError` where its name or options are not known."""
-    if record.algorithm not in ALGORITHMS:
+    if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
     try:
-        return build_algorithm(ALGORITHMS, record.meta["algorithm"])
+        return make_algorithm(record.meta["algorithm"])
     except UsageError as error:
         raise RunError(
             f"{record.path} was recorded by a version of Offbeat with other options: {error}"

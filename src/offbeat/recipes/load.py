@@ -30,7 +30,7 @@ def load_recipe(
     Args:
         name: Path of a YAML file, or name of a built-in recipe.
         sets: Changes `section.key=value` with a YAML value, applied after the scales. A path in `world.trace`
-            is relative to the current directory, one in the recipe to the recipe's own.
+            or `initial` is relative to the current directory, one in the recipe to the recipe's own.
         scales: Names of the recipe's own sets of changes, applied in this order.
         seed: The seed. None means the recipe's own.
 
@@ -47,6 +47,8 @@ def load_recipe(
     if seed is not None:
         document["seed"] = seed
     resolve_trace_path(document, path.parent)
+    if isinstance(document.get("initial"), str):
+        document["initial"] = str(path.parent / document["initial"])
     return amend(document, sets, name)
 
 
@@ -62,6 +64,8 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
         change(document, key, _yaml(value, f"--set {text}"))
     _choose(document)
     inline_trace(document)
+    if isinstance(document.get("initial"), str):  # a run may be resumed from another directory
+        document["initial"] = str(Path(document["initial"]).absolute())
     return check(document, source)
 
 
@@ -119,7 +123,7 @@ def _choose(document: dict[str, Any]) -> None:
     algorithms = _mapping(document, "algorithms")
     chosen = document.get("algorithm", next(iter(algorithms), "fedcompass"))
     if isinstance(chosen, str):
-        if chosen not in algorithms and chosen not in ALGORITHMS:
+        if chosen not in algorithms and chosen not in ALGORITHMS and ":" not in chosen:
             hint = did_you_mean(chosen, {*algorithms, *ALGORITHMS})
             raise UsageError(f"algorithm {chosen!r} is unknown{hint}")
         own = _mapping(algorithms, chosen, "algorithms")

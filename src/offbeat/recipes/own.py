@@ -29,10 +29,10 @@ def own_data(recipe: Recipe, seed: int) -> FederatedData:
         UsageError: The function cannot be imported or raises, returns something else, or its data cannot be
             divided.
     """
-    data = recipe.data
-    where = f"data.dataset {data.dataset}"
-    function = load_named(data.dataset, "data.dataset")
-    with named_errors(data.dataset, "data.dataset"):
+    data, name = recipe.data, recipe.data.dataset or ""
+    where = f"data.dataset {name}"
+    function = load_named(name, "data.dataset")
+    with named_errors(name, "data.dataset"):
         made = function(**data.options)
     if isinstance(made, FederatedData):
         if made.clients != recipe.clients:

@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.types import Count, Finite
 from offbeat.local.training import Training
-from offbeat.models.registry import MLPSpec, ModelSpec
+from offbeat.models.registry import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
@@ -27,26 +27,31 @@ class Data(Section):
 
     Attributes:
         dataset: Name of the dataset; or a function of one's own, "module:function", that returns the clients'
-            data by `offbeat.federate`, or what is divided by `partition`: a train and a test set.
+            data by `offbeat.federate`, or what is divided by `partition`: a train and a test set. None means
+            that only sites have data, for `offbeat serve`.
         options: Named arguments of one's own function.
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
         evaluate_on: "test" evaluates the global model on the test set, "train" on as many random samples of
             the train set, for its training loss.
+        sample_shape: Shape of one sample (without N), for a built-in model where there is no dataset.
+        classes: Number of classes, for a built-in model where there is no dataset.
     """
 
-    dataset: str
+    dataset: str | None = None
     options: dict[str, Any] = {}
     samples: Count | None = None
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
     evaluate_on: Literal["test", "train"] = "test"
+    sample_shape: tuple[Count, ...] | None = None
+    classes: Count | None = None
 
     @model_validator(mode="after")
     def _for_own_data(self) -> Self:
         """Refuse what is for built-in datasets only, or for one's own."""
-        own = ":" in self.dataset
+        own = ":" in (self.dataset or "")
         if own and (self.samples, self.test_samples, self.evaluate_on) != (None, None, "test"):
             raise ValueError(
                 f"data.samples, data.test_samples and data.evaluate_on are for built-in datasets: let "
@@ -65,7 +70,9 @@ class Recipe(Section):
         about: Description for readers.
         clients: Number of clients.
         data: Dataset and partition.
-        model: Specification of the model.
+        model: Specification of the model: a built-in one, or a function "module:function" and its options.
+        initial: A .safetensors file, or the directory of a finished run, whose weights a run starts from.
+            None means those of the model, drawn from the seed.
         training: Options of the local training.
         loss: loss(output, target), the name of a loss of PyTorch or "module:function". None means the cross
             entropy.
@@ -92,8 +99,9 @@ class Recipe(Section):
     title: str = ""
     about: str = ""
     clients: Count
-    data: Data
-    model: ModelSpec = MLPSpec()
+    data: Data = Data()
+    model: AnyModel = MLPSpec()
+    initial: str | None = None
     training: Training = Training()
     loss: str | None = None
     step: FunctionName | None = None

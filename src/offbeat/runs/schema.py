@@ -5,13 +5,13 @@ Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the r
 
 from typing import Any, NamedTuple
 
-FORMAT = 3
+FORMAT = 4
 """The format written now; all from 1 on can be read.
 
 Format 1 had a `joined` row for each client present from the start; 1 and 2 stored the updates of a state
-directory differently, so that a served run can be resumed only where it is 3.
+directory differently, and 1 to 3 the run's specification: a served run can be resumed only where it is 4.
 """
-SERVED = 3  # the first format in which a served run can be resumed
+SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 

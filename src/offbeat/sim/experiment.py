@@ -12,6 +12,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until
 from offbeat.core.model import Model
+from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
 from offbeat.world.world import World
 
@@ -49,6 +50,7 @@ class Experiment:
         seed: int,
         until: Until,
         evaluate: Every | None,
+        initial: Initial | None = None,
     ) -> Self:
         """Check that all fit; arguments as of `simulate`. Raises `UsageError` where they do not."""
         every = evaluate or Every()
@@ -61,9 +63,9 @@ class Experiment:
                 f"{clients}; choose at most {clients}"
             )
         learner = learner or NoTraining(clients)
-        initial = learner.initial(seed)
-        complete = finalizer(algorithm.buffers, learner, initial, seed)
-        return cls(algorithm, Population(world, seed), learner, seed, until, every, initial, complete)
+        first = start_from(learner.initial(seed), initial)
+        complete = finalizer(algorithm.buffers, learner, first, seed)
+        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete)
 
     @property
     def described(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
 from offbeat.runs.client_states import ClientStates, check_memory
+from offbeat.runs.initial import Initial
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
@@ -50,6 +51,7 @@ def simulate(
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
+    initial: Initial | None = None,
 ) -> Run:
     """Run an algorithm in virtual time.
 
@@ -70,6 +72,8 @@ def simulate(
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task; the rest goes to files. None
             means all of it stays in memory.
+        initial: The weights that the run starts from: a .safetensors file, the directory of a finished run,
+            or a model. None means the learner's own.
 
     Returns:
         The finished run.
@@ -79,7 +83,7 @@ def simulate(
         RunError: The run fails.
     """
     check_memory(client_memory)
-    experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate)
+    experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate, initial)
     with (
         started(experiment.learner, algorithm.objective, workers, executor) as trainer,
         deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
@@ -109,6 +113,7 @@ def resume(
     watch: Watcher | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
+    initial: Initial | None = None,
 ) -> Run:
     """Resume an interrupted run from its last checkpoint, given what it was started with.
 
@@ -126,6 +131,7 @@ def resume(
         watch: Called with the progress about ten times a second.
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task.
+        initial: The weights that the run started from.
 
     Returns:
         The finished run; one that had finished before, as it is.
@@ -138,7 +144,7 @@ def resume(
     check_memory(client_memory)
     directory = Path(directory)
     record = read_run(directory)
-    experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate)
+    experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate, initial)
     if record.status == "finished":
         return _finished(record, experiment)
     record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal

@@ -17,10 +17,12 @@ from offbeat.core.learner import MergePoint as Merging
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec, MLPSpec, build
 from offbeat.net.client.join import make_context
+from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
+from offbeat.net.server.learner import server_learner
 from tests.conformance.test_same_everywhere import OPTIONS
 
 CLIENT, SEED = 3, 5
@@ -38,13 +40,13 @@ def parts() -> tuple[ob.FederatedData, Dataset]:
 
 
 def plan_of(algorithm: ob.Algorithm) -> RunSpec:
-    return make_run_spec(algorithm, LogisticSpec(), TRAINING, SEED, (1, 8, 8), 10)
+    return make_run_spec(algorithm, server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10), SEED)
 
 
 def both(algorithm: ob.Algorithm, parts: Any) -> tuple[ob.TorchLearner, TrainingContext]:
     """The simulator's learner of all clients, and the context of a site that has one client's data."""
     data, own = parts
-    context = make_context(own)(plan_of(algorithm).document(), CLIENT)
+    context = make_context(Site.of(own))(plan_of(algorithm).document(), CLIENT)
     return ob.TorchLearner(partial(build, LogisticSpec(), (1, 8, 8), 10), data, TRAINING), context
 
 
@@ -148,7 +150,7 @@ def test_a_plan_says_all_there_is_to_know(name: str) -> None:
     ("change", "says"),
     [
         ({"model": {"name": "os.system"}}, "model.name = 'os.system' is unknown"),
-        ({"algorithm": {"name": "fedavgg"}}, "fedavgg.* is unknown"),
+        ({"algorithm": {"name": "fedavgg"}, "plain": False}, "fedavgg.* is unknown"),
         ({"algorithm": {"name": "fedavg", "steps": -1}}, "steps = -1 is not allowed"),
         ({"seed": -1}, "seed = -1 is not allowed"),
         ({"more": 1}, "unknown key more"),
@@ -178,10 +180,10 @@ def test_no_plan_makes_a_site_take_more_memory_than_its_data_ask_for(
     data = parts[1]
     document = plan_of(ob.fedavg(steps=2)).document()
     with pytest.raises(ob.UsageError, match=says):
-        make_context(data)({**document, **change}, 0)
+        make_context(Site.of(data))({**document, **change}, 0)
     for client in (2**20, 2**40, 2**63 - 1):
         with pytest.raises(ob.UsageError, match=f"this site number {client}: it must be below"):
-            make_context(data)(document, client)
+            make_context(Site.of(data))(document, client)
 
 
 def test_an_algorithm_that_its_name_does_not_describe_is_not_served() -> None:

@@ -30,6 +30,7 @@ class SiteClient:
         prepare: Makes the training context from the server's run spec and the client's number.
         samples: Number of the site's training samples.
         labels: Its numbers of samples of each class; None to keep them private.
+        steps_per_epoch: Local steps of an epoch; 0: as the run's batch size gives them.
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
         give_up_after: Seconds without a server after which `run` fails; None for never.
@@ -43,13 +44,14 @@ class SiteClient:
         samples: int,
         labels: tuple[int, ...] | None = None,
         *,
+        steps_per_epoch: int = 0,
         store: SiteStore | None = None,
         clock: Clock | None = None,
         give_up_after: float | None = GIVE_UP_AFTER,
         rng: Random | None = None,
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
-        self._samples, self._labels = samples, labels
+        self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
         self._lease, self._last_message = 60.0, 0.0
@@ -84,7 +86,7 @@ class SiteClient:
         task = self._worker.task
         self._last_message = max(self._last_message, self._clock.now())
         run = self._worker.run if task is not None else ""
-        channel.send(Register(self._samples, 0, self._labels, task, run))
+        channel.send(Register(self._samples, self._steps_per_epoch, self._labels, task, run))
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)

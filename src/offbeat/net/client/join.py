@@ -1,7 +1,7 @@
 """Join a run as a site."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,10 @@ import torch
 from torch import nn
 
 from offbeat.core.events import ClientId
-from offbeat.data.dataset import Dataset, label_counts
+from offbeat.local.learner import TorchLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
+from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.client.worker import Prepare
@@ -21,8 +22,11 @@ from offbeat.net.run_spec import read_run_spec
 
 async def join(
     connect: Connect,
-    data: Dataset,
+    data: Any = None,
     *,
+    model: OwnModel | None = None,
+    learner: TorchLearner | None = None,
+    allow: Sequence[str] = (),
     state: str | Path | None = None,
     device: str = "cpu",
     threads: int = 1,
@@ -35,9 +39,16 @@ async def join(
 
     Args:
         connect: Opens a connection to the server.
-        data: The site's training data.
+        data: The site's training data, whatever `as_samples` takes, or a pair of these: to train and to
+            evaluate on.
+        model: The site's own model, in place of the run's: a module, or a function that makes one, which is
+            called with the run's options. None means the model that the run names.
+        learner: The site's own learner, of one client: data, model, loss and training options in place of
+            the run's. Its layout, frozen parameters, loss and metrics must be the run's.
+        allow: Names of modules whose functions the run may name: they are imported here. The server's name
+            alone never makes a site import anything.
         state: Directory of the site's state and pending update, which survive the process there.
-        device: PyTorch device.
+        device: PyTorch device; a learner has its own.
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.
         give_up_after: Seconds without a server after which to fail; None for never.
@@ -48,17 +59,18 @@ async def join(
         The reason of the run's end.
 
     Raises:
-        UsageError: The data do not fit what the run asks for.
+        UsageError: Data, model or learner do not fit what the run asks for.
         RunError: The server refuses the site, or cannot be reached.
     """
+    site = Site.of(data, model, learner, allow, device)
     await asyncio.to_thread(warm_up)
-    labels = label_counts(data) if tell_labels else None
-    site = SiteClient(
-        connect, make_context(data, device, threads, min_step_seconds), len(data),
-        tuple(labels) if labels else None,
+    labels = site.labels if tell_labels else None
+    client = SiteClient(
+        connect, make_context(site, threads, min_step_seconds), site.samples,
+        tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
     )  # fmt: skip
-    return await site.run()
+    return await client.run()
 
 
 def warm_up() -> None:
@@ -69,13 +81,11 @@ def warm_up() -> None:
     optimizer.step()
 
 
-def make_context(
-    data: Dataset, device: str = "cpu", threads: int = 1, min_step_seconds: float = 0.0
-) -> Prepare:
-    """A function that makes a training context from a server's run spec and these data."""
+def make_context(site: Site, threads: int = 1, min_step_seconds: float = 0.0) -> Prepare:
+    """A function that makes a site's training context from a server's run spec."""
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
-        return TrainingContext.of(read_run_spec(document, data), data, client, device, min_step_seconds)
+        return TrainingContext.of(read_run_spec(document), site, client, min_step_seconds)
 
     return prepare

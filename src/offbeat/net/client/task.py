@@ -14,11 +14,11 @@ from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
-from offbeat.data.dataset import Dataset
 from offbeat.local.learner import TorchLearner
+from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
-from offbeat.net.run_spec import RunSpec, make_learner
+from offbeat.net.run_spec import RunSpec
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class TrainingContext:
 
     @classmethod
     def of(
-        cls, spec: RunSpec, data: Dataset, client: ClientId, device: str, min_step_seconds: float = 0.0
+        cls, spec: RunSpec, site: Site, client: ClientId, min_step_seconds: float = 0.0
     ) -> "TrainingContext":
-        """The context of a run's client with these data. Raises `UsageError` if they do not fit the run."""
-        algorithm, learner = spec.make_algorithm(), make_learner(spec, data, client, device)
-        return cls(client, learner, algorithm.objective, algorithm.codec, spec.seed, min_step_seconds)
+        """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
+        objective, learner = spec.objective(site.allow), site.make_learner(spec, client)
+        return cls(client, learner, objective, spec.codec, spec.seed, min_step_seconds)
 
     def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
         """The task of an assignment, as the learner trains it."""

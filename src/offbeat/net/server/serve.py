@@ -13,18 +13,18 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
-from offbeat.data.dataset import Dataset
 from offbeat.local.training import Training
-from offbeat.models.registry import ModelSpec
 from offbeat.net.clock import Clock, SystemClock
-from offbeat.net.run_spec import RunSpec, evaluating_learner, make_run_spec
+from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.learner import Trained, server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
+from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, SERVED
 from offbeat.version import __version__
@@ -42,8 +42,8 @@ class Listener(Protocol):
 
 async def serve(
     algorithm: Algorithm,
-    model: ModelSpec,
-    training: Training,
+    model: Trained,
+    training: Training | None,
     state: str | Path,
     listen: ListenFactory,
     *,
@@ -51,7 +51,8 @@ async def serve(
     seed: int = 0,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
-    test: Dataset | None = None,
+    test: Any = None,
+    initial: Initial | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
     clock: Clock | None = None,
@@ -62,17 +63,21 @@ async def serve(
     """Serve a run until it ends, or until the service is told to leave.
 
     Args:
-        algorithm: The algorithm, one of the registry.
-        model: What sites train.
-        training: How they train it.
+        algorithm: The algorithm: built in, composed of such, of a function by name, or any other one whose
+            objective is the plain one.
+        model: What sites train: a built-in model's specification, a module, a function that makes one, or a
+            learner, whose loss and metrics hold for the sites too.
+        training: How they train it. None means as the learner, or the defaults.
         state: The run's directory. Where it holds this run already, the run goes on; if it has ended, sites
             are told so.
         listen: Opens the transport.
         options: When the run begins and ends, and what the server accepts.
         seed: The run's seed.
-        sample_shape: Shape of one sample, needed without `test`.
-        classes: Number of classes, needed without `test`.
-        test: The data the model is evaluated on; None means it is not evaluated.
+        sample_shape: Shape of one sample, needed for a built-in model without `test`.
+        classes: Number of classes, needed for a built-in model without `test`.
+        test: The data the model is evaluated on; None means that it is not evaluated, or that the learner has
+            them.
+        initial: The weights that the run starts from; None means those of the model, or of the run's seed.
         label: What the run is called; None means the algorithm's name.
         recipe: The recipe the run is made from, written to its directory.
         clock: Tells the time; None means the system's clock.
@@ -90,8 +95,8 @@ async def serve(
     clock = clock or SystemClock()
     opened = open_run(
         algorithm, model, training, Path(state),
-        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test, label=label,
-        recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
+        initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
     if isinstance(opened, str):
         return await _serve_finished(opened, listen, clock, linger)
@@ -123,15 +128,16 @@ async def _serve_finished(reason: str, listen: ListenFactory, clock: Clock, ling
 
 def open_run(
     algorithm: Algorithm,
-    model: ModelSpec,
-    training: Training,
+    model: Trained,
+    training: Training | None,
     directory: Path,
     *,
     options: ServerOptions | None,
     seed: int,
     sample_shape: tuple[int, ...] | None,
     classes: int | None,
-    test: Dataset | None,
+    test: Any,
+    initial: Initial | None,
     label: str | None,
     recipe: Mapping[str, Any] | None,
     checkpoint_seconds: float,
@@ -150,25 +156,24 @@ def open_run(
     """
     options = options or ServerOptions()
     check_seed(seed)
-    if test is not None:
-        sample_shape, classes = test.sample_shape, test.classes
-    if sample_shape is None or classes is None:
-        raise UsageError("serve needs test data, or sample_shape and classes, to know what the model takes")
+    learner = server_learner(model, training, test, sample_shape, classes)
+    tested = learner.data.test is not None
     options.until.check_evaluated(
-        test is not None and not options.evaluate.never, "give test data, and evaluate seconds or versions"
+        tested and not options.evaluate.never, "give test data, and evaluate seconds or versions"
     )
-    spec = make_run_spec(algorithm, model, training, seed, sample_shape, classes)
+    spec = make_run_spec(algorithm, learner, seed)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
         _check_same(found, spec)
         if found.status == "finished":
             return found.stop_reason or ""
     torch.set_num_threads(1)
-    learner = evaluating_learner(spec, test)
-    initial = learner.initial(seed)
-    complete = finalizer(algorithm.buffers, learner if test is not None else None, initial, seed)
+    first = start_from(learner.initial(seed), initial)
+    if found is not None and found.meta["initial"] != first.digest():
+        raise RunError(f"{directory} was started with another initial model: give the same model and initial")
+    complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
     if options.until.targets:  # now, not when all sites are there
-        options.until.check_metrics(learner.evaluate(complete(initial)))
+        options.until.check_metrics(learner.evaluate(complete(first)))
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
         run, label = str(found.meta["run"]), found.label
@@ -182,17 +187,17 @@ def open_run(
             "recipe": recipe,
             "run": run,
             "plan": spec.document(),
-            "initial": initial.digest(),
+            "initial": first.digest(),
             "higher_is_better": learner.higher_is_better,
         }
-    info = RunInfo(run, spec.document(), seed, classes, training.batch_size)
-    coordinator = Coordinator(algorithm, initial, options, info, learner.higher_is_better)
+    info = RunInfo(run, spec.document(), seed, spec.classes, spec.training.batch_size)
+    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better)
     store = DurableStore(directory, coordinator, meta, checkpoint_seconds, complete)
 
     def evaluate(version: Model) -> Metrics:
         return learner.evaluate(complete(version))
 
-    return OpenRun(coordinator, store, evaluate if test is not None else None, label)
+    return OpenRun(coordinator, store, evaluate if tested else None, label)
 
 
 def _check_same(record: RunRecord, spec: RunSpec) -> None:

@@ -1,0 +1,137 @@
+"""What a site brings to a run: its data, and models or functions of its own."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId
+from offbeat.core.named import load_allowed
+from offbeat.data.federated import FederatedData, own_data
+from offbeat.local.learner import TorchLearner
+from offbeat.local.losses import LOSSES
+from offbeat.metrics.registry import METRICS
+from offbeat.models.registry import ModelMaker, NamedModel
+from offbeat.net.run_spec import MOST_SITES, RunSpec
+
+OwnModel = NamedModel | nn.Module | Callable[..., nn.Module]
+"""A site's own model: a function by name, a module, or a function that makes one of the run's options."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A site before it takes part in a run.
+
+    Attributes:
+        data: Its data, those of one client.
+        model: Its own model, in place of the run's. None means the one that the run names.
+        allow: Modules of which the run may name functions: they are imported here.
+        learner: Its own learner of one client, with model, data, loss and training options. None means that
+            it trains the run's model as the run says.
+        device: PyTorch device.
+    """
+
+    data: FederatedData
+    model: OwnModel | None = None
+    allow: tuple[str, ...] = ()
+    learner: TorchLearner | None = None
+    device: str = "cpu"
+
+    @classmethod
+    def of(
+        cls,
+        data: Any = None,
+        model: OwnModel | None = None,
+        learner: TorchLearner | None = None,
+        allow: Sequence[str] = (),
+        device: str = "cpu",
+    ) -> "Site":
+        """A site with its data, whatever `own_data` takes, or its learner; one of them.
+
+        Raises:
+            UsageError: There is neither, or what does not go together.
+        """
+        if learner is None:
+            if data is None:
+                raise UsageError("a site needs data, or a learner that has them")
+            return cls(own_data(data), model, tuple(allow), None, device)
+        if data is not None or model is not None:
+            raise UsageError("a learner has its own data and model: leave data and model out")
+        if learner.clients != 1:
+            raise UsageError(f"a site is one client: the learner has {learner.clients}")
+        return cls(learner.data, None, (), learner, learner.training.device)
+
+    @property
+    def samples(self) -> int:
+        """Number of training samples."""
+        return self.data.samples(0)
+
+    @property
+    def labels(self) -> list[int] | None:
+        """Number of training samples of each class; None where there are no classes."""
+        return self.data.label_counts(0)
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Local steps of an epoch; 0 means that the run's batch size gives them."""
+        return 0 if self.learner is None else self.learner.steps_per_epoch(0)
+
+    def make_learner(self, spec: RunSpec, client: ClientId) -> TorchLearner:
+        """The learner that trains here, which has the run's layout, loss and metrics.
+
+        Args:
+            spec: The run specification, as `read_run_spec` has checked it.
+            client: The site's number in the run, by which its random streams are keyed.
+
+        Raises:
+            UsageError: A function is not allowed or not there, or what is trained here is not the run's.
+        """
+        if not 0 <= client < MOST_SITES:
+            raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
+        self._check_data(spec)
+        own = self.learner or self._run_learner(spec)
+        learner = own.numbered(client, self.device)
+        if (difference := spec.difference(learner)) is not None:
+            raise UsageError(difference)
+        return learner
+
+    def _check_data(self, spec: RunSpec) -> None:
+        """Raises `UsageError` unless the data are those that a built-in model takes."""
+        if self.learner is not None or self.model is not None or isinstance(spec.model, NamedModel):
+            return
+        own = getattr(self.data.train, "sample_shape", None), getattr(self.data.train, "classes", None)
+        if own != (spec.sample_shape, spec.classes):
+            raise UsageError(
+                f"the data have samples of shape {own[0]} and {own[1]} classes, the run has "
+                f"{spec.sample_shape} and {spec.classes}: give the run's data"
+            )
+
+    def _run_learner(self, spec: RunSpec) -> TorchLearner:
+        """The run's model on these data, with the functions that the run names."""
+        load = partial(load_allowed, allowed=self.allow)
+        options = spec.model.options if isinstance(spec.model, NamedModel) else {}
+
+        def named(name: str, option: str) -> Any:
+            return LOSSES.get(name) or load(name, option) if name else None
+
+        make: nn.Module | Callable[[], nn.Module]
+        match self.model:
+            case None:
+                make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=load)
+            case NamedModel():
+                make = ModelMaker(replace(self.model, options=options), option="--model")
+            case nn.Module():
+                make = self.model
+            case _:
+                make = partial(self.model, **options)
+        metrics = spec.metrics
+        if metrics is not None:
+            metrics = {n: m if m in METRICS else load(m, f"metric {n}") for n, m in metrics.items()}
+        return TorchLearner(
+            make, self.data, spec.training, named(spec.loss, "loss"),
+            step=named(spec.step, "step"), evaluate=named(spec.evaluate, "evaluate"),
+            metrics=metrics, personal=spec.personal,
+        )  # fmt: skip

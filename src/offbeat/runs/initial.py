@@ -1,0 +1,54 @@
+"""Initial weights of a run: another run's model, or a file of tensors."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from offbeat.core.errors import UsageError
+from offbeat.core.model import Model
+from offbeat.runs.files import read_tensors
+from offbeat.runs.schema import MODEL
+
+Initial = str | Path | Model
+"""A `.safetensors` file with the tensors by name, the directory of a finished run, or a model."""
+
+
+def start_from(model: Model, initial: Initial | None) -> Model:
+    """The model with which a run starts.
+
+    Args:
+        model: The learner's initial model.
+        initial: Where its weights come from. A file may have more tensors, such as those that are frozen,
+            which are not read. None means the learner's own.
+
+    Returns:
+        A model of the learner's layout.
+
+    Raises:
+        UsageError: The file cannot be read, or a tensor is not there or has another shape.
+    """
+    if initial is None:
+        return model
+    if isinstance(initial, Model):
+        tensors, source = initial.state_dict(), "the model given"
+    else:
+        path = Path(initial)
+        path = path / MODEL if path.is_dir() else path
+        source = str(path)
+        try:
+            tensors = read_tensors(path)
+        except (OSError, SafetensorError) as error:
+            raise UsageError(
+                f"initial = {initial} cannot be read ({error}): give a .safetensors file, or the directory "
+                "of a finished run"
+            ) from None
+    started = Model.empty(model.layout)
+    for entry, view in started.layout.views(started.values, started.integers):
+        found = tensors.get(entry.name)
+        if found is None or tuple(found.shape) != entry.shape:
+            told = "is not there" if found is None else f"has shape {list(found.shape)} there"
+            raise UsageError(
+                f"initial = {source} does not fit: {entry.name} {list(entry.shape)} of the model {told}"
+            )
+        view.copy_(found)
+    return started
