@@ -127,6 +127,53 @@ def test_a_directory_of_a_simulated_run_is_refused(recipe: Path, offbeat: Any, t
     refused(answer, "holds a simulated run: choose another state directory")
 
 
+def test_what_a_users_function_raises_is_one_line_and_with_debug_a_traceback(
+    offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = "def read():\n    return open('patients.csv')\n"
+    (tmp_path / "a_clinic_that_raises.py").write_text(text, encoding="utf-8")
+    command = ["join", "127.0.0.1:1", "--name", "a", "--data", "a_clinic_that_raises:read"]
+    says = r"--data a_clinic_that_raises:read: .*a_clinic_that_raises.py:2: FileNotFoundError: .*patients.csv"
+    refused(offbeat(*command), says)
+    for place in (0, len(command)):
+        code, _, said = offbeat(*command[:place], "--debug", *command[place:])
+        assert code == 2
+        assert "Traceback" in said
+        assert re.search(says, said.strip().splitlines()[-1])
+    sys.modules.pop("a_clinic_that_raises")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--set", "model=nowhere:make"], r"^offbeat: model nowhere:make: there is no module nowhere: "),
+        (
+            ["--set", "model={name: 'os:getcwd'}"],
+            r"model os:getcwd returned a str: it must return a torch.nn.Mo",
+        ),
+        (
+            ["--set", "algorithm=os:getcwd"],
+            r"algorithm os:getcwd returned a str: it must return an Algorithm",
+        ),
+        (["--set", "loss=os:nothing"], r"^offbeat: loss os:nothing: the module os has no nothing$"),
+        (["--test", "os:nothing"], r"^offbeat: --test os:nothing: the module os has no nothing$"),
+        (
+            ["--test", "nothing"],
+            r"--test nothing: there is no such dataset; known: digits, .*give module:funct",
+        ),
+        (["--initial", "nowhere"], r"initial = .*/nowhere cannot be read .*give a .safetensors file, or"),
+        (["--set", "data={}", "--set", "model=mlp"], r"model 'mlp' is made for the data's sample shape and"),
+    ],
+)
+def test_serve_refuses_functions_that_are_not_there(
+    options: list[object], says: str, recipe: Path, offbeat: Any, tmp_path: Path
+) -> None:
+    command = ["serve", recipe, "--state", tmp_path / "run", "--listen", "127.0.0.1:0", *options]
+    refused(offbeat(*command), says)
+    assert not (tmp_path / "run" / "run.db").exists()
+
+
 @pytest.mark.parametrize("option", ["--listen", "--dashboard"])
 def test_a_port_in_use_is_refused_before_anything_is_made(
     option: str, recipe: Path, offbeat: Any, tmp_path: Path
@@ -208,9 +255,13 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
         (["--data", "nothing"], "there is no such dataset; known: digits"),
         (["--data", "digits:9/4"], "give K/N, the Kth of N shares"),
         (["--data", "digits:0/4"], "give K/N"),
-        (["--data", "nomodule:f"], "No module named 'nomodule'"),
-        (["--data", "os:nothing"], "has no attribute 'nothing'"),
-        (["--data", "os:getcwd"], "returned str: it must return an offbeat.Dataset"),
+        (["--data", "nomodule:f"], "--data nomodule:f: there is no module nomodule: install it, or"),
+        (["--data", "os:nothing"], "the module os has no nothing"),
+        (["--data", "os:getcwd"], "--data os:getcwd returned a str: a str is no dataset"),
+        ([], "give --data, or --learner"),
+        (["--data", "digits:1/4", "--learner", "os:getcwd"], "give --data, or --learner"),
+        (["--learner", "os:getcwd"], "--learner os:getcwd returned a str: it must return a TorchLearner"),
+        (["--data", "digits:1/4", "--model", "mlp"], "--model mlp: give module:function"),
         (["--data", "digits:1/4", "--min-step-seconds", -1], "--min-step-seconds -1.0 is not allowed"),
         (
             ["--data", "digits:1/4", "--give-up-after", 0],

@@ -211,6 +211,8 @@ def as_samples(data: Any) -> Samples:
             return data
         case (Tensor() | np.ndarray() as x, Tensor() | np.ndarray() as y):
             return Dataset(x, y)
+        case str() | bytes():
+            raise UsageError(f"a {type(data).__name__} is no dataset: read the file that it names")
         case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
             return Dataset(tensors[0], tensors[1] if len(tensors) == 2 else None)
         case _ if hasattr(data, "with_format") and data.format["type"] is None:

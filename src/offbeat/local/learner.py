@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import islice
 from math import isfinite
+from threading import RLock
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 PERSONAL = "personal."
 """Start of the names, in a client's state, of the tensors that stay at the client."""
+
+_SEEDING = RLock()  # PyTorch's global stream is seeded: two sites in one process do not mix their weights
 
 
 class TorchLearner:
@@ -173,7 +176,7 @@ class TorchLearner:
         """The module as every party makes it: its weights follow from the run's seed."""
         if isinstance(self._module, nn.Module):
             return self._module
-        with torch.random.fork_rng(devices=[]):  # made on the CPU
+        with _SEEDING, torch.random.fork_rng(devices=[]):  # made on the CPU
             torch.manual_seed(int(stream(self._seed, Purpose.MODEL).integers(2**63)))
             return check_module(self._module())
 
@@ -538,7 +541,8 @@ def seed_layers(seed: int, device: str) -> None:
     As `torch.manual_seed`, which takes 0.1 ms to look for devices that are not in use.
     """
     kind = device.split(":")[0]
-    torch.default_generator.manual_seed(seed)
+    with _SEEDING:
+        torch.default_generator.manual_seed(seed)
     if kind != "cpu":
         torch.get_device_module(kind).manual_seed(seed)
 

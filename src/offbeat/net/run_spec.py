@@ -171,15 +171,16 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner, seed: int) -> Run
     if name not in ALGORITHMS and ":" not in name and not plain:
         raise UsageError(
             f"{name} cannot be served: sites make its objective from the algorithm's name, which does not "
-            "describe it: give the algorithm as module:function, or compose it of those that offbeat "
-            "algorithms lists"
+            "describe it: give the algorithm as module:function, or compose it of built-in ones"
         )
     if not isinstance(learner.training.optimizer, str):
         raise UsageError(
             "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
         )
     maker = _model_of(learner.module)
-    if not isinstance(maker.spec, NamedModel):
+    if isinstance(maker.spec, NamedModel):
+        maker = ModelMaker(maker.spec)  # which does not depend on the data
+    else:
         _check_size(maker)
     here = describe(learner, seed)
     spec = RunSpec(

@@ -1,0 +1,108 @@
+"""The example of three hospitals: processes, TLS, a module of their own; the server is killed and goes on."""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import offbeat as ob
+from tests.net.authority import Authority
+
+ROOT = Path(__file__).parents[2]
+HOSPITALS = ("north", "east", "south")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Any]:
+    """Starts `offbeat …` with a table, as a process with its output in a file."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def begin(name: str, table: str, *arguments: object) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "from offbeat.cli import main; main()", *map(str, arguments)]
+        source = str(Path(ob.__file__).parents[1])
+        environment = {**os.environ, "PYTHONPATH": source, "CLINIC_TABLE": f"tables/{table}.csv"}
+        with (tmp_path / f"{name}.log").open("wb") as log:
+            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment))
+        return running[-1]
+
+    yield begin
+    for process in running:
+        process.kill()
+        process.wait()
+
+
+def wait_for(ready: Any, *logs: Path) -> Any:
+    """What is ready at last."""
+    deadline = time.monotonic() + 300
+    while not (found := ready()):
+        assert time.monotonic() < deadline, [log.read_text("utf-8") for log in logs]
+        time.sleep(0.05)
+    return found
+
+
+def test_three_hospitals(start: Any, tmp_path: Path) -> None:
+    for name in ("clinic.py", "recipe.yaml"):
+        shutil.copy(ROOT / "examples" / "hospitals" / name, tmp_path)
+    subprocess.run([sys.executable, "clinic.py", "tables"], cwd=tmp_path, check=True)
+    authority = Authority(tmp_path, "federation")
+    certificate, key = authority.issue("server", host="127.0.0.1")
+    log, state = tmp_path / "server.log", tmp_path / "state"
+
+    def serve(port: int) -> subprocess.Popen[bytes]:
+        server: subprocess.Popen[bytes] = start(
+            "server", "test", "serve", "recipe.yaml", "--test", "clinic:test", "--state", state,
+            "--listen", f"127.0.0.1:{port}", "--tls-cert", certificate, "--tls-key", key,
+            "--client-ca", authority.file,
+        )  # fmt: skip
+        return server
+
+    def join(name: str, *options: str) -> subprocess.Popen[bytes]:
+        own, own_key = authority.issue(name)
+        site: subprocess.Popen[bytes] = start(
+            name, name, "join", f"127.0.0.1:{port}", "--ca", authority.file, "--cert", own, "--key", own_key,
+            "--data", "clinic:data", "--min-step-seconds", "0.01", *options,
+        )  # fmt: skip
+        return site
+
+    server = serve(0)
+    port = int(
+        wait_for(lambda: re.search(r"listening on 127\.0\.0\.1:(\d+)", log.read_text("utf-8")), log)[1]
+    )
+    stranger = start(
+        "stranger", "north", "join", f"127.0.0.1:{port}", "--ca", authority.file,
+        "--cert", authority.issue("stranger")[0], "--key", tmp_path / "federation-stranger.key",
+        "--data", "clinic:data",
+    )  # fmt: skip
+    assert stranger.wait(300) == 2
+    (line,) = (tmp_path / "stranger.log").read_text("utf-8").strip().splitlines()[-1:]
+    assert line == (
+        "offbeat: the run's loss is clinic:loss, and a server's word alone imports nothing here: give "
+        "--allow clinic (in Python allow=['clinic']) to use the module of that name here"
+    )
+    sites = [join(name, "--allow", "clinic") for name in HOSPITALS[:2]]
+    sites.append(join("south", "--allow", "clinic", "--model", "clinic:make_model"))
+
+    def versions() -> int:
+        return sum(row.name == "aggregate" for row in ob.read_run(state).rows())
+
+    wait_for(lambda: versions() >= 5, log)
+    server.send_signal(signal.SIGKILL)
+    server.wait()
+    server = serve(port)
+    assert [process.wait(300) for process in (server, *sites)] == [0, 0, 0, 0], log.read_text("utf-8")
+    record = ob.read_run(state)
+    assert (record.status, record.stop_reason) == ("finished", "reached 40 versions")
+    last = record.metrics[-1]
+    assert last["auroc"] > 0.85
+    assert 0.5 < last["sensitivity"] <= 1
+    replayed = start("replay", "test", "replay", state)
+    assert replayed.wait(300) == 0
+    assert "identical" in (tmp_path / "replay.log").read_text("utf-8")

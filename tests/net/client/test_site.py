@@ -1,0 +1,239 @@
+"""What a site brings to a run: models, losses and learners of its own; what does not fit is refused."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import offbeat as ob
+from offbeat.core.learner import LocalTask
+from offbeat.core.named import load_named
+from offbeat.data import own_data, without_clients
+from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
+from offbeat.net.client.site import Site
+from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
+from offbeat.net.server.learner import server_learner
+
+SEED = 3
+X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20.0) % 2
+WARD = """
+from torch import nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+import offbeat as ob
+
+def make_model(hidden=3, backbone=0):
+    layers = [nn.Linear(4, hidden), nn.Linear(hidden, 1), nn.Flatten(0)]
+    if backbone:
+        layers[0].requires_grad_(False)
+        layers[0].weight.data.fill_(backbone)
+        layers[0].bias.data.zero_()
+    return nn.Sequential(*layers)
+
+def other_model(hidden=3):
+    return nn.Sequential(nn.Linear(4, hidden), nn.Linear(hidden, 2), nn.Flatten(0))
+
+def failing_model():
+    raise ValueError("no weights here")
+
+def no_model():
+    return 7
+
+def loss(logits, target):
+    return binary_cross_entropy_with_logits(logits, target)
+
+def share(logits, target):
+    return float((logits > 0).float().mean())
+
+def schedule(steps=2):
+    return ob.fedprox(mu=0.1, steps=steps)
+"""
+
+
+@pytest.fixture
+def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A module of the site's own, which the server has too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path, ""])
+    (tmp_path / "a_ward_of_ours.py").write_text(WARD, encoding="utf-8")
+    yield __import__("a_ward_of_ours")
+    sys.modules.pop("a_ward_of_ours", None)
+
+
+def spec_of(model: Any, algorithm: ob.Algorithm | None = None, **options: Any) -> RunSpec:
+    """The run spec as a site reads it."""
+    learner = ob.TorchLearner(model, without_clients(), ob.Training(lr=0.1), **options)
+    return read_run_spec(make_run_spec(algorithm or ob.fedavg(steps=2), learner, SEED).document())
+
+
+def trained(learner: ob.TorchLearner, client: int) -> Tensor:
+    """The update of a task."""
+    task = LocalTask(0, client, 0, 3, SEED)
+    return learner.train(learner.initial(SEED), task, ob.fedavg(steps=3).objective).delta
+
+
+def test_a_site_trains_the_runs_function_with_its_options_loss_and_metrics(ward: Any) -> None:
+    spec = spec_of(
+        partial(ward.make_model, hidden=5), loss=ward.loss, metrics={"auroc": "auroc", "s": ward.share}
+    )
+    assert spec.model == NamedModel("a_ward_of_ours:make_model", {"hidden": 5})
+    site = Site.of((X, Y), allow=["a_ward_of_ours"])
+    learner = site.make_learner(spec, 2)
+    data = ob.federate([(X[:1], Y[:1]), (X[:1], Y[:1]), (X, Y)])
+    central = ob.TorchLearner(partial(ward.make_model, 5), data, ob.Training(lr=0.1), ward.loss)
+    assert torch.equal(trained(learner, 2), trained(central, 2))
+    assert dict(learner.metrics or {}).keys() == {"auroc", "s"}  # type: ignore[call-overload]
+
+
+def test_a_site_maps_the_runs_model_to_its_own(ward: Any) -> None:
+    spec = spec_of(partial(ward.make_model, hidden=5), loss=functional.binary_cross_entropy_with_logits)
+    assert spec.loss == "binary_cross_entropy_with_logits"  # a name that needs no module
+
+    def mine(hidden: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(4, hidden), nn.Linear(hidden, 1), nn.Flatten(0))
+
+    for model in (mine, mine(5), NamedModel("a_ward_of_ours:make_model")):
+        assert Site.of((X, Y), model).make_learner(spec, 0).initial(SEED).layout.parameters == 31
+
+
+def test_a_learner_of_the_sites_own(ward: Any) -> None:
+    spec = spec_of(ward.make_model, loss=ward.loss)
+    own = ob.TorchLearner(
+        ward.make_model, own_data(((X, Y), (X, Y))), ob.Training(lr=0.2, batch_size=5), ward.loss
+    )
+    site = Site.of(learner=own)
+    assert (site.samples, site.steps_per_epoch, site.labels) == (20, 4, None)
+    learner = site.make_learner(spec, 3)
+    assert learner.training.lr == 0.2
+    assert learner.evaluate_client(learner.initial(SEED), 3)[0] == 20
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "own", "says"),
+    [
+        (
+            "make_model", None, Site.of((X, Y)),
+            r"the run's model is a_ward_of_ours:make_model, .*: give --allow a_ward_of_ours ",
+        ),
+        (
+            "make_model", "loss", Site.of((X, Y), lambda: 1),
+            r"the run's loss is a_ward_of_ours:loss, .*give --allow a_ward_of_ours ",
+        ),
+        (
+            "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:other_model")),
+            r"parameter 1.weight is float32 \[1, 3\] in the run, and parameter float32 \[2, 3\] here",
+        ),
+        (
+            "make_model", None, Site.of((X, Y), lambda: nn.Linear(4, 1)),
+            r"parameter 0.weight is float32 \[3, 4\] in the run, and there is none here",
+        ),
+        (
+            "make_model", None,
+            Site.of((X, Y), lambda: nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 1), nn.PReLU())),
+            r"parameter 2.weight is not in the run",
+        ),
+        (
+            "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:failing_model")),
+            r"^--model a_ward_of_ours:failing_model: .*a_ward_of_ours.py:18: ValueError: no weights here$",
+        ),
+        (
+            "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:no_model")),
+            r"^--model a_ward_of_ours:no_model returned a int: it must return a torch.nn.Module",
+        ),
+        (
+            "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:nothing")),
+            r"^--model a_ward_of_ours:nothing: the module a_ward_of_ours has no nothing$",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_in_one_sentence(
+    ward: Any, model: str, loss: str | None, own: Site, says: str
+) -> None:
+    spec = spec_of(getattr(ward, model), loss=getattr(ward, loss) if loss else None)
+    with pytest.raises(ob.UsageError, match=says) as refused:
+        own.make_learner(spec, 0)
+    assert "\n" not in str(refused.value)
+
+
+def test_other_frozen_weights_are_refused(ward: Any) -> None:
+    spec = spec_of(partial(ward.make_model, backbone=0.5))
+    assert [entry[0] for entry in spec.layout] == ["1.weight", "1.bias"]
+    for weight, fits in ((0.5, True), (0.25, False)):
+        site = Site.of((X, Y), ward.make_model(backbone=weight))
+        if fits:
+            site.make_learner(spec, 0)
+        else:
+            with pytest.raises(
+                ob.UsageError, match=r"the frozen parameters of the model made here are not those"
+            ):
+                site.make_learner(spec, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (
+            {"loss": functional.mse_loss},
+            "the loss of the learner made here is not the run's: mse_loss here, and loss in",
+        ),
+        ({"metrics": ["auroc"]}, "the loss .*: the default here"),
+    ],
+)
+def test_another_loss_is_refused(ward: Any, options: dict[str, Any], says: str) -> None:
+    own = ob.TorchLearner(ward.make_model, own_data((X, Y)), **options)
+    with pytest.raises(ob.UsageError, match=says):
+        Site.of(learner=own).make_learner(spec_of(ward.make_model, loss=ward.loss), 0)
+
+
+def test_other_metrics_are_refused(ward: Any) -> None:
+    own = ob.TorchLearner(ward.make_model, own_data((X, Y)), metrics=["f1"])
+    with pytest.raises(ob.UsageError, match=r"the metrics .*: f1 here, and auroc, f1 in the run"):
+        Site.of(learner=own).make_learner(spec_of(ward.make_model, metrics=["f1", "auroc"]), 0)
+
+
+def test_an_algorithm_of_ones_own(ward: Any) -> None:
+    plain = replace(ob.fedavg(steps=2), name="mine", hyperparameters={"n": 3})
+    spec = spec_of(ModelMaker(MLPSpec(), (4,), 2), plain)
+    assert spec.algorithm == {"name": "mine", "n": 3}
+    assert spec.objective() == ob.fedavg(steps=2).objective  # the site need not know it
+    named = ob.algorithms.build(ob.ALGORITHMS, {"name": "a_ward_of_ours:schedule", "steps": 4}, load_named)
+    spec = spec_of(ModelMaker(MLPSpec(), (4,), 2), named)
+    assert spec.objective(["a_ward_of_ours"]) == named.objective
+    with pytest.raises(
+        ob.UsageError, match=r"the run's algorithm is a_ward_of_ours:schedule, .*give --allow"
+    ):
+        spec.objective()
+
+
+def test_what_cannot_be_served_is_refused_at_the_server(ward: Any) -> None:
+    optimizer = partial(torch.optim.SGD, momentum=0.9)
+    learner = ob.TorchLearner(
+        ward.make_model, without_clients(), ob.Training(optimizer=lambda p, lr: optimizer(p, lr=lr))
+    )
+    with pytest.raises(ob.UsageError, match=r"training.optimizer is a function, which does not travel"):
+        make_run_spec(ob.fedavg(steps=2), learner, SEED)
+    with pytest.raises(
+        ob.UsageError, match="model 'mlp' is made for the data's sample shape and number of classes"
+    ):
+        make_run_spec(ob.fedavg(steps=2), server_learner(MLPSpec()), SEED)
+    with pytest.raises(ob.UsageError, match="a learner has its own training options and test data"):
+        server_learner(learner, ob.Training())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({}, "a site needs data, or a learner"),
+        ({"data": [0] * 0}, "no samples"),
+        ({"data": 7}, "a int is no map-style dataset"),
+    ],
+)
+def test_a_site_without_data(arguments: dict[str, Any], says: str) -> None:
+    with pytest.raises(ob.UsageError, match=says):
+        Site.of(**arguments)
