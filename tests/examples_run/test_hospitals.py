@@ -84,8 +84,8 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     assert stranger.wait(300) == 2
     (line,) = (tmp_path / "stranger.log").read_text("utf-8").strip().splitlines()[-1:]
     assert line == (
-        "offbeat: the run's loss is clinic:loss, and a server's word alone imports nothing here: give "
-        "--allow clinic (in Python allow=['clinic']) to use the module of that name here"
+        "offbeat: the run's model is clinic:make_model, and a server's word alone imports nothing here: "
+        "give --allow clinic (in Python allow=['clinic']) to use the module of that name here"
     )
     sites = [join(name, "--allow", "clinic") for name in HOSPITALS[:2]]
     sites.append(join("south", "--allow", "clinic", "--model", "clinic:make_model"))

@@ -8,10 +8,15 @@ import signal
 import socket
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import yaml
 
 import offbeat as ob
+from offbeat.net.client.site import Site
+from offbeat.net.run_spec import make_run_spec, read_run_spec
 from tests.forks import OFFBEAT, shell_command
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
@@ -108,8 +113,19 @@ def test_three_machines_with_tls(shell, tmp_path: Path) -> None:
 
 
 def test_in_python(tmp_path: Path) -> None:
-    (listing,) = blocks("In Python", "python")
-    names: dict[str, object] = {}
-    exec(listing, names)
-    federation = names["federation"]
-    assert asyncio.run(federation(tmp_path / "run")) == "reached 3 versions"  # type: ignore[operator]
+    names: dict[str, Any] = {}
+    for listing in blocks("In Python", "python"):
+        exec(listing, names)
+    assert asyncio.run(names["federation"](tmp_path / "run")) == "reached 3 versions"
+    samples = torch.randn(20, 5), torch.arange(20.0) % 2
+    run = make_run_spec(ob.fedbuff(2, steps=5), names["server_learner"](samples), 0)
+    site = Site.of(learner=names["site_learner"](samples, samples))
+    assert site.make_learner(read_run_spec(run.document()), 1).samples(1) == 20
+
+
+def test_the_recipe_of_ones_own_functions_is_that_of_the_example() -> None:
+    (listing,) = blocks("Models, losses and metrics of one's own", "yaml")
+    example = Path(__file__).parents[2] / "examples" / "hospitals" / "recipe.yaml"
+    assert {"title": "Three hospitals, a model of their own", **yaml.safe_load(listing)} == yaml.safe_load(
+        example.read_text("utf-8")
+    )

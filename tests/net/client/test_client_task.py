@@ -166,8 +166,8 @@ def test_a_plan_that_is_not_understood_says_why(change: dict[str, Any], says: st
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"sample_shape": [2**31] * 5}, "the data have samples of shape"),
-        ({"classes": 2**31}, "the data have samples of shape"),
+        ({"sample_shape": [2**31] * 5}, "the model has more than 4 GiB"),
+        ({"classes": 2**31}, "the model has more than 4 GiB"),
         ({"model": MLPSpec(hidden=(10**6, 10**6))}, "the model has more than 4 GiB"),
         ({"model": MLPSpec(hidden=(2**62, 2**62))}, "the model has more than 4 GiB"),
         ({"model": MLPSpec(hidden=(10**30,))}, "the model has more than 4 GiB"),
@@ -187,9 +187,11 @@ def test_no_plan_makes_a_site_take_more_memory_than_its_data_ask_for(
 
 
 def test_an_algorithm_that_its_name_does_not_describe_is_not_served() -> None:
-    changed = replace(ob.fedavg(steps=2), server_steps=ob.fedavgm(steps=2).server_steps)
-    with pytest.raises(ob.UsageError, match=r"fedavg \(changed\) cannot be served"):
+    changed = replace(ob.fedprox(mu=0.1, steps=2), server_steps=ob.fedavgm(steps=2).server_steps)
+    with pytest.raises(ob.UsageError, match=r"fedprox \(changed\) cannot be served"):
         plan_of(changed)
+    plain = replace(ob.fedavg(steps=2), server_steps=changed.server_steps)
+    assert plan_of(plain).algorithm["name"] == "fedavg (changed)"  # its objective needs no name
     plan_of(ob.compose(ob.fedavg(steps=2), server_steps=ob.fedavgm(steps=2)))
 
 

@@ -120,6 +120,8 @@ class Site:
         make: nn.Module | Callable[[], nn.Module]
         match self.model:
             case None:
+                if isinstance(spec.model, NamedModel):
+                    load(spec.model.name, "model")  # refused before the other functions
                 make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=load)
             case NamedModel():
                 make = ModelMaker(replace(self.model, options=options), option="--model")
@@ -127,11 +129,11 @@ class Site:
                 make = self.model
             case _:
                 make = partial(self.model, **options)
+        loss, step, evaluate = (named(getattr(spec, name), name) for name in ("loss", "step", "evaluate"))
         metrics = spec.metrics
         if metrics is not None:
             metrics = {n: m if m in METRICS else load(m, f"metric {n}") for n, m in metrics.items()}
         return TorchLearner(
-            make, self.data, spec.training, named(spec.loss, "loss"),
-            step=named(spec.step, "step"), evaluate=named(spec.evaluate, "evaluate"),
-            metrics=metrics, personal=spec.personal,
+            make, self.data, spec.training, loss,
+            step=step, evaluate=evaluate, metrics=metrics, personal=spec.personal,
         )  # fmt: skip
