@@ -36,8 +36,11 @@ MAY_USE: dict[str, set[str]] = {
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "version"},
     "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
-    "net": {"lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "vectors", "version"},
-    "flower": {"core", "models", "local", "data", "net"},
+    "net": {
+        "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics", "vectors",
+        "version",
+    },
+    "flower": {"core", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
         "core", "models", "data", "codec", "local", "metrics", "world", "algorithms", "runs", "sim", "report",

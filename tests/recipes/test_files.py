@@ -1,17 +1,26 @@
 """Recipes: the built-in ones, the changes to one, and what is wrong with one, in one line."""
 
+import sys
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from safetensors.torch import save_file
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.recipes.build import make_algorithm, make_learner
+from offbeat.recipes.build import (
+    make_algorithm,
+    make_learner,
+    recorded_algorithm,
+    recorded_recipe,
+    run_recipe,
+)
 from offbeat.recipes.load import built_in, document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
+from offbeat.sim.replay import replay
 
 BASE: dict[str, Any] = {
     "clients": 10,
@@ -212,7 +221,7 @@ def test_misspelt_keys(path: str, value: Any, named: str, meant: str, write: Any
         ("data", 5, "data = 5"),
         ("data", None, "data = None"),
         (CUT, "iid", "data.partition = 'iid'"),
-        ("model", "mlp", "model = 'mlp'"),
+        ("model", "mlpp", "model.name = 'mlpp' is unknown"),
         ("model|hidden", 3, "hidden = 3"),
         ("training|lr", "fast", "training.lr = 'fast'"),
         ("training|optimizer", "sdg", "training.optimizer = 'sdg'"),
@@ -274,7 +283,7 @@ def test_out_of_range(path: str, value: Any, named: str, allowed: str, write: An
     assert allowed in text
 
 
-@pytest.mark.parametrize("section", ["clients", "data", "until"])
+@pytest.mark.parametrize("section", ["clients", "until"])
 def test_missing_sections(section: str, write: Any) -> None:
     document = deepcopy(BASE)
     del document[section]
@@ -356,3 +365,53 @@ def test_the_training_loss_is_that_of_training_samples() -> None:
     known = {tuple(x.flatten().tolist()) for x in own.train.x}
     assert all(tuple(x.flatten().tolist()) in known for x in own.test.x)
     assert own.rows.offsets.tolist() == source.rows.offsets.tolist()
+
+
+def test_a_recipe_without_data_is_for_sites_only(write: Any) -> None:
+    document = deepcopy(BASE)
+    del document["data"]
+    recipe = load_recipe(str(write(document)))
+    with pytest.raises(ob.UsageError, match=r"^data\.dataset is missing: a simulation has the clients' data"):
+        make_learner(recipe, 0)
+
+
+def test_functions_of_ones_own_by_name(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [*sys.path, ""])
+    (tmp_path / "a_lab_of_ours.py").write_text(OWN, encoding="utf-8")
+    own = {
+        "model": {"name": "a_lab_of_ours:make_model", "options": {"hidden": 5}},
+        "loss": "nll_loss",
+        "metrics": {"f1": "f1", "certain": "a_lab_of_ours:certain"},
+        "algorithm": {"name": "a_lab_of_ours:schedule", "steps": 2},
+        "until": {"versions": 2},
+        "initial": "weights.safetensors",
+    }
+    path = str(write({**BASE, **own, "data": {**BASE["data"], "partition": {"kind": "iid"}}}))
+    recipe = load_recipe(path)
+    assert recipe.initial == str(Path(path).parent / "weights.safetensors")
+    learner = make_learner(recipe, 0)
+    save_file(learner.initial(7).state_dict(), recipe.initial)
+    run = run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path / "run")
+    assert run.metrics[-1].keys() >= {"loss", "f1", "certain"}
+    record = ob.read_run(tmp_path / "run")
+    assert record.meta["algorithm"] == {"name": "a_lab_of_ours:schedule", "steps": 2}
+    assert replay(record, recorded_algorithm(record)).difference is None
+    assert record.meta["initial"] == learner.initial(7).digest()
+    assert recorded_recipe(record) == recipe
+    sys.modules.pop("a_lab_of_ours")
+
+
+OWN = """
+from torch import nn
+import offbeat as ob
+
+def make_model(hidden):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.Linear(hidden, 10), nn.LogSoftmax(1))
+
+def certain(scores, target):
+    return float((scores.max(1).values > -1).float().mean())
+
+def schedule(steps):
+    return ob.fedbuff(2, steps=steps)
+"""
