@@ -33,7 +33,10 @@ from offbeat.data import (
     federate as federate,
     load as load,
 )
+from offbeat.local.client_task import ClientTask as ClientTask
 from offbeat.local.learner import TorchLearner as TorchLearner
+from offbeat.local.loop import LoopLearner as LoopLearner
+from offbeat.local.numpy_client import NumPyClientLoop as NumPyClientLoop
 from offbeat.local.training import Training as Training
 from offbeat.runs.record import RunRecord as RunRecord, find_runs as find_runs, read_run as read_run
 from offbeat.sim.executors.batched import Batched as Batched

@@ -64,7 +64,7 @@ class OwnBuffers(ObjectiveWrapper):
                     buffer.copy_(own)
         self.inner.begin(run)
 
-    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
+    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor] | None) -> None:
         """Merge a fresh model with the client's buffers in place of its own, so that they are not mixed."""
         parameters = fresh.values[: len(run.parameters)]
         self.inner.merge(run, replace(fresh, values=[*parameters, *run.buffers]), loss)

@@ -14,6 +14,8 @@ from hashlib import sha256
 from math import prod
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -22,6 +24,9 @@ from offbeat.core.errors import UsageError
 
 Tensors = dict[str, Tensor]
 """Named tensors: the memory of a part, the state of a client. Saved and restored with a run."""
+
+Arrays = dict[str, npt.NDArray[np.generic]]
+"""Named arrays."""
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -126,6 +131,11 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
+def to_arrays(tensors: Tensors) -> Arrays:
+    """Tensors on the CPU as arrays that share their memory; bfloat16, which NumPy has not, as float32."""
+    return {n: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for n, t in tensors.items()}
+
+
 def _entry(name: str, tensor: Tensor, section: str) -> Entry:
     if is_lazy(tensor):
         found = "has no shape yet: call the module once with a batch, so that its lazy layers know theirs"
@@ -182,6 +192,10 @@ class Model(msgspec.Struct, frozen=True):
             e.name: v.to(getattr(torch, e.dtype)).clone()
             for e, v in self.layout.views(self.values, self.integers)
         }
+
+    def arrays(self) -> "Arrays":
+        """The tensors by name as NumPy arrays, copied; bfloat16, which NumPy has not, as float32."""
+        return to_arrays(self.state_dict())
 
     def digest(self) -> str:
         """SHA-256 of the values and the integers, in hexadecimal digits."""

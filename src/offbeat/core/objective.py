@@ -124,13 +124,14 @@ class Objective(AlgorithmPart):
     def adjust(self, run: LocalRun) -> None:
         """Change the gradients in place, before a step."""
 
-    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
+    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor] | None) -> None:
         """Merge a model received in mid-task.
 
         Args:
             run: The task.
             fresh: The model.
-            loss: Computes the loss of the next batch with the module's present values.
+            loss: Computes the loss of the next batch with the module's present values. None means that the
+                training has no such function.
         """
 
     def end(self, run: LocalRun) -> Metrics:
@@ -160,7 +161,7 @@ class ObjectiveWrapper(Wrapper, Objective):
         """Adjust the gradients as the objective inside does."""
         self.inner.adjust(run)
 
-    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
+    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor] | None) -> None:
         """Merge a fresh model as the objective inside does."""
         self.inner.merge(run, fresh, loss)
 

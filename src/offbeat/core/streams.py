@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     CHANNEL = 12  # fading and shadowing of a client's channel
     CODEC = 13  # selection and rounding of a codec
     STATISTICS = 14  # the samples that running statistics are estimated from, and draws inside the module
+    LOOP = 15  # draws of a user's own training loop in a client's task
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.model import Entry, Layout, Model, matches
+from offbeat.core.model import Entry, Layout, Model, Tensors, matches
 from offbeat.data.dataset import Batch
 from offbeat.vectors.pool import POOL
 
@@ -32,6 +32,7 @@ class FlatModule:
         personal: Patterns of tensors that stay at the clients.
 
     Attributes:
+        device: Name of the device.
         floats: Shapes a model's flat values as the parameters and floating buffers, without a copy.
     """
 
@@ -56,7 +57,7 @@ class FlatModule:
         self.float_dtypes = [tensors[name].dtype for name in self.float_names]
         self._floats = [tensors[name].detach() for name in self.float_names]
         self.integers = [tensors[e.name] for e in self.layout.section("integer")]
-        self._device = device
+        self.device = device
         self.floats = _cutter(floats)
         self._cut_integers = _cutter(self.layout.section("integer"))
         self._no_integers = torch.zeros(0, dtype=torch.int64)
@@ -71,14 +72,14 @@ class FlatModule:
 
     def load(self, model: Model) -> list[Tensor]:
         """Write a model into the module, whose other tensors become the initial ones; returns w_o, shaped."""
-        values = model.values.to(self._device)
+        values = model.values.to(self.device)
         views = self.floats(values)
         with torch.no_grad():
             torch._foreach_copy_(self._floats, views)
             for buffer, made in self._scratch:  # no buffer outside the model may pass between tasks
                 buffer.copy_(made)
             if self.integers:
-                found = self._cut_integers(model.integers.to(self._device))
+                found = self._cut_integers(model.integers.to(self.device))
                 for tensor, view in zip(self.integers, found, strict=True):
                     tensor.copy_(view)
         return views[: len(self.parameters)]
@@ -95,6 +96,16 @@ class FlatModule:
             if self.integers:
                 integers = torch.cat([t.reshape(-1).to(torch.int64) for t in self.integers]).cpu()
             return torch.sub(self._flat.cpu(), base.values, out=POOL.like(base.values)), integers
+
+    def to_cpu(self, state: Tensors) -> Tensors:
+        """Move a client's new state to the CPU; copies the module's tensors, which are written to again."""
+        if not state:
+            return {}
+        own = {tensor.untyped_storage().data_ptr() for tensor in self.tensors()}
+        return {
+            name: tensor.detach().to("cpu", copy=tensor.untyped_storage().data_ptr() in own)
+            for name, tensor in state.items()
+        }
 
     def train(self) -> None:
         """Set the module to training mode, unless it is: a call on every submodule takes a while."""

@@ -9,7 +9,7 @@ from hashlib import sha256
 from itertools import islice
 from math import isfinite
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,7 @@ from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
+T = TypeVar("T")
 PERSONAL = "personal."
 """Start of the names, in a client's state, of the tensors that stay at the client."""
 
@@ -176,9 +177,7 @@ class TorchLearner:
         """The module as every party makes it: its weights follow from the run's seed."""
         if isinstance(self._module, nn.Module):
             return self._module
-        with _SEEDING, torch.random.fork_rng(devices=[]):  # made on the CPU
-            torch.manual_seed(int(stream(self._seed, Purpose.MODEL).integers(2**63)))
-            return check_module(self._module())
+        return check_module(seeded(self._module, self._seed))
 
     def train(
         self,
@@ -364,7 +363,7 @@ class TorchLearner:
         delta, integers = session.bench.delta(session.base)
         metrics = {"loss": float(session.total) / run.steps, **own}
         personal = {PERSONAL + name: tensor for name, tensor in session.bench.personal.items()}
-        state = _to_cpu({**run.state, **personal}, session.bench)
+        state = session.bench.to_cpu({**run.state, **personal})
         shared = run.shared_delta.to("cpu") if run.shared_delta is not None else None
         return LocalResult(delta, integers, metrics, run.lr, shared, state)
 
@@ -515,17 +514,6 @@ class DeviceState:
         return self._streams[1]
 
 
-def _to_cpu(state: Tensors, bench: FlatModule) -> Tensors:
-    """Move a client's new state to the CPU; copies tensors of the module, which the next task writes to."""
-    if not state:
-        return {}
-    module = {tensor.untyped_storage().data_ptr() for tensor in bench.tensors()}
-    return {
-        name: tensor.detach().to("cpu", copy=tensor.untyped_storage().data_ptr() in module)
-        for name, tensor in state.items()
-    }
-
-
 def _merge_of(session: Session, step: int) -> tuple[MergePoint, Model] | None:
     """The merge of a task after `step` steps; None means none."""
     fresh, model = session.task.fresh, session.inputs.fresh
@@ -533,6 +521,13 @@ def _merge_of(session: Session, step: int) -> tuple[MergePoint, Model] | None:
         return None
     assert model is not None
     return fresh, model
+
+
+def seeded(make: Callable[[], T], seed: int) -> T:
+    """What a function makes on the CPU, whose draws from PyTorch's generator follow from a run's seed."""
+    with _SEEDING, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
+        return make()
 
 
 def seed_layers(seed: int, device: str) -> None:

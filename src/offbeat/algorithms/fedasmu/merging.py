@@ -67,17 +67,21 @@ class FreshMerge(ObjectiveWrapper):
         run.state.setdefault("merge", torch.tensor([own.gamma, own.upsilon], dtype=torch.float64))
         self.inner.begin(run)
 
-    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor]) -> None:
-        """Mix the model in, buffers too, and remember the direction it moved the parameters."""
+    def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor] | None) -> None:
+        """Mix the model in, buffers too, and remember the direction it moved the parameters.
+
+        Without `loss` γ and υ stay as they are, and there is no reward.
+        """
         gamma, upsilon = run.state["merge"].tolist()
         beta, by_gamma, by_upsilon = self.weight(gamma, upsilon, fresh.clock, fresh.staleness)
         with torch.no_grad():
-            before = loss()
+            before = loss() if loss is not None else None
             own = [*run.values, *run.buffers]
             direction = torch._foreach_sub(list(fresh.values[: len(run.parameters)]), run.values)
             received = [value.to(w.dtype) for value, w in zip(fresh.values, own, strict=True)]
             torch._foreach_lerp_(own, received, beta)
-        run.scratch["merge"] = before, direction, by_gamma, by_upsilon
+        if before is not None:
+            run.scratch["merge"] = before, direction, by_gamma, by_upsilon
         run.scratch["merged"] = {"beta": beta}
 
     def loss(self, run: LocalRun, loss: Tensor) -> Tensor:

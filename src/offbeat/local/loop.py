@@ -1,0 +1,132 @@
+"""A learner whose training loop is the user's own."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId, Metrics
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl, TaskInputs
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+from offbeat.local.client_task import ClientTask
+from offbeat.local.learner import seeded
+from offbeat.local.loop_model import Named, model_of
+
+Initial = Model | nn.Module | Named | Callable[[], nn.Module | Named]
+log = logging.getLogger(__name__)
+
+
+class LoopLearner:
+    """Clients that train with a loop of the user's own, in any framework.
+
+    To train in worker processes, `train` and the other functions must be picklable: defined at the top of a
+    file.
+
+    Args:
+        train: train(task) does one `ClientTask`: it loads the model, does the steps, and submits. What the
+            task's result depends on must follow from the task.
+        initial: The initial model: a module, tensors or arrays by name, or a function that makes one, whose
+            draws from PyTorch's generator then follow from the run's seed. None for a site, which is sent it.
+        samples: Number of training samples of each client; one number, at a site, for its own.
+        batch_size: Samples of a batch, from which the steps of an epoch follow.
+        evaluate: evaluate(model) gives the metrics of a global model by name. None means no metrics.
+        evaluate_client: evaluate_client(model, client) gives the number of samples that a client holds out,
+            and the metrics on them. None means that none holds out any.
+        labels: Number of samples of each class, for each client. None means that there are no classes.
+    """
+
+    def __init__(
+        self,
+        train: Callable[[ClientTask], object],
+        initial: Initial | None,
+        samples: int | Sequence[int],
+        *,
+        batch_size: int = 32,
+        evaluate: Callable[[Model], Mapping[str, float]] | None = None,
+        evaluate_client: Callable[[Model, ClientId], tuple[int, Mapping[str, float]]] | None = None,
+        labels: Sequence[Sequence[int]] | None = None,
+    ) -> None:
+        if batch_size < 1:
+            raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
+        self._train, self._initial, self._samples = train, initial, samples
+        self._batch_size, self._labels = batch_size, labels
+        self._evaluate, self._evaluate_client = evaluate, evaluate_client
+        self._warned = set[str]()
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return 1 if isinstance(self._samples, int) else len(self._samples)
+
+    def samples(self, client: ClientId) -> int:
+        """Number of training samples n_i of a client."""
+        return self._samples if isinstance(self._samples, int) else int(self._samples[client])
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """⌈n_i / batch size⌉."""
+        return -(-self.samples(client) // self._batch_size)
+
+    def label_counts(self, client: ClientId) -> list[int] | None:
+        """Number of the client's samples of each class; None where there are no classes."""
+        return None if self._labels is None else list(self._labels[client])
+
+    def initial(self, seed: int) -> Model:
+        """The initial model.
+
+        Raises:
+            UsageError: There is none.
+        """
+        made: Any = self._initial
+        if made is None:
+            raise UsageError(
+                "initial = None is for sites, which are sent the model: give a module, or arrays"
+            )
+        if not isinstance(made, Model | nn.Module) and callable(made):
+            made = seeded(made, seed)
+        if isinstance(made, nn.Module):
+            return Model.of(made)
+        return made if isinstance(made, Model) else model_of(made)
+
+    def train(
+        self,
+        base: Model,
+        task: LocalTask,
+        objective: Objective,
+        inputs: TaskInputs = NO_INPUTS,
+        watch: TaskControl | None = None,
+    ) -> LocalResult:
+        """Let the loop do one task; arguments as of `TorchLearner.train`.
+
+        Raises:
+            UsageError: The loop does not do what the algorithm asks for.
+            RunError: It ends without an update.
+        """
+        samples = self.samples(task.client)
+        own = ClientTask(base, task, objective, inputs, watch, samples, self._batch_size, self._warn)
+        own.seed_layers()
+        try:
+            self._train(own)
+        except Exception:
+            if not own.cancelled:  # else nobody waits for it
+                raise
+        finally:
+            own.close()
+        return own.result()
+
+    def evaluate(self, model: Model) -> Metrics:
+        """Evaluate a global model."""
+        return {} if self._evaluate is None else self._evaluate(model)
+
+    def evaluate_client(
+        self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
+    ) -> tuple[int, Metrics]:
+        """Evaluate a global model on what a client holds out: number of samples, and the metrics."""
+        return (0, {}) if self._evaluate_client is None else self._evaluate_client(model, client)
+
+    def _warn(self, sentence: str) -> None:
+        if sentence not in self._warned:
+            self._warned.add(sentence)
+            log.warning("%s", sentence)

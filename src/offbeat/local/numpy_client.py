@@ -1,0 +1,59 @@
+"""An existing Flower `NumPyClient` as a training loop. Flower need not be installed."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from offbeat.core.errors import UsageError
+from offbeat.local.client_task import ClientTask
+
+
+class NumPyClient(Protocol):
+    """What is used of a Flower `NumPyClient`."""
+
+    def fit(self, parameters: Any, config: Any) -> tuple[Sequence[Any], int, Mapping[str, Any]]:
+        """Train arrays; returns them, the number of samples, and metrics."""
+
+
+@dataclass(frozen=True)
+class NumPyClientLoop:
+    """A training loop that calls `fit` of a Flower `NumPyClient`: the `train` of a `LoopLearner`.
+
+    `fit` is called once a task, with the arrays in the order of the initial model and a `config` of "steps"
+    to do, "lr_factor", "server_round" (the version), "client" and "seed". Of the metrics that it returns,
+    "steps" is the number of steps done and "lr" the learning rate. Algorithms that act between two steps are
+    refused.
+
+    Attributes:
+        make: make(client) gives the `NumPyClient` of a client, by its number.
+        trust_steps: Whether a client that reports no "steps" is taken to have done those assigned.
+    """
+
+    make: Callable[[int], NumPyClient]
+    trust_steps: bool = False
+
+    def __call__(self, task: ClientTask) -> None:
+        """Do one task.
+
+        Raises:
+            UsageError: The client did not do the steps assigned, or the algorithm acts between steps.
+        """
+        start = list(task.arrays().values())
+        for _ in task.steps():  # refuses algorithms that act between them; `fit` does them
+            pass
+        if task.cancelled:
+            return
+        config = {
+            "steps": task.done, "lr_factor": task.lr_factor, "server_round": task.version,
+            "client": task.client, "seed": task.seed,
+        }  # fmt: skip
+        arrays, samples, found = self.make(task.client).fit(start, config)
+        metrics = {"steps": None, **found}
+        done, lr = metrics.pop("steps"), metrics.pop("lr", None)
+        if done != task.done and not (done is None and self.trust_steps):
+            told = "no metric 'steps'" if done is None else f"steps = {done}"
+            raise UsageError(
+                f"fit returned {told} for a task of {task.done} steps: do config['steps'] and report them"
+                + (", or give NumPyClientLoop trust_steps = True" if done is None else "")
+            )
+        task.submit(arrays, samples=samples, metrics=metrics, lr=lr)

@@ -1,0 +1,109 @@
+"""A user's own loop gives the run of the built-in learner, bit for bit, under every algorithm."""
+
+import logging
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+
+import offbeat as ob
+from tests.sim.own_loops import PlainTorch, learners
+from tests.sim.sim_worlds import WORLDS, make, normed, outcome
+
+
+def run(algorithm: ob.Algorithm, learner: Any, world: str = "hard", workers: int = 0) -> ob.Run:
+    return ob.simulate(algorithm, WORLDS[world], learner, seed=5, until=ob.Until(tasks=25), workers=workers)
+
+
+@pytest.mark.parametrize("world", ["calm", "hard"])
+@pytest.mark.parametrize("name", ob.ALGORITHMS)
+def test_an_own_loop_gives_the_same_journal_and_model(name: str, world: str) -> None:
+    built_in, own = learners(PlainTorch())
+    algorithm = make(name)
+    expected = outcome(run(algorithm, built_in, world))
+    assert outcome(run(algorithm, own, world)) == expected
+    assert any(row["name"] == "arrived" for row in expected["journal"])
+
+
+class Estimating(ob.LoopLearner):
+    """One that estimates running statistics."""
+
+    estimated = staticmethod(learners(PlainTorch(normed))[0].estimated)
+
+
+@pytest.mark.parametrize("name", ["fedcompass", "fedasmu", "moon"])
+@pytest.mark.parametrize("buffers", ["mean", "local"])
+def test_batchnorm_and_dropout_too(name: str, buffers: Any) -> None:
+    built_in, own = learners(PlainTorch(normed))
+    own.__class__ = Estimating
+    algorithm = replace(make(name), buffers=buffers)
+    assert outcome(run(algorithm, own)) == outcome(run(algorithm, built_in))
+
+
+def test_worker_processes_change_nothing() -> None:
+    _, own = learners(PlainTorch())
+    algorithm = make("fedasmu")
+    assert outcome(run(algorithm, own, workers=2)) == outcome(run(algorithm, own))
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("fedprox", r"Proximal changes the gradients of each step.*call task\.correct_gradients\(\)"),
+        ("scaffold", r"ControlVariates changes the gradients of each step"),
+        ("feddyn", r"Dynamic changes the gradients of each step"),
+        ("asofed", r"Online changes the gradients of each step"),
+        ("moon", r"Contrastive adds to the loss of each step.*call loss = task\.penalized\(loss\)"),
+        ("fedasmu", r"FreshMerge (adds to the loss|changes the gradients) of each step"),
+    ],
+)
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_loop_without_the_handles_is_refused_in_one_sentence(
+    name: str, complaint: str, workers: int
+) -> None:
+    _, own = learners(PlainTorch(handles=False))
+    with pytest.raises(ob.UsageError, match=complaint) as error:
+        run(make(name), own, "calm", workers=workers)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["fedcompass", "fedbuff", "port", "fedavg"])
+def test_a_loop_without_the_handles_is_right_where_they_do_nothing(name: str) -> None:
+    built_in, own = learners(PlainTorch(handles=False))
+    algorithm = make(name)
+    found, expected = run(algorithm, own), run(algorithm, built_in)
+    assert found.model.digest() == expected.model.digest()
+
+
+def test_without_a_loss_function_fresh_models_are_merged_with_fixed_weights(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    _, own = learners(PlainTorch(adaptive=False, handles=False))
+    with caplog.at_level(logging.WARNING):
+        found = run(make("fedasmu"), own, "calm")
+    arrived = [row for row in found.journal if row["name"] == "arrived"]
+    merged = [metrics for metrics in arrived if "beta" in metrics]
+    assert merged
+    assert not any("reward" in metrics for metrics in merged)
+    said = [record.message for record in caplog.records if "fixed weights" in record.message]
+    assert said == ["task.steps has no loss function: fresh models are merged with fixed weights"]
+
+
+class PortLike(PlainTorch):
+    """Counts the steps of each task."""
+
+    counted: ClassVar[dict[int, int]] = {}
+
+    def __call__(self, task: ob.ClientTask) -> None:
+        super().__call__(task)
+        self.counted[task.number] = task.done
+
+
+def test_the_steps_done_are_those_of_the_journal_also_where_tasks_are_recalled() -> None:
+    PortLike.counted.clear()
+    _, own = learners(PortLike())
+    rows = run(make("port"), own).journal
+    recalled = {row["task"] for row in rows if row["name"] == "recall"}
+    arrived = {row["task"]: row["steps"] for row in rows if row["name"] == "arrived"}
+    assert recalled & set(arrived)
+    assert {task: PortLike.counted[task] for task in arrived} == arrived
