@@ -38,6 +38,7 @@ from offbeat.local.learner import TorchLearner as TorchLearner
 from offbeat.local.loop import LoopLearner as LoopLearner
 from offbeat.local.numpy_client import NumPyClientLoop as NumPyClientLoop
 from offbeat.local.training import Training as Training
+from offbeat.net.client.loop import client as client
 from offbeat.runs.record import RunRecord as RunRecord, find_runs as find_runs, read_run as read_run
 from offbeat.sim.executors.batched import Batched as Batched
 from offbeat.sim.executors.ray.cluster import OnRay as OnRay

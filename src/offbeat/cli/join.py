@@ -17,6 +17,7 @@ from offbeat.net.monitor.logs import setup_logs
 
 if TYPE_CHECKING:
     from offbeat.local.learner import TorchLearner
+    from offbeat.local.loop import LoopLearner
 
 
 def join(
@@ -101,16 +102,18 @@ def join(
     out.print(f"the run has ended: {reason}", markup=False)
 
 
-def _make_learner(text: str) -> "TorchLearner":
+def _make_learner(text: str) -> "TorchLearner | LoopLearner":
     """The learner that a function of the site's makes."""
     from offbeat.core.named import load_named, named_errors
     from offbeat.local.learner import TorchLearner
+    from offbeat.local.loop import LoopLearner
 
     make = load_named(text, "--learner")
     with named_errors(text, "--learner"):
         learner = make()
-    if not isinstance(learner, TorchLearner):
+    if not isinstance(learner, TorchLearner | LoopLearner):
         raise UsageError(
-            f"--learner {text} returned a {type(learner).__name__}: it must return a TorchLearner"
+            f"--learner {text} returned a {type(learner).__name__}: it must return a TorchLearner or a "
+            "LoopLearner"
         )
     return learner

@@ -11,6 +11,7 @@ from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import load_state, save_state
 from offbeat.flower.serialization import decode, encode
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.messages import FromSite, Registered
 from offbeat.net.messages import Message as OffbeatMessage
@@ -45,8 +46,8 @@ def client_app(
         own = data(context)
         return (
             Site.of(own, model, None, allow, device)
-            if not isinstance(own, TorchLearner)
-            else Site.of(learner=own)
+            if not isinstance(own, TorchLearner | LoopLearner)
+            else Site.of(learner=own, allow=allow)
         )
 
     def query(message: Message, context: Context) -> Message:

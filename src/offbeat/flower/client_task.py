@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
+from offbeat.local.learner import TorchLearner
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext, submission
 from offbeat.net.messages import (
@@ -83,6 +84,11 @@ class _TaskRunner:
         c, task, inputs = self.context, self.context.local_task(a), TaskInputs(dict(self.memory.state))
         if not 0 < a.ask_after < a.steps:
             return self._update(a, c.learner.train(a.model, task, c.objective, inputs))
+        if not isinstance(c.learner, TorchLearner):
+            raise UsageError(
+                "Flower stores a task that asks for a fresh model, which it cannot with a training loop of "
+                "one's own: use offbeat.client, or an algorithm without fresh models"
+            )
         training = c.learner.train_until(a.model, task, c.objective, inputs, a.ask_after)
         self.memory.paused = PausedTask(a, training)
         return ModelRequest(a.task, a.ask_after)
@@ -91,6 +97,7 @@ class _TaskRunner:
         a, model, c = paused.assignment, response.model, self.context
         merging = MergePoint(a.ask_after, response.version, response.clock) if model is not None else None
         task, inputs = c.local_task(a, merging), TaskInputs(dict(self.memory.state), model)
+        assert isinstance(c.learner, TorchLearner)
         result = c.learner.train_from(a.model, task, c.objective, inputs, a.ask_after, paused.training)
         return self._update(a, result)
 

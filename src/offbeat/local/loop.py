@@ -51,19 +51,35 @@ class LoopLearner:
     ) -> None:
         if batch_size < 1:
             raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
-        self._train, self._initial, self._samples = train, initial, samples
+        self._train, self._initial = train, initial
+        self._samples = [samples] if isinstance(samples, int) else samples
         self._batch_size, self._labels = batch_size, labels
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
         self._warned = set[str]()
 
     @property
+    def starts(self) -> bool:
+        """Whether it has an initial model."""
+        return self._initial is not None
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether it evaluates global models."""
+        return self._evaluate is not None
+
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+        return self._batch_size
+
+    @property
     def clients(self) -> int:
         """Number of clients."""
-        return 1 if isinstance(self._samples, int) else len(self._samples)
+        return len(self._samples)
 
     def samples(self, client: ClientId) -> int:
-        """Number of training samples n_i of a client."""
-        return self._samples if isinstance(self._samples, int) else int(self._samples[client])
+        """Number of training samples n_i of a client; one client alone answers to any number, as sites do."""
+        return int(self._samples[client if self.clients > 1 else 0])
 
     def steps_per_epoch(self, client: ClientId) -> int:
         """⌈n_i / batch size⌉."""
@@ -71,7 +87,7 @@ class LoopLearner:
 
     def label_counts(self, client: ClientId) -> list[int] | None:
         """Number of the client's samples of each class; None where there are no classes."""
-        return None if self._labels is None else list(self._labels[client])
+        return None if self._labels is None else list(self._labels[client if self.clients > 1 else 0])
 
     def initial(self, seed: int) -> Model:
         """The initial model.

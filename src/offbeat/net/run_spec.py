@@ -23,6 +23,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.validation import format_error
 from offbeat.local.criterion import Loss
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
@@ -99,11 +100,14 @@ class RunSpec(BaseModel):
         own = partial(load_allowed, allowed=allow)
         return replace(build_algorithm(ALGORITHMS, self.algorithm, own), codec=self.codec)
 
-    def difference(self, learner: TorchLearner) -> str | None:
+    def difference(self, learner: TorchLearner | LoopLearner) -> str | None:
         """How a site's learner differs from the run's, in one sentence; None means not at all."""
+        if isinstance(learner, LoopLearner):  # whose loss is its own
+            initial = learner.initial(self.seed) if learner.starts else None
+            return None if initial is None else self._other_layout(list(map(_entry, initial.layout.entries)))
         here = describe(learner, self.seed)
-        if (found := _first_difference(here.layout, self.layout)) is not None:
-            return f"the model made here is not the run's: {found}; use the run's model, with its options"
+        if (told := self._other_layout(here.layout)) is not None:
+            return told
         if here.frozen != self.frozen:
             return (
                 "the frozen parameters of the model made here are not those of the run: load the same "
@@ -116,21 +120,29 @@ class RunSpec(BaseModel):
                 return f"the {name} of the learner made here is not the run's: {told}"
         return None
 
+    def _other_layout(self, here: "Layouts") -> str | None:
+        if (found := _first_difference(here, self.layout)) is None:
+            return None
+        return f"the model made here is not the run's: {found}; use the run's model, with its options"
+
 
 class _Described(BaseModel):
     """What a run spec says of a learner."""
 
     layout: list[tuple[str, tuple[int, ...], str, str]]
-    frozen: str
-    loss: str
-    step: str
-    evaluate: str
-    metrics: dict[str, str] | None
+    frozen: str = ""
+    loss: str = ""
+    step: str = ""
+    evaluate: str = ""
+    metrics: dict[str, str] | None = None
 
 
-def describe(learner: TorchLearner, seed: int) -> _Described:
+def describe(learner: TorchLearner | LoopLearner, seed: int) -> _Described:
     """What a run spec says of a learner under a seed."""
-    initial, criterion, metrics = learner.initial(seed), learner.criterion, learner.metrics
+    initial = learner.initial(seed)
+    if isinstance(learner, LoopLearner):
+        return _Described(layout=[_entry(entry) for entry in initial.layout.entries])
+    criterion, metrics = learner.criterion, learner.metrics
     named = dict(metrics.items()) if isinstance(metrics, Mapping) else {name: name for name in metrics or ()}
     return _Described(
         layout=[_entry(entry) for entry in initial.layout.entries],
@@ -153,7 +165,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
         )
 
 
-def make_run_spec(algorithm: Algorithm, learner: TorchLearner, seed: int) -> RunSpec:
+def make_run_spec(algorithm: Algorithm, learner: TorchLearner | LoopLearner, seed: int) -> RunSpec:
     """Specify a run.
 
     Args:
@@ -173,11 +185,14 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner, seed: int) -> Run
             f"{name} cannot be served: sites make its objective from the algorithm's name, which does not "
             "describe it: give the algorithm as module:function, or compose it of built-in ones"
         )
-    if not isinstance(learner.training.optimizer, str):
+    if isinstance(learner, LoopLearner):
+        maker, training = ModelMaker(NamedModel(name_of(learner))), Training(batch_size=learner.batch_size)
+    else:
+        maker, training = _model_of(learner.module), replace(learner.training, device="cpu")
+    if not isinstance(training.optimizer, str):
         raise UsageError(
             "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
         )
-    maker = _model_of(learner.module)
     if isinstance(maker.spec, NamedModel):
         maker = ModelMaker(maker.spec)  # which does not depend on the data
     else:
@@ -186,8 +201,8 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner, seed: int) -> Run
     spec = RunSpec(
         algorithm={"name": name, **algorithm.hyperparameters}, plain=plain, buffers=algorithm.buffers,
         codec=algorithm.codec, model=maker.spec, sample_shape=maker.sample_shape, classes=maker.classes,
-        personal=learner.personal,
-        training=replace(learner.training, device="cpu"), seed=seed, **here.model_dump(),
+        personal=() if isinstance(learner, LoopLearner) else learner.personal, training=training, seed=seed,
+        **here.model_dump(),
     )  # fmt: skip
     if len(json.dumps(spec.document())) > (most := Limits().envelope - 4096):
         raise UsageError(

@@ -10,6 +10,7 @@ from torch import nn
 
 from offbeat.core.events import ClientId
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
 from offbeat.net.client.site import OwnModel, Site
@@ -25,7 +26,7 @@ async def join(
     data: Any = None,
     *,
     model: OwnModel | None = None,
-    learner: TorchLearner | None = None,
+    learner: TorchLearner | LoopLearner | None = None,
     allow: Sequence[str] = (),
     state: str | Path | None = None,
     device: str = "cpu",
@@ -44,7 +45,8 @@ async def join(
         model: The site's own model, in place of the run's: a module, or a function that makes one, which is
             called with the run's options. None means the model that the run names.
         learner: The site's own learner, of one client: data, model, loss and training options in place of
-            the run's. Its layout, frozen parameters, loss and metrics must be the run's.
+            the run's. Its layout, frozen parameters, loss and metrics must be the run's; of a `LoopLearner`,
+            which trains with a loop of the site's own, the layout.
         allow: Names of modules whose functions the run may name: they are imported here. The server's name
             alone never makes a site import anything.
         state: Directory of the site's state and pending update, which survive the process there.

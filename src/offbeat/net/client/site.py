@@ -12,6 +12,7 @@ from offbeat.core.events import ClientId
 from offbeat.core.named import load_allowed
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
@@ -29,15 +30,15 @@ class Site:
         data: Its data, those of one client.
         model: Its own model, in place of the run's. None means the one that the run names.
         allow: Modules of which the run may name functions: they are imported here.
-        learner: Its own learner of one client, with model, data, loss and training options. None means that
-            it trains the run's model as the run says.
+        learner: Its own learner of one client, with model, data, loss and training options, or with a loop.
+            None means that it trains the run's model as the run says.
         device: PyTorch device.
     """
 
-    data: FederatedData
+    data: FederatedData | None
     model: OwnModel | None = None
     allow: tuple[str, ...] = ()
-    learner: TorchLearner | None = None
+    learner: TorchLearner | LoopLearner | None = None
     device: str = "cpu"
 
     @classmethod
@@ -45,7 +46,7 @@ class Site:
         cls,
         data: Any = None,
         model: OwnModel | None = None,
-        learner: TorchLearner | None = None,
+        learner: TorchLearner | LoopLearner | None = None,
         allow: Sequence[str] = (),
         device: str = "cpu",
     ) -> "Site":
@@ -62,24 +63,32 @@ class Site:
             raise UsageError("a learner has its own data and model: leave data and model out")
         if learner.clients != 1:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")
-        return cls(learner.data, None, (), learner, learner.training.device)
+        if isinstance(learner, LoopLearner):
+            return cls(None, None, tuple(allow), learner)
+        return cls(learner.data, None, tuple(allow), learner, learner.training.device)
 
     @property
     def samples(self) -> int:
         """Number of training samples."""
-        return self.data.samples(0)
+        return self._own.samples(0)
 
     @property
     def labels(self) -> list[int] | None:
         """Number of training samples of each class; None where there are no classes."""
-        return self.data.label_counts(0)
+        return self._own.label_counts(0)
 
     @property
     def steps_per_epoch(self) -> int:
         """Local steps of an epoch; 0 means that the run's batch size gives them."""
         return 0 if self.learner is None else self.learner.steps_per_epoch(0)
 
-    def make_learner(self, spec: RunSpec, client: ClientId) -> TorchLearner:
+    @property
+    def _own(self) -> FederatedData | TorchLearner | LoopLearner:
+        own = self.learner or self.data
+        assert own is not None
+        return own
+
+    def make_learner(self, spec: RunSpec, client: ClientId) -> TorchLearner | LoopLearner:
         """The learner that trains here, which has the run's layout, loss and metrics.
 
         Args:
@@ -91,18 +100,18 @@ class Site:
         """
         if not 0 <= client < MOST_SITES:
             raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
-        self._check_data(spec)
-        own = self.learner or self._run_learner(spec)
-        learner = own.numbered(client, self.device)
+        learner = self.learner
+        if not isinstance(learner, LoopLearner):
+            learner = (learner or self._run_learner(spec)).numbered(client, self.device)
         if (difference := spec.difference(learner)) is not None:
             raise UsageError(difference)
         return learner
 
-    def _check_data(self, spec: RunSpec) -> None:
+    def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""
-        if self.learner is not None or self.model is not None or isinstance(spec.model, NamedModel):
+        if self.model is not None or isinstance(spec.model, NamedModel):
             return
-        own = getattr(self.data.train, "sample_shape", None), getattr(self.data.train, "classes", None)
+        own = getattr(data.train, "sample_shape", None), getattr(data.train, "classes", None)
         if own != (spec.sample_shape, spec.classes):
             raise UsageError(
                 f"the data have samples of shape {own[0]} and {own[1]} classes, the run has "
@@ -112,6 +121,9 @@ class Site:
     def _run_learner(self, spec: RunSpec) -> TorchLearner:
         """The run's model on these data, with the functions that the run names."""
         load = partial(load_allowed, allowed=self.allow)
+        data = self.data
+        assert data is not None
+        self._check_data(data, spec)
         options = spec.model.options if isinstance(spec.model, NamedModel) else {}
 
         def named(name: str, option: str) -> Any:
@@ -134,6 +146,6 @@ class Site:
         if metrics is not None:
             metrics = {n: m if m in METRICS else load(m, f"metric {n}") for n, m in metrics.items()}
         return TorchLearner(
-            make, self.data, spec.training, loss,
+            make, data, spec.training, loss,
             step=step, evaluate=evaluate, metrics=metrics, personal=spec.personal,
         )  # fmt: skip

@@ -15,6 +15,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
@@ -30,7 +31,7 @@ class TrainingContext:
     """
 
     client: ClientId
-    learner: TorchLearner
+    learner: TorchLearner | LoopLearner
     objective: Objective
     codec: Codec | None
     seed: int

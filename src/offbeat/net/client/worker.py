@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import OffbeatError, RunError
 from offbeat.core.events import ClientId, TaskId
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
@@ -166,12 +166,14 @@ class Worker:
         except TaskCancelledError:
             return
         except Exception as error:
-            log.exception("task %d failed", current.task)
+            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            own = isinstance(error, OffbeatError)  # whose text says all there is
+            log.error("task %d failed: %s", current.task, told, exc_info=not own)
             await self._clock.sleep(retry_delay(self._failures) if self._failures else 0.0)
             self._failures += 1
             if self._current is current:
                 self._current = None
-                self._send(TaskFailed(current.task, f"{type(error).__name__}: {error}"))
+                self._send(TaskFailed(current.task, told))
             return
         if self._current is current:
             try:

@@ -9,10 +9,11 @@ from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import without_clients
 from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelMaker, ModelSpec, NamedModel
 
-Trained = TorchLearner | ModelSpec | NamedModel | nn.Module | Callable[[], nn.Module]
+Trained = TorchLearner | LoopLearner | ModelSpec | NamedModel | nn.Module | Callable[[], nn.Module]
 """What a server has sites train: a learner, or a model of any kind."""
 
 
@@ -22,7 +23,7 @@ def server_learner(
     test: Any = None,
     sample_shape: tuple[int, ...] | None = None,
     classes: int | None = None,
-) -> TorchLearner:
+) -> TorchLearner | LoopLearner:
     """Make a server's learner, which has no clients.
 
     Args:
@@ -35,7 +36,7 @@ def server_learner(
     Raises:
         UsageError: A learner comes with what it has itself.
     """
-    if isinstance(model, TorchLearner):
+    if isinstance(model, TorchLearner | LoopLearner):
         if any(given is not None for given in (training, test, sample_shape, classes)):
             raise UsageError(
                 "a learner has its own training options and test data: leave training, test, sample_shape "
@@ -49,3 +50,8 @@ def server_learner(
             sample_shape, classes = sample_shape or tested.sample_shape, classes or tested.classes
         model = ModelMaker(model, sample_shape, classes)
     return TorchLearner(model, data, training or Training())
+
+
+def evaluates(learner: TorchLearner | LoopLearner) -> bool:
+    """Whether a server's learner can evaluate."""
+    return learner.evaluates if isinstance(learner, LoopLearner) else learner.data.test is not None

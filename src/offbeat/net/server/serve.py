@@ -19,7 +19,7 @@ from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.learner import Trained, server_learner
+from offbeat.net.server.learner import Trained, evaluates, server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
@@ -157,7 +157,7 @@ def open_run(
     options = options or ServerOptions()
     check_seed(seed)
     learner = server_learner(model, training, test, sample_shape, classes)
-    tested = learner.data.test is not None
+    tested = evaluates(learner)
     options.until.check_evaluated(
         tested and not options.evaluate.never, "give test data, and evaluate seconds or versions"
     )
