@@ -132,7 +132,9 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
         assert found[2] is None or f"# --8<-- [start:{found[2]}]\n" in text
 
 
-PAGES = ("index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training")
+PAGES = (
+    "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("page", PAGES)
