@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread, Timer
@@ -21,11 +22,18 @@ from torch.nn import functional
 import offbeat as ob
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.auth.credentials import ServerCredentials
+from offbeat.net.client.join import make_context
+from offbeat.net.client.site import Site
+from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.grpc.server import listen
+from offbeat.net.messages import TaskAssignment
+from offbeat.net.run_spec import make_run_spec
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
+from tests.conformance.test_same_everywhere import OPTIONS
 from tests.net.support import LIMITS, Shares, hurry, shares_of_digits, torch_left_alone
 
 SITES, BATCH, LR = 3, 20, 0.2
@@ -164,6 +172,50 @@ def test_a_federation_of_own_loops_learns_and_its_journal_replays(
     assert last.accuracy > first.accuracy + 0.2
     if algorithm.name == "fedasmu":
         assert any("beta" in row.data and "reward" in row.data for row in rows)
+
+
+def context_of(algorithm: ob.Algorithm, learner: Any) -> TrainingContext:
+    spec = make_run_spec(algorithm, server_learner(net, ob.Training(batch_size=BATCH)), 3)
+    return make_context(Site.of(learner=learner))(spec.document(), 0)
+
+
+@pytest.mark.parametrize("name", [name for name in ob.ALGORITHMS if name != "wireless"])
+def test_a_recalled_task_has_the_bits_of_the_built_in_learner(name: str, digits: Shares) -> None:
+    (data, *_), _ = digits
+    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    training = ob.Training(lr=LR, batch_size=BATCH)
+    built_in = ob.TorchLearner(net, ob.federate(data, None, [np.arange(len(data))]), training)
+    own = ob.LoopLearner(partial(train, data=data), net, len(data), batch_size=BATCH)
+    base = built_in.initial(3).sharing(algorithm.objective.shared_vectors)
+    updates = []
+    for learner in (built_in, own):
+        task = TrainingTask(TaskAssignment(7, 0, 12, 3, base), context_of(algorithm, learner), lambda _: None)
+        task.recall()
+        updates.append(task.run({}))
+    expected, found = updates
+    assert expected.update.steps == found.update.steps == 5  # the end of the epoch
+    assert torch.equal(expected.update.delta, found.update.delta)  # type: ignore[arg-type]
+    assert (expected.update.metrics, expected.update.lr) == (found.update.metrics, found.update.lr)
+    assert expected.state.keys() == found.state.keys()
+    assert all(torch.equal(tensor, found.state[name]) for name, tensor in expected.state.items())
+
+
+def test_a_task_that_the_server_cancels_ends_its_steps(digits: Shares) -> None:
+    seen: list[tuple[int, bool]] = []
+
+    def loop(handle: ob.ClientTask) -> None:
+        for step in handle.steps():
+            if step == 3:
+                task.cancel()
+        seen.append((handle.done, handle.cancelled))
+        handle.submit()  # nobody wants it
+
+    learner = ob.LoopLearner(loop, net, 100, batch_size=BATCH)
+    assignment = TaskAssignment(7, 0, 12, 3, learner.initial(3))
+    task = TrainingTask(assignment, context_of(ob.fedbuff(steps=12), learner), lambda _: None)
+    with pytest.raises(TaskCancelledError):
+        task.run({})
+    assert seen == [(4, True)]
 
 
 def test_numpy_arrays_are_served_and_trained_without_a_module(digits: Shares, tmp_path: Path) -> None:
