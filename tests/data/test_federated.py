@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data import Dataset, Source, federate
+from offbeat.data import Dataset, Source, federate, own_data, without_clients
 
 
 def toy(n: int = 6, classes: int = 3) -> Dataset:
@@ -113,3 +113,26 @@ def test_a_hundred_thousand_clients_stay_small():
     data = federate(train, toy(), np.split(np.arange(n), n))
     assert data.clients == n
     assert data.rows.indices.nbytes + data.rows.offsets.nbytes < 2_000_000
+
+
+def test_a_sites_data_are_those_of_one_client() -> None:
+    x, y = torch.arange(12.0).reshape(6, 2), torch.arange(6)
+    plain, pair = own_data((x, y)), own_data(((x[:4], y[:4]), (x[4:], y[4:])))
+    assert (plain.clients, plain.samples(0), plain.held_out) == (1, 6, None)
+    fourth = pair.numbered(3)
+    assert [fourth.samples(client) for client in range(4)] == [0, 0, 0, 4]
+    assert fourth.client_indices(3).tolist() == [0, 1, 2, 3]
+    assert fourth.held_out is not None
+    assert fourth.held_out.client(3).tolist() == [4, 5]
+    assert own_data(pair) is pair
+    with pytest.raises(UsageError, match="the data are those of 2 clients: a site has its own alone"):
+        federate([(x, y), (x, y)]).numbered(1)
+    with pytest.raises(UsageError, match="a str is no dataset"):
+        own_data("patients.csv")
+
+
+def test_a_server_has_no_clients() -> None:
+    assert (without_clients().clients, without_clients().test) == (0, None)
+    tested = without_clients((torch.zeros(3, 2), torch.zeros(3))).test
+    assert tested is not None
+    assert len(tested) == 3

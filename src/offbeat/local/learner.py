@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
+from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -116,11 +116,12 @@ class TorchLearner:
         Raises:
             UsageError: The learner has several clients, or the device is not available.
         """
-        c, training = self.criterion, replace(self.training, device=device or self.training.device)
-        return TorchLearner(
-            self._module, self.data.numbered(client), training, c.loss,
-            step=c.step, evaluate=c.evaluate, metrics=self.metrics, personal=self.personal,
-        )  # fmt: skip
+        other = copy(self)  # the module is shared, which is only read
+        other.data = self.data.numbered(client)
+        other.training = replace(self.training, device=device or self.training.device)
+        other._samples, other._ready = [0] * client + self._samples, None
+        check_device(other.training.device)
+        return other
 
     @property
     def clients(self) -> int:
