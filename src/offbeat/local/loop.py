@@ -36,6 +36,7 @@ class LoopLearner:
         evaluate_client: evaluate_client(model, client) gives the number of samples that a client holds out,
             and the metrics on them. None means that none holds out any.
         labels: Number of samples of each class, for each client. None means that there are no classes.
+        higher_is_better: Whether more is better of metrics whose names do not tell.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class LoopLearner:
         evaluate: Callable[[Model], Mapping[str, float]] | None = None,
         evaluate_client: Callable[[Model, ClientId], tuple[int, Mapping[str, float]]] | None = None,
         labels: Sequence[Sequence[int]] | None = None,
+        higher_is_better: Mapping[str, bool] = {},
     ) -> None:
         if batch_size < 1:
             raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
@@ -55,6 +57,7 @@ class LoopLearner:
         self._samples = [samples] if isinstance(samples, int) else samples
         self._batch_size, self._labels = batch_size, labels
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
+        self.higher_is_better = dict(higher_is_better)
         self._warned = set[str]()
 
     @property

@@ -148,8 +148,6 @@ class _RayPort:
         except self._errors.RayError as error:
             return self._crashed(worker, error)
         del self._running[reference]
-        if "refused" in reply:
-            raise UsageError(reply["refused"])
         if "error" in reply:
             raise_failure(task, reply["error"], f"Ray worker (node {worker.node})")
         if task.task is None:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.core.errors import UsageError
 from offbeat.core.learner import Learner, LocalTask, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
