@@ -41,15 +41,17 @@ def report(
     forms: list[tuple[Form, Path | None]] = [("png", png), ("svg", svg), ("pdf", pdf)]
     try:
         page = write_html(records, output, target=goal, metric=measured, baseline=base, title=heading)
-        out.print(f"wrote {page}", markup=False)
+        lines = [f"wrote {page}"]
         for form, place in forms:
             if place is not None:
                 figures = write_figures(
                     records, place, target=goal, metric=measured, baseline=base, form=form
                 )
-                out.print(f"wrote {len(figures)} figures to {place}", markup=False)
+                lines.append(f"wrote {len(figures)} figures to {place}")
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from None
+    for line in lines:
+        out.print(line, markup=False)
 
 
 def journal(
