@@ -418,8 +418,9 @@ def test_kill_ctrl_c_and_resume(kills: int, long_recipe: str) -> None:
     run.send_signal(signal.SIGINT)
     said = run.communicate()
     assert run.returncode == 130, said
-    assert said[1].startswith("offbeat: interrupted; go on with: offbeat resume")
-    assert said[1].count("\n") == 1
+    *progress, last = said[1].splitlines()  # on a slow machine there are lines of progress before it
+    assert last.startswith("offbeat: interrupted; go on with: offbeat resume")
+    assert all(line.startswith("t=") for line in progress)
     record = ob.read_run(directory)
     assert record.status == "interrupted"
     saved = record.checkpoint()
