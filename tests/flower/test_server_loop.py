@@ -18,10 +18,14 @@ from flwr.supercore.task_identity import TaskIdentity
 import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.flower import Polling, client_app, serve
+from offbeat.flower.client_task import register, respond
+from offbeat.flower.context_state import Memory
 from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
 from offbeat.net import ServerOptions
-from offbeat.net.run_spec import RunSpec, read_run_spec
+from offbeat.net.client.site import Site
+from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, UpdateSubmission
+from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.learner import server_learner
 from offbeat.runs.files import read_tensors
@@ -398,3 +402,26 @@ def test_what_cannot_run_on_flower_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match="nothing reaches a Flower node in mid-task"):
         serve_on(grid, ob.port(epochs=3, size=2, tau_max=2, urgent=True), None, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_loop_of_ones_own_trains_unless_its_tasks_would_have_to_be_stored() -> None:
+    def loop(task: ob.ClientTask) -> None:
+        module = task.load_into(build(LogisticSpec(), (1, 8, 8), 10))
+        for _ in task.steps():
+            pass
+        task.submit(module.state_dict())
+
+    site = Site.of(learner=ob.LoopLearner(loop, None, 40, batch_size=20))
+    server = server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10)
+
+    def registered(algorithm: ob.Algorithm) -> Registered:
+        return Registered(0, "run", make_run_spec(algorithm, server, 3).document(), 60.0)
+
+    plain = registered(ob.fedbuff(steps=3))
+    assert register(plain, site, tell_labels=True) == Register(40, 2, None)
+    (update,) = respond(plain, [TaskAssignment(0, 0, 3, 3, server.initial(3))], Memory(), site)
+    assert isinstance(update, UpdateSubmission)
+    assert update.steps == 3
+    refused = register(registered(ob.fedasmu(epochs=2)), site, tell_labels=True)
+    assert isinstance(refused, Leave)
+    assert refused.reason.startswith("Flower stores a task that asks for a fresh model")

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
 from offbeat.local.learner import TorchLearner
@@ -32,7 +33,12 @@ log = logging.getLogger(__name__)
 def register(registered: Registered, site: Site, tell_labels: bool) -> Register | Leave:
     """A site's answer to a run's spec: `Leave`, with the reason, if it cannot take part."""
     try:
-        TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
+        context = TrainingContext.of(read_run_spec(registered.plan), site, registered.client)
+        if Feature.MERGE in context.objective.provides and not isinstance(context.learner, TorchLearner):
+            raise UsageError(
+                "Flower stores a task that asks for a fresh model, which it cannot with a training loop of "
+                "one's own: use offbeat.client, or an algorithm without fresh models"
+            )
     except UsageError as error:
         return Leave(str(error))
     labels = site.labels if tell_labels else None
@@ -84,11 +90,7 @@ class _TaskRunner:
         c, task, inputs = self.context, self.context.local_task(a), TaskInputs(dict(self.memory.state))
         if not 0 < a.ask_after < a.steps:
             return self._update(a, c.learner.train(a.model, task, c.objective, inputs))
-        if not isinstance(c.learner, TorchLearner):
-            raise UsageError(
-                "Flower stores a task that asks for a fresh model, which it cannot with a training loop of "
-                "one's own: use offbeat.client, or an algorithm without fresh models"
-            )
+        assert isinstance(c.learner, TorchLearner)  # others are refused at their registration
         training = c.learner.train_until(a.model, task, c.objective, inputs, a.ask_after)
         self.memory.paused = PausedTask(a, training)
         return ModelRequest(a.task, a.ask_after)
