@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import os
 import queue
 import random
@@ -16,12 +17,14 @@ from typing import Any
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
 from offbeat.cli.console import _metric_lines, add_row, plain_table, size_text
 from offbeat.cli.executor_options import memory_size
+from offbeat.core.learner import LocalResult
 from offbeat.recipes import compare as compare_module
 from offbeat.recipes.build import run_recipe
 from offbeat.recipes.compare import plan
@@ -139,7 +142,7 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     record = ob.read_run(Path("one"))
     assert (record.seed, record.label, record.status) == (3, "fedcompass", "finished")
 
-    lines = [json.loads(line) for line in offbeat("journal", "one").out.splitlines()]
+    lines = [json.loads(line) for line in offbeat("journal", tmp_path / "one").out.splitlines()]
     assert lines == record.journal
     wanted = {"seq", "t", "kind", "name", "client", "task", "base", "version", "staleness", "steps"}
     assert all(wanted <= set(line) for line in lines)
@@ -182,10 +185,18 @@ def test_a_replay_that_differs(recipe: str, offbeat: Any) -> None:
     )
 
 
-def test_a_journal_with_infinities_is_json(recipe: str, offbeat: Any) -> None:
-    offbeat("run", recipe, "--out", "one", "--set", "training.lr=3e38")
+def test_a_journal_with_infinities_is_json(offbeat: Any, tmp_path: Path) -> None:
+    """A learner of one's own may report a loss that is no number."""
+
+    class Diverged(ob.NoTraining):
+        def train(self, *arguments: Any) -> LocalResult:
+            return replace(super().train(*arguments), metrics={"loss": math.inf})
+
+    ob.simulate(
+        ob.fedavg(), learner=Diverged(2), until=ob.Until(tasks=2), evaluate=None, out=tmp_path / "one"
+    )
     lines = [json.loads(line, parse_constant=lambda c: pytest.fail(c)) for line in
-             offbeat("journal", "one").out.splitlines()]  # fmt: skip
+             offbeat("journal", tmp_path / "one").out.splitlines()]  # fmt: skip
     assert any(line["name"] == "arrived" and line["loss"] is None for line in lines)
 
 

@@ -379,7 +379,7 @@ def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog:
 
 
 def test_what_a_broken_node_says_is_counted_and_refused(digits: Any, tmp_path: Path) -> None:
-    """One that sends no letter, and one whose update is not a number."""
+    """One that sends no message of this protocol, and one whose training fails."""
     data, test = digits
     data = [Dataset(data[0].x * float("nan"), data[0].y, data[0].classes), *data[1:]]
     algorithm, grid = ob.fedasync(steps=3), grid_of(data)
@@ -392,7 +392,9 @@ def test_what_a_broken_node_says_is_counted_and_refused(digits: Any, tmp_path: P
     grid.before = before
     serve_on(grid, algorithm, test, tmp_path / "run")
     record = check_run(tmp_path / "run", algorithm)
-    assert record.meta["rejected"].keys() == {"message", "not finite"}
+    assert record.meta["rejected"].keys() == {"message"}
+    reasons = {row.data["reason"] for row in record.rows() if row.name == "lost" and row.data}
+    assert any("has NaN or infinite values" in reason for reason in reasons)
     arrived = {row.client for row in record.rows() if row.name == "arrived"}
     assert arrived == {2, 3, 4}
 

@@ -1,18 +1,20 @@
 """A recorded run's events give its commands again; a changed record is found out."""
 
 import json
+import math
 import re
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import offbeat as ob
+from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.sim.replay import replay
 from tests.sampling import thorough
-from tests.sim.sim_worlds import CALM, WORLDS, digits, make
+from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make
 
 LEARNER = ob.NoTraining(5, parameters=3, samples_per_client=40, batches=4)
 
@@ -116,9 +118,16 @@ def test_other_hyper_parameters_are_found(tmp_path: Path) -> None:
 
 def test_a_diverged_run_is_identical_too(tmp_path: Path) -> None:
     """NaN is not equal to itself."""
-    learner = digits()
-    learner.training = replace(learner.training, lr=1e30)
-    ob.simulate(make("fedavg"), CALM, learner, until=ob.Until(tasks=20), out=tmp_path)
+
+    class Diverged(Wrapped):
+        def before(self, task: LocalTask) -> None:
+            pass
+
+        def train(self, *arguments: Any) -> LocalResult:
+            result = super().train(*arguments)
+            return msgspec.structs.replace(result, metrics={**result.metrics, "loss": math.nan})
+
+    ob.simulate(make("fedavg"), CALM, Diverged(digits()), until=ob.Until(tasks=20), out=tmp_path)
     run = ob.read_run(tmp_path)
     assert any(e.get("loss") != e.get("loss") for e in run.journal if e["kind"] == "event")
     assert replay(run, make("fedavg")).difference is None

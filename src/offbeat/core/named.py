@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
 from inspect import unwrap
+from pathlib import Path
 from traceback import extract_tb, walk_tb
 from typing import Any
 
@@ -25,8 +26,8 @@ def load_named(text: str, option: str) -> Any:
     module, colon, attribute = text.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{option} {text}: give module:function")
-    if "" not in sys.path:
-        sys.path.append("")  # the current directory; it stays, for what the module imports later
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.append(here)  # it stays, for what the module imports later
     try:
         with named_errors(text, option, passing=ModuleNotFoundError):
             found = import_module(module)

@@ -28,6 +28,5 @@ __all__ = [
     "federate",
     "load",
     "own_data",
-    "test_only",
     "without_clients",
 ]

@@ -14,7 +14,7 @@ from offbeat.net import ServerOptions, join, serve
 from offbeat.net.monitor.client import fetch_snapshot
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
-from offbeat.net.run_spec import evaluating_learner
+from offbeat.net.server.learner import server_learner
 from offbeat.testing.network import MemoryNetwork
 from tests.net.browser import CHROMIUM, browse
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
@@ -29,11 +29,12 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The server evaluates the AUROC."""
 
     def with_auroc(*arguments: Any) -> ob.TorchLearner:
-        learner = evaluating_learner(*arguments)
+        learner = server_learner(*arguments)
+        assert isinstance(learner, ob.TorchLearner)
         learner.metrics = ["auroc", "balanced_accuracy"]
         return learner
 
-    monkeypatch.setattr("offbeat.net.server.serve.evaluating_learner", with_auroc)
+    monkeypatch.setattr("offbeat.net.server.serve.server_learner", with_auroc)
     hurry(monkeypatch)
     with torch_left_alone():
         yield
