@@ -35,7 +35,7 @@ MAY_USE: dict[str, set[str]] = {
     "algorithms": {"core", "local", "codec", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "version"},
-    "sim": {"core", "runs", "world", "algorithms", "local", "data", "vectors", "version"},
+    "sim": {"core", "runs", "world", "algorithms", "local", "data", "metrics", "vectors", "version"},
     "net": {
         "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics", "vectors",
         "version",

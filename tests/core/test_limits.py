@@ -75,3 +75,15 @@ def test_a_metric_that_evaluations_do_not_give() -> None:
     clients.check_metrics({"loss": 1.0})  # the clients are asked later
     with pytest.raises(ob.UsageError, match=r"evaluations give clients.loss$"):
         clients.check_metrics({"clients.loss": 1.0})
+
+
+def test_what_ends_a_run_is_evaluated_at_the_server_or_at_clients() -> None:
+    here, there = ob.Until(metric="auroc", reaches=0.8), ob.Until(metric="clients.auroc.p10", reaches=0.8)
+    here.check_evaluated(True, False, "")
+    there.check_evaluated(False, True, "")
+    with pytest.raises(ob.UsageError, match=r"until auroc = 0.8 needs evaluations: give some"):
+        here.check_evaluated(False, False, "give some")
+    with pytest.raises(ob.UsageError, match=r"evaluate.at = 'clients' gives clients.auroc; name that"):
+        here.check_evaluated(False, True, "")
+    with pytest.raises(ob.UsageError, match=r"clients.auroc.p10 = 0.8 needs evaluations at clients: give"):
+        there.check_evaluated(True, False, "")

@@ -58,6 +58,8 @@ def test_the_best_and_the_target_ignore_what_is_not_finite() -> None:
 def test_accuracy_comes_first_then_metrics_then_the_loss_then_the_clients() -> None:
     names = ["clients.loss", "loss", "clients.accuracy", "auroc", "accuracy", "auroc"]
     assert in_order(names) == ["accuracy", "auroc", "loss", "clients.accuracy", "clients.loss"]
+    counts = ["clients.count", "clients.auroc.undefined"]
+    assert in_order([*counts, "clients.loss", "clients.auroc"]) == ["clients.auroc", "clients.loss", *counts]
     assert [first_shown(found) for found in (["loss", "f1", "auroc"], ["loss"], [])] == [
         "f1",
         "loss",

@@ -36,7 +36,8 @@ def test_a_name_is_data_or_a_method_in_all_of_them(one: type, other: type) -> No
 
 def test_what_both_must_have() -> None:
     shared = public(Run).keys() & public(RunRecord).keys()
-    assert shared == {"journal", "metrics", "rows", "evaluations", "entries", "stop_reason", "path"}
+    assert shared == {"journal", "metrics", "rows", "evaluations", "client_metrics", "entries", "stop_reason",
+                      "path"}  # fmt: skip
 
 
 def test_they_say_the_same(tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_every_value_of_meta_and_data_is_json(tmp_path: Path) -> None:
     database.close()
     assert found == (len(run.journal) - 1, len(run.journal))  # one row says that both clients are there
     assert meta["status"] == "finished"
-    assert meta["format"] == FORMAT == 4
+    assert meta["format"] == FORMAT == 5
     assert meta["algorithm"] == {"name": "fedavg", "steps": 2, "epochs": None, "clients_per_round": None}
     assert meta["offbeat"] == ob.__version__
     assert meta["summary"]["tasks"] == 12

@@ -11,7 +11,7 @@ Under the last two a global model has learned parameters beside initial buffers.
 written at the end of a run, its statistics are estimated from samples of the driver's own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
@@ -20,7 +20,7 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
-from offbeat.core.model import Model
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, cut, flat
 
 Buffers = Literal["follow", "mean", "local", "recompute"]
@@ -58,10 +58,7 @@ class OwnBuffers(ObjectiveWrapper):
     def begin(self, run: LocalRun) -> None:
         """Restore the client's own buffers, before the objective inside begins."""
         run.scratch["buffers.came"] = [buffer.clone() for buffer in (*run.buffers, *run.integers)]
-        for name, buffers in ((_FLOATING, run.buffers), (_INTEGER, run.integers)):
-            if name in run.state:
-                for buffer, own in zip(buffers, cut(run.state[name], buffers), strict=False):
-                    buffer.copy_(own)
+        restore_buffers(run.state, run.buffers, run.integers)
         self.inner.begin(run)
 
     def merge(self, run: LocalRun, fresh: FreshModel, loss: Callable[[], Tensor] | None) -> None:
@@ -78,6 +75,14 @@ class OwnBuffers(ObjectiveWrapper):
         for buffer, came in zip((*run.buffers, *run.integers), run.scratch["buffers.came"], strict=True):
             buffer.copy_(came)
         return metrics
+
+
+def restore_buffers(state: Tensors, floating: Sequence[Tensor], integers: Sequence[Tensor]) -> None:
+    """Write a client's own buffers, if its state has any, to those of a module."""
+    for name, buffers in ((_FLOATING, floating), (_INTEGER, integers)):
+        if name in state:
+            for buffer, own in zip(buffers, cut(state[name], buffers), strict=False):
+                buffer.copy_(own)
 
 
 def unwrap_buffers(objective: Objective) -> Objective:

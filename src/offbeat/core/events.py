@@ -12,6 +12,8 @@ ClientId = int
 TaskId = int
 Version = int
 Metrics = Mapping[str, float]
+ClientResults = Mapping[ClientId, tuple[int, Metrics]]
+"""Number of samples and metrics of each client that has evaluated a model."""
 
 
 class Joined(Struct, frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from msgspec import Struct, field
@@ -136,6 +136,37 @@ class Learner(Protocol):
 def metric_directions(learner: Learner) -> Mapping[str, bool]:
     """Whether more is better of a learner's metrics, by name, where the learner says so."""
     return dict(getattr(learner, "higher_is_better", {}))
+
+
+PERSONAL = "personal."
+"""Start of the names, in a client's state, of the model's tensors that stay at the client."""
+
+
+@runtime_checkable
+class ClientEvaluator(Protocol):
+    """A learner whose clients hold out samples, on which a model can be evaluated."""
+
+    def held_out(self, client: ClientId) -> int:
+        """Number of samples that a client holds out."""
+
+    def evaluate_client(
+        self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
+    ) -> tuple[int, Metrics]:
+        """Evaluate a model on what a client holds out; changes nothing.
+
+        Args:
+            model: A global model.
+            client: The client.
+            inputs: The client's own tensors of the model, as `evaluation_inputs` takes them from its state.
+
+        Returns:
+            Number of samples, and the metrics by name; 0 and none where the client holds out nothing.
+        """
+
+
+def evaluation_inputs(state: Tensors) -> TaskInputs:
+    """What of a client's state a model is evaluated with: personal tensors, and buffers that are not sent."""
+    return TaskInputs({n: tensor for n, tensor in state.items() if n.startswith((PERSONAL, "buffers."))})
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from math import isfinite
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import model_validator
 from pydantic.dataclasses import dataclass
@@ -95,11 +95,25 @@ class Until:
                 given = f"give {', '.join(found)}" if found else "give no metric"
                 raise UsageError(f"until: the metric {name!r} is never reached: evaluations {given}")
 
-    def check_evaluated(self, evaluated: bool, hint: str) -> None:
-        """Raise UsageError if a metric ends the run and nothing is evaluated; `hint` says what to give."""
-        if self.targets and not evaluated:
-            shown = " and ".join(f"{name} = {target:g}" for name, target in self.targets.items())
-            raise UsageError(f"until {shown} needs evaluations: {hint}")
+    def check_evaluated(self, at_server: bool, at_clients: bool, hint: str) -> None:
+        """Check that what ends the run is evaluated: the clients' metrics at clients, others at the server.
+
+        Args:
+            at_server: Whether there are evaluations on the common test set.
+            at_clients: Whether there are evaluations on what each client holds out.
+            hint: What to give where there are none.
+
+        Raises:
+            UsageError: It is not.
+        """
+        for name, target in self.targets.items():
+            if name.startswith(CLIENTS) and not at_clients:
+                hint = "give evaluate.at = 'clients' or 'both', and seconds or versions"
+                raise UsageError(f"until {name} = {target:g} needs evaluations at clients: {hint}")
+            if not name.startswith(CLIENTS) and not at_server:
+                if at_clients:
+                    hint = f"evaluate.at = 'clients' gives {CLIENTS}{name}; name that, or choose both"
+                raise UsageError(f"until {name} = {target:g} needs evaluations: {hint}")
 
     @property
     def out_of_time(self) -> str:
@@ -133,15 +147,28 @@ class Every:
     Attributes:
         seconds: Seconds of the run's clock between two evaluations, above 0.
         versions: Versions between two evaluations, at least 1.
+        at: "server" evaluates on the common test set, "clients" on what each client holds out, "both"
+            on both.
     """
 
     seconds: Positive | None = None
     versions: Count | None = None
+    at: Literal["server", "clients", "both"] = "server"
 
     @property
     def never(self) -> bool:
         """Whether nothing is evaluated."""
         return self.seconds is None and self.versions is None
+
+    @property
+    def at_server(self) -> bool:
+        """Whether the model is evaluated on the common test set."""
+        return not self.never and self.at != "clients"
+
+    @property
+    def at_clients(self) -> bool:
+        """Whether the model is evaluated on what each client holds out."""
+        return not self.never and self.at != "server"
 
     def after(self, version: int) -> bool:
         """Whether this new version is evaluated."""

@@ -15,7 +15,11 @@ COLUMNS = frozenset({"t", "version", "tasks", "bytes_up", "bytes_down"})
 
 CLIENTS = "clients."
 """Start of the names of metrics of the clients' own evaluations."""
-_OVER_CLIENTS = ("worst", "p10", "p50", "p90")
+WORST, UNDEFINED = "worst", "undefined"
+QUANTILES = {"p10": 0.1, "p50": 0.5, "p90": 0.9}
+"""Shares of the clients below the quantiles, by what these are called after a metric's name and a dot."""
+CLIENT_COUNT = CLIENTS + "count"
+"""Number of clients that have evaluated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +95,7 @@ def base_name(name: str) -> str:
         return name
     base = name.removeprefix(CLIENTS)
     metric, _, statistic = base.rpartition(".")
-    return metric if statistic in _OVER_CLIENTS else base
+    return metric if statistic in {WORST, *QUANTILES} else base
 
 
 def higher_is_better(name: str) -> bool:
@@ -100,11 +104,15 @@ def higher_is_better(name: str) -> bool:
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The names, each once, as they are shown: accuracy first, the loss last; then those of the clients."""
+    """The names, each once, as they are shown: accuracy first, the loss last; then those of the clients.
 
-    def rank(name: str) -> tuple[bool, bool, bool]:
-        base = base_name(name)
-        return name.startswith(CLIENTS), base == "loss", base != "accuracy"
+    Numbers of clients come at the end.
+    """
+
+    def rank(name: str) -> tuple[bool, bool, bool, bool]:
+        base, at_clients = base_name(name), name.startswith(CLIENTS)
+        counts = name == CLIENT_COUNT or (at_clients and name.endswith(f".{UNDEFINED}"))
+        return at_clients, counts, base == "loss", base != "accuracy"
 
     return sorted(dict.fromkeys(names), key=rank)
 

@@ -268,10 +268,10 @@ def _held_out(
     if not share:
         return parts, None
     kept, held = [], []
-    for client, part in enumerate(parts):
+    for part in parts:  # whatever the client's number: a site has the same samples held out in every run
         count = min(len(part) - 1, max(1, round(share * len(part))))
         drawn = np.zeros(len(part), dtype=bool)
-        drawn[fixed_permutation(len(part), client, _HELD_OUT)[:count]] = True
+        drawn[fixed_permutation(len(part), 0, _HELD_OUT)[:count]] = True
         kept.append(np.asarray(part)[~drawn])
         held.append(np.asarray(part)[drawn])
     return kept, Rows.of(held)

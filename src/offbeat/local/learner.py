@@ -14,10 +14,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from offbeat.core.buffers import restore_buffers
 from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.features import Feature
-from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
+from offbeat.core.learner import (
+    NO_INPUTS,
+    PERSONAL,
+    LocalResult,
+    LocalTask,
+    MergePoint,
+    TaskControl,
+    TaskInputs,
+)
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, StreamCursor, stream
@@ -36,8 +45,6 @@ from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 T = TypeVar("T")
-PERSONAL = "personal."
-"""Start of the names, in a client's state, of the tensors that stay at the client."""
 
 _SEEDING = RLock()  # PyTorch's global stream is seeded: two sites in one process do not mix their weights
 
@@ -397,10 +404,19 @@ class TorchLearner:
         """
         test = self.data.test
         if test is None or not len(test):
+            if self.data.held_out is not None:
+                raise UsageError(
+                    "there is no test set, and the clients hold out samples: evaluate there, with "
+                    "evaluate.at = 'clients', or give test samples"
+                )
             raise UsageError("the test set has no samples: give it some, or evaluate = None")
         ready = self.prepare()
         ready.bench.load(model)
         return self._evaluate(test, torch.arange(len(test)), "the test set")
+
+    def held_out(self, client: ClientId) -> int:
+        """Number of samples that a client holds out."""
+        return 0 if self.data.held_out is None else self.data.held_out.count(client)
 
     def evaluate_client(
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
@@ -419,14 +435,14 @@ class TorchLearner:
             UsageError: The client is unknown, or the module cannot take its batches.
         """
         held = self.data.held_out
-        rows = held.client(client) if held is not None else torch.zeros(0, dtype=torch.int64)
-        if not len(rows):
+        if held is None or not held.count(client):
             return 0, {}
-        bench = self.prepare().bench
+        rows, bench = held.client(client), self.prepare().bench
         bench.load(model)
         for name, tensor in bench.personal.items():
             if (own := inputs.state.get(PERSONAL + name)) is not None:
                 tensor.copy_(own)
+        restore_buffers(inputs.state, bench.buffers, bench.integers)
         return len(rows), self._evaluate(self.data.train, rows, f"client {client}")
 
     def _evaluate(self, samples: Samples, rows: Tensor, whose: str) -> Metrics:

@@ -13,6 +13,7 @@
 
 from offbeat.metrics.auroc import AUROC
 from offbeat.metrics.classification import F1, Accuracy, BalancedAccuracy, Dice, ExactMatch
+from offbeat.metrics.clients import aggregate_clients
 from offbeat.metrics.evaluation import compute_metrics, update_metrics
 from offbeat.metrics.kinds import IGNORE_INDEX, PredictionKind, kind_of
 from offbeat.metrics.metric import FunctionMetric, StreamingMetric
@@ -35,6 +36,7 @@ __all__ = [
     "PredictionKind",
     "RootMeanSquaredError",
     "StreamingMetric",
+    "aggregate_clients",
     "compute_metrics",
     "default_metrics",
     "higher_is_better",

@@ -58,7 +58,7 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
         source = replace(source, test=source.train.subset(np.sort(drawn)))
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    return federate(source, None, parts)
+    return federate(source, None, parts, validation=data.validation)
 
 
 def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> TorchLearner:

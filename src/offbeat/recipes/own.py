@@ -37,6 +37,11 @@ def own_data(recipe: Recipe, seed: int) -> FederatedData:
     if isinstance(made, FederatedData):
         if made.clients != recipe.clients:
             raise UsageError(f"clients = {recipe.clients}, and {where} returned {made.clients}: give as many")
+        if data.validation:
+            raise UsageError(
+                f"data.validation = {data.validation:g} is not allowed: {where} returned data that are "
+                "divided already; leave it out, and let the function give federate(…, validation=…)"
+            )
         return made
     try:
         train, test = _train_and_test(made)
@@ -46,7 +51,7 @@ def own_data(recipe: Recipe, seed: int) -> FederatedData:
     parts = data.partition.split(
         _labels(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
     )
-    return federate(train, test, parts)
+    return federate(train, test, parts, validation=data.validation)
 
 
 def _train_and_test(made: Any) -> tuple[Samples, Samples | None]:

@@ -33,6 +33,7 @@ class Data(Section):
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
+        validation: Share in [0, 1) of each client's samples that it holds out, for evaluations there.
         evaluate_on: "test" evaluates the global model on the test set, "train" on as many random samples of
             the train set, for its training loss.
         sample_shape: Shape of one sample (without N), for a built-in model where there is no dataset.
@@ -44,6 +45,7 @@ class Data(Section):
     samples: Count | None = None
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
+    validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     evaluate_on: Literal["test", "train"] = "test"
     sample_shape: tuple[Count, ...] | None = None
     classes: Count | None = None

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
 from offbeat.core.metric_names import numbers
-from offbeat.runs.schema import DATABASE, FORMAT, Metric
+from offbeat.runs.schema import DATABASE, FORMAT, ClientMetric, Metric
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,34 @@ class RunRecord:
         """The evaluations as flat mappings, read at each call: t, version, tasks, bytes_up, loss, …"""
         return [flat(m) for m in self.evaluations()]
 
+    def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
+        """What the clients have found in evaluations there: a flat mapping for each evaluation and client.
+
+        Args:
+            evaluation: Number of an evaluation, `Metric.seq`. None means all.
+        """
+        if not self._has_table("client_metrics"):
+            return []
+        found = self.select(
+            "SELECT * FROM client_metrics WHERE evaluation = coalesce(?, evaluation) "
+            "ORDER BY evaluation, client",
+            (evaluation,),
+        )
+        made = {metric.seq: metric for metric in self.evaluations()}
+        rows = (ClientMetric._make((*columns, json.loads(data))) for *columns, data in found)
+        return [row.flat(made[row.evaluation]) for row in rows]
+
+    def _has_table(self, name: str) -> bool:
+        """Whether the database has a table: not each format and kind of run has all."""
+        return bool(list(self.select("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,))))
+
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
         return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
 
     def site_names(self) -> dict[int, str]:
         """Names of the clients of a deployed run; those of a simulation have none."""
-        if not list(self.select("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'sites'")):
+        if not self._has_table("sites"):
             return {}
         return dict(self.select("SELECT client, name FROM sites ORDER BY client"))
 

@@ -5,17 +5,27 @@ Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the r
 
 from typing import Any, NamedTuple
 
-FORMAT = 4
+from offbeat.core.events import ClientResults
+from offbeat.core.metric_names import finite
+
+FORMAT = 5
 """The format written now; all from 1 on can be read.
 
-Format 1 had a `joined` row for each client present from the start; 1 and 2 stored the updates of a state
-directory differently, and 1 to 3 the run's specification: a served run can be resumed only where it is 4.
+Formats before 5 had no table `client_metrics`. Format 1 had a `joined` row for each client present from the
+start; 1 and 2 stored the updates of a state directory differently, and 1 to 3 the run's specification: a
+served run can be resumed only where it is 4 or later.
 """
 SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 
-SCHEMA = """
+CLIENT_METRICS = """
+CREATE TABLE IF NOT EXISTS client_metrics(
+    evaluation INTEGER NOT NULL, client INTEGER NOT NULL, samples INTEGER NOT NULL, data TEXT NOT NULL,
+    PRIMARY KEY (evaluation, client)
+) WITHOUT ROWID;
+"""
+SCHEMA = f"""{CLIENT_METRICS}
 CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE clients(client INTEGER PRIMARY KEY, samples INTEGER NOT NULL, labels TEXT);
 CREATE TABLE journal(
@@ -65,3 +75,33 @@ class Metric(NamedTuple):
         """Metrics by name: "loss" and "accuracy" where there are any, and further ones."""
         named = {"loss": self.loss, "accuracy": self.accuracy}
         return {name: value for name, value in named.items() if value is not None} | (self.data or {})
+
+
+class ClientMetric(NamedTuple):
+    """What one client has found in an evaluation.
+
+    Attributes:
+        evaluation: Number of the evaluation, `Metric.seq`.
+        client: The client.
+        samples: Number of samples that it holds out.
+        data: Its metrics by name; None where one is NaN or infinite.
+    """
+
+    evaluation: int
+    client: int
+    samples: int
+    data: dict[str, float | None]
+
+    def flat(self, evaluation: Metric) -> dict[str, Any]:
+        """One flat mapping, with time and version of its evaluation."""
+        where = {"evaluation": self.evaluation, "t": evaluation.t, "version": evaluation.version}
+        return {**where, "client": self.client, "samples": self.samples, **self.data}
+
+
+def client_metrics(evaluation: int, results: ClientResults) -> list[ClientMetric]:
+    """The rows of an evaluation, by client."""
+    return [
+        ClientMetric(evaluation, client, samples, {name: finite(value) for name, value in metrics.items()})
+        for client, (samples, metrics) in sorted(results.items())
+        if samples
+    ]

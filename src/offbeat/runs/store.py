@@ -25,7 +25,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
-from offbeat.runs.schema import DATABASE, FORMAT, MODEL, SCHEMA, Metric
+from offbeat.runs.schema import CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
 """A query, and the rows of values to execute it with."""
@@ -40,8 +40,10 @@ class RunStore:
         self._lock = held
         self._rows: list[Row] = []
         self._metrics: list[Metric] = []
+        self._client_metrics: list[ClientMetric] = []
         self._started = time.monotonic()
         database.execute("PRAGMA synchronous = FULL")
+        database.executescript(CLIENT_METRICS)  # which a run of an earlier format lacks
         self._journal_length, self._metrics_length = database.execute(
             "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
         ).fetchone()
@@ -107,9 +109,10 @@ class RunStore:
         """Add a journal row; durable with the next checkpoint."""
         self._rows.append(row)
 
-    def metric(self, metric: Metric) -> None:
-        """Add an evaluation; durable with the next checkpoint."""
+    def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
+        """Add an evaluation, with what the clients have found; durable with the next checkpoint."""
         self._metrics.append(metric)
+        self._client_metrics.extend(clients)
 
     def set_meta(self, values: Mapping[str, Any]) -> None:
         """Set entries of `meta`, at once. Raises `RunError` where they cannot be written."""
@@ -132,8 +135,10 @@ class RunStore:
         with self._transaction() as database:
             database.executemany("INSERT INTO journal VALUES (?,?,?,?,?,?,?,?,?,?,?)", map(_json, self._rows))
             database.executemany("INSERT INTO metrics VALUES (?,?,?,?,?,?,?,?,?)", map(_json, self._metrics))
-            for query, rows in others:
-                database.executemany(query, rows)
+            rows = map(_json, self._client_metrics)
+            database.executemany("INSERT INTO client_metrics VALUES (?,?,?,?)", rows)
+            for query, values in others:
+                database.executemany(query, values)
             _put_meta(database, meta)
             database.execute(
                 "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
@@ -142,6 +147,7 @@ class RunStore:
         self._journal_length, self._metrics_length = journal, metrics
         self._rows.clear()
         self._metrics.clear()
+        self._client_metrics.clear()
 
     def checkpoint(
         self,
@@ -306,8 +312,8 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _json(row: Row | Metric) -> tuple[Any, ...]:
-    *columns, data = row if isinstance(row, Metric) else astuple(row)
+def _json(row: Row | Metric | ClientMetric) -> tuple[Any, ...]:
+    *columns, data = astuple(row) if isinstance(row, Row) else row
     if isinstance(row, Metric) and data:
         data = _finite(data)
     return (*columns, json.dumps(data) if data else None)

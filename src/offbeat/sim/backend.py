@@ -4,21 +4,30 @@
 events happen in the same order, while metrics come from the record and no tensor is touched.
 """
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import Arrived, Metrics, TaskId
+from offbeat.core.events import Arrived, ClientId, ClientResults, Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
-from offbeat.core.learner import LocalResult, LocalTask, TaskInputs
-from offbeat.core.model import Model
+from offbeat.core.learner import (
+    ClientEvaluator,
+    LocalResult,
+    LocalTask,
+    TaskInputs,
+    evaluation_inputs,
+)
+from offbeat.core.model import Model, Tensors
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.streams import Purpose, stream
+from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord
-from offbeat.runs.schema import Metric
+from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.sim.executors.base import Executor
 from offbeat.sim.experiment import Experiment
 
@@ -31,7 +40,7 @@ class LiveBackend:
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
-        self._evaluated: tuple[int, Metrics] | None = None
+        self._evaluated: tuple[int, Metrics, ClientResults] | None = None
 
     def submit(self, task: LocalTask, due: float) -> None:
         """Train a task, due at `due` (seconds); anew, if it was submitted otherwise before."""
@@ -57,8 +66,14 @@ class LiveBackend:
         del self._finished[arrival.task]
         if self._codec is not None:
             result = self._coded(self._codec, arrival.task, result, upload.bits if upload else None)
-        self.clients.put(arrival.client, result.state)
+        self._keep(arrival.client, result.state)
         return result.metrics, result
+
+    def _keep(self, client: ClientId, state: Tensors) -> None:
+        """A client keeps its new state, with which it may evaluate the same version otherwise."""
+        self.clients.put(client, state)
+        if state and self._experiment.every.at_clients:
+            self._evaluated = None
 
     def _coded(self, codec: Codec, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
         """What arrives of an update, and as metric "bits" what it took, with what goes along as it is."""
@@ -79,7 +94,7 @@ class LiveBackend:
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
         if command.task in self._finished or command.task in self._submitted:
-            self.clients.put(command.client, self._result(command.task).state)
+            self._keep(command.client, self._result(command.task).state)
         self.cancel(command.task)
 
     def _result(self, task: TaskId) -> LocalResult:
@@ -95,14 +110,25 @@ class LiveBackend:
             self._submitted.discard(task)
             self._executor.cancel(task)
 
-    def evaluate(self, version: int) -> Metrics:
-        """Evaluate the current version, once."""
+    def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
+        """Evaluate the current version, once: the metrics, and what each client has found."""
         if self._evaluated is None or self._evaluated[0] != version:
-            found = self._executor.evaluate(self.completed())
+            every, model = self._experiment.every, self.completed()
+            found = dict(self._executor.evaluate(model)) if every.at_server else {}
+            clients = self._evaluate_clients(model) if every.at_clients else {}
+            if every.at_clients:
+                found |= aggregate_clients(clients, self._experiment.higher_is_better)
             if self._evaluated is None:
                 self._experiment.until.check_metrics(found)
-            self._evaluated = (version, found)
-        return self._evaluated[1]
+            self._evaluated = version, found, clients
+        return self._evaluated[1:]
+
+    def _evaluate_clients(self, model: Model) -> ClientResults:
+        learner = self._experiment.learner
+        assert isinstance(learner, ClientEvaluator)
+        holding = [client for client in range(learner.clients) if learner.held_out(client)]
+        inputs = ((client, evaluation_inputs(self.clients.get(client))) for client in holding)
+        return self._executor.evaluate_clients(model, inputs)
 
     def completed(self) -> Model:
         """The current version, complete."""
@@ -116,13 +142,13 @@ class ReplayBackend:
 
     def __init__(self, record: RunRecord) -> None:
         self._journal, self._evaluations = RecordedJournal(record.rows()), record.evaluations()
-        self._by_version = {m.version: m for m in self._evaluations}
+        self._found = iter(self._evaluations)
 
     def row(self, row: Row) -> None:
         """Check a journal row."""
         self._journal.check(row)
 
-    def metric(self, metric: Metric) -> None:
+    def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
         """Check an evaluation: it must have been made at the same moment."""
         recorded = self._evaluations[metric.seq] if metric.seq < len(self._evaluations) else None
         if recorded is None or recorded[:6] != metric[:6]:
@@ -151,11 +177,10 @@ class ReplayBackend:
             raise ReplayError(f"task {task} is {name} now, the journal has {row}")
         return {k: v for k, v in (row.data or {}).items() if k != "seconds"}
 
-    def evaluate(self, version: int) -> Metrics:
-        """The recorded evaluation."""
-        if version not in self._by_version:
-            raise ReplayError(f"it now evaluates version {version}, which the record does not")
-        return self._by_version[version].found
+    def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
+        """The next recorded evaluation; `metric` checks that it is this one."""
+        recorded = next(self._found, None)
+        return recorded.found if recorded is not None else {}, {}
 
 
 Backend = LiveBackend | ReplayBackend

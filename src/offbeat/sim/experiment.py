@@ -9,7 +9,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.learner import Learner, NoTraining, metric_directions
+from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until
 from offbeat.core.model import Model
 from offbeat.runs.initial import Initial, start_from
@@ -55,6 +55,8 @@ class Experiment:
         """Check that all fit; arguments as of `simulate`. Raises `UsageError` where they do not."""
         every = evaluate or Every()
         _check(algorithm, world, until, every)
+        if every.at_clients:
+            _check_held_out(learner, every.at)
         clients = world.population(learner.clients if learner else None)
         concurrency = algorithm.schedule.concurrency
         if concurrency is not None and concurrency > clients:
@@ -78,6 +80,21 @@ class Experiment:
         return metric_directions(self.learner)
 
 
+def _check_held_out(learner: Learner | None, at: str) -> None:
+    """Raises `UsageError` unless a client holds out samples on which it can evaluate a model."""
+    if not isinstance(learner, ClientEvaluator):
+        name = "a run without a learner" if learner is None else type(learner).__name__
+        raise UsageError(
+            f"evaluate.at = {at!r} is not allowed with {name}: give a learner with held_out(client) and "
+            "evaluate_client(model, client, inputs), or choose server"
+        )
+    if not any(learner.held_out(client) for client in range(learner.clients)):
+        raise UsageError(
+            f"evaluate.at = {at!r} needs samples that clients hold out, and none does: give "
+            "federate(…, validation=0.2), or choose server"
+        )
+
+
 def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> None:
     if not isinstance(algorithm, Algorithm):
         raise UsageError(
@@ -87,4 +104,4 @@ def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> No
         raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
     if until.never:
         raise UsageError(NEVER_ENDS)
-    until.check_evaluated(not every.never, "give evaluate seconds or versions")
+    until.check_evaluated(every.at_server, every.at_clients, "give evaluate seconds or versions")

@@ -1,6 +1,6 @@
 """The result of a simulation."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model
 from offbeat.runs.record import flat
-from offbeat.runs.schema import Metric
+from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.summary import Summary
 
 
@@ -23,12 +23,16 @@ class RunRows(Protocol):
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""
 
+    def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
+        """What the clients have found; `evaluation` is the number of one, None means all."""
+
 
 @dataclass(frozen=True)
 class Run:
     """A finished simulation.
 
-    What a `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`.
+    What a `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`,
+    `client_metrics`.
 
     Attributes:
         model: The final model.
@@ -63,6 +67,16 @@ class Run:
         """The evaluations in order."""
         return self.source.evaluations()
 
+    def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
+        """What the clients have found in evaluations there: a flat mapping for each evaluation and client.
+
+        `evaluation`, `t`, `version`, `client`, `samples`, and the client's metrics by name.
+
+        Args:
+            evaluation: Number of an evaluation, `Metric.seq`. None means all.
+        """
+        return self.source.client_metrics(evaluation)
+
     def entries(self, name: str) -> list[dict[str, Any]]:
         """The journal's entries of one name, such as "arrived" or "aggregate"."""
         return [entry for entry in self.journal if entry["name"] == name]
@@ -70,18 +84,23 @@ class Run:
 
 @dataclass
 class MemoryRecorder:
-    """Keeps a run's rows in memory, as they were written in `written`, and its evaluations in `measured`."""
+    """Keeps a run's rows in memory, as they were written in `written`, and its evaluations in `measured`.
+
+    What the clients have found is in `measured_at_clients`.
+    """
 
     written: list[Row] = field(default_factory=list)
     measured: list[Metric] = field(default_factory=list)
+    measured_at_clients: list[ClientMetric] = field(default_factory=list)
 
     def row(self, row: Row) -> None:
         """Keep a row."""
         self.written.append(row)
 
-    def metric(self, metric: Metric) -> None:
-        """Keep an evaluation."""
+    def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
+        """Keep an evaluation, with what the clients have found."""
         self.measured.append(metric)
+        self.measured_at_clients.extend(clients)
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         """Every row, those included that one stands for; `kind` is "event" or "command", None means both."""
@@ -91,3 +110,8 @@ class MemoryRecorder:
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""
         return list(self.measured)
+
+    def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
+        """What the clients have found; `evaluation` is the number of one, None means all."""
+        wanted = (row for row in self.measured_at_clients if evaluation in (None, row.evaluation))
+        return [row.flat(self.measured[row.evaluation]) for row in wanted]

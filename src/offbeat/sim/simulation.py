@@ -7,7 +7,7 @@ All that a simulation does follows from (algorithm, world, learner, seed). So an
 repeating its events, without training, up to the last checkpoint: see `backend.ReplayBackend`.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, Recall, Send, SetTimer, Train, Upload
@@ -30,7 +30,7 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult, MergePoint
-from offbeat.runs.schema import Metric
+from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
 from offbeat.sim.experiment import Experiment
@@ -48,8 +48,8 @@ class Recorder(Protocol):
     def row(self, row: Row) -> None:
         """Write a journal row."""
 
-    def metric(self, metric: Metric) -> None:
-        """Write an evaluation."""
+    def metric(self, metric: Metric, clients: Iterable[ClientMetric] = ()) -> None:
+        """Write an evaluation, with what the clients have found."""
 
 
 class Simulation:
@@ -281,9 +281,9 @@ class Simulation:
     def _evaluate(self, time: float) -> None:
         """Evaluate the model; at equal times events come first."""
         engine, version = self.engine, self.server.version
-        tasks, found = self.server.counts["arrived"], self._backend.evaluate(version)
+        tasks, (found, clients) = self.server.counts["arrived"], self._backend.evaluate(version)
         row = self.evaluations.add(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
-        self._recorder.metric(row)
+        self._recorder.metric(row, client_metrics(row.seq, clients))
         if (reason := self.evaluations.reached) is not None:
             self.now = max(self.now, time)
             self.stop_reason = reason

@@ -68,7 +68,7 @@ class FakePort:
     def do(self, task: PoolTask) -> tuple[PoolTask, Any]:
         if task.task is None:
             assert task.base is not None
-            return task, {"loss": task.base.model.values.item()}
+            return task, (task.client or 0, {"loss": task.base.model.values.item()})
         if not task.wanted:
             return task, None
         return task, LocalResult(torch.tensor([float(task.task.task)]), torch.zeros(0))
@@ -117,6 +117,18 @@ def test_an_evaluation_goes_before_all_that_waits() -> None:
     submit(pool, *range(5))
     assert pool.evaluate(model(7.0)) == {"loss": 7.0}
     assert [name for _, name in port.sent][:3] == ["evaluation", "0", "1"]
+
+
+@pytest.mark.parametrize("script", ["", "do 1,do 0,do 1", "crash 0,do 0,leave 1,crash 0"])
+def test_evaluations_of_clients_are_spread_and_keep_their_clients(script: str) -> None:
+    port = FakePort(count=2, script=deque(filter(None, script.split(","))))
+    pool = WorkerPool(port)
+    submit(pool, *range(3))
+    clients = [(client, TaskInputs()) for client in range(1, 30)]
+    found = pool.evaluate_clients(model(7.0), iter(clients))
+    assert found == {client: (client, {"loss": 7.0}) for client, _ in clients}
+    assert {worker for worker, name in port.sent if name == "evaluation"} >= {0, 1}
+    assert float(pool.result(0).delta) == 0.0
 
 
 def test_a_cancelled_task_is_not_sent_and_its_number_can_be_used_again() -> None:

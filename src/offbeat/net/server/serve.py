@@ -158,9 +158,9 @@ def open_run(
     check_seed(seed)
     learner = server_learner(model, training, test, sample_shape, classes)
     tested = evaluates(learner)
-    options.until.check_evaluated(
-        tested and not options.evaluate.never, "give test data, and evaluate seconds or versions"
-    )
+    every = options.evaluate
+    hint = "give test data, and evaluate seconds or versions"
+    options.until.check_evaluated(tested and every.at_server, every.at_clients, hint)
     spec = make_run_spec(algorithm, learner, seed)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:

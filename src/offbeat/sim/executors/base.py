@@ -4,9 +4,10 @@ A task is fully determined by its base model and its `LocalTask`, so an executor
 moment between submission and the request for its result, anywhere, and again if need be.
 """
 
+from collections.abc import Iterable
 from typing import Protocol
 
-from offbeat.core.events import Metrics, TaskId
+from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
 from offbeat.core.learner import LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 
@@ -36,6 +37,14 @@ class Executor(Protocol):
 
     def evaluate(self, model: Model) -> Metrics:
         """Wait for the metrics of a global model."""
+
+    def evaluate_clients(self, model: Model, inputs: Iterable[tuple[ClientId, TaskInputs]]) -> ClientResults:
+        """Wait for what clients find on the samples that they hold out.
+
+        Args:
+            model: a global model.
+            inputs: each client, with its own tensors.
+        """
 
     def close(self) -> None:
         """End the workers."""

@@ -1,7 +1,9 @@
 """Training in this process, each task when its result is asked for."""
 
-from offbeat.core.events import Metrics, TaskId
-from offbeat.core.learner import Learner, LocalResult, LocalTask, TaskInputs
+from collections.abc import Iterable
+
+from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
+from offbeat.core.learner import ClientEvaluator, Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 
@@ -29,6 +31,12 @@ class InProcess:
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate now."""
         return self._learner.evaluate(model)
+
+    def evaluate_clients(self, model: Model, inputs: Iterable[tuple[ClientId, TaskInputs]]) -> ClientResults:
+        """Evaluate now, one client after another."""
+        learner = self._learner
+        assert isinstance(learner, ClientEvaluator)
+        return {client: learner.evaluate_client(model, client, own) for client, own in inputs}
 
     def close(self) -> None:
         """Do nothing: there are no workers."""

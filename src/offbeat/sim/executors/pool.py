@@ -7,7 +7,8 @@ but time. The pool does no IO; a port starts the workers, sends them tasks and r
 """
 
 import traceback
-from collections.abc import Hashable, Mapping, Sequence
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Generic, NoReturn, Protocol, TypeVar
@@ -16,8 +17,8 @@ from weakref import WeakValueDictionary
 from torch import Tensor
 
 from offbeat.core.errors import OffbeatError, RunError
-from offbeat.core.events import Metrics, TaskId
-from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
+from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId
+from offbeat.core.learner import NO_INPUTS, ClientEvaluator, Learner, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
 
 AHEAD = 2  # tasks a worker holds: one it trains, one it goes on with
@@ -42,7 +43,8 @@ class Version:
 class PoolTask:
     """A task, or without one an evaluation, with the versions and the client's state that it needs.
 
-    `result` or `metrics` is there once a worker has done it.
+    An evaluation is on what a `client` holds out, or without one on the test set. `result`, or `found`, the
+    evaluation's samples and metrics, is there once a worker has done it.
     """
 
     task: LocalTask | None
@@ -52,7 +54,8 @@ class PoolTask:
     wanted: bool = True
     crashes: int = 0
     result: LocalResult | None = None
-    metrics: Metrics | None = None
+    client: ClientId | None = None
+    found: "Found | None" = None
 
     def __str__(self) -> str:
         return f"task {self.task}" if self.task else "evaluation"
@@ -75,7 +78,7 @@ class Done(Generic[W]):
 
     worker: W
     task: PoolTask
-    reply: LocalResult | Metrics | None
+    reply: "LocalResult | Found | None"
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,19 @@ def raise_failure(task: PoolTask, error: OffbeatError | str, worker: str) -> NoR
 def arrays(named: Mapping[str, Tensor]) -> dict[str, Any]:
     """A state's tensors as arrays: a pipe carries them without file descriptors, Ray without a copy."""
     return {name: tensor.numpy() for name, tensor in named.items()}
+
+
+Found = tuple[int, Metrics]
+"""Samples and metrics of an evaluation; 0 samples where it was on the test set."""
+
+
+def evaluate_for(learner: Learner, model: Model, client: ClientId | None, inputs: TaskInputs) -> Found:
+    """Evaluate, in a worker, on what a client holds out; without one on the test set."""
+    if client is None:
+        return 0, dict(learner.evaluate(model))
+    assert isinstance(learner, ClientEvaluator)
+    samples, metrics = learner.evaluate_client(model, client, inputs)
+    return samples, dict(metrics)
 
 
 class Port(Protocol[W]):
@@ -169,9 +185,25 @@ class WorkerPool(Generic[W]):
         """Wait for a worker to evaluate, before anything else that is queued."""
         entry = PoolTask(None, self._version(model))
         self._enqueue(entry, AT_ONCE)
-        while entry.metrics is None:
+        return self._found(entry)[1]
+
+    def evaluate_clients(self, model: Model, inputs: Iterable[tuple[ClientId, TaskInputs]]) -> ClientResults:
+        """Wait for the workers to evaluate, before anything else that is queued; few clients are queued."""
+        found: dict[ClientId, Found] = {}
+        queued: deque[tuple[ClientId, PoolTask]] = deque()
+        for client, own in inputs:
+            queued.append((client, PoolTask(None, self._version(model), inputs=own, client=client)))
+            self._enqueue(queued[-1][1], AT_ONCE)
+            if len(queued) > 2 * AHEAD * self._port.count:
+                first, entry = queued.popleft()
+                found[first] = self._found(entry)
+        return found | {client: self._found(entry) for client, entry in queued}
+
+    def _found(self, evaluation: PoolTask) -> Found:
+        """Wait until an evaluation is done."""
+        while evaluation.found is None:
             self._collect(block=True)
-        return entry.metrics
+        return evaluation.found
 
     def close(self) -> None:
         """End the workers and free what they were sent."""
@@ -203,7 +235,7 @@ class WorkerPool(Generic[W]):
                     if isinstance(reply, LocalResult):
                         task.result = reply
                     else:
-                        task.metrics = reply
+                        task.found = reply
                 case Crashed(worker, reason):
                     self._record_crash(worker, reason)
         self._dispatch()

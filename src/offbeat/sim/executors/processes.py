@@ -31,6 +31,7 @@ from offbeat.sim.executors.pool import (
     Version,
     WorkerPool,
     arrays,
+    evaluate_for,
     failure,
     raise_failure,
 )
@@ -99,7 +100,7 @@ class _ProcessPort:
         worker.sent.append(sent)
         told, worker.layout = worker.layout, layout
         new_layout = None if told is layout else layout
-        message = (task.task, names, arrays(task.inputs.state), sent.result.name, new_layout)
+        message = (task.task, task.client, names, arrays(task.inputs.state), sent.result.name, new_layout)
         with suppress(ConnectionError):  # `collect` finds that it has ended
             worker.connection.send(message)
 
@@ -134,7 +135,7 @@ class _ProcessPort:
             raise_failure(task, reply["error"], "worker process")
         result = None
         if task.task is None:
-            result = reply["metrics"]
+            result = reply["found"]
         elif task.wanted:
             shared = out.shared.clone() if reply["shared"] else None
             result = LocalResult(
@@ -198,7 +199,7 @@ def _work(
     blocks: dict[str, Block] = {}
     layout: Layout | None = None
     while True:
-        task, names, state, result_name, new_layout = inbox.get()
+        task, client, names, state, result_name, new_layout = inbox.get()
         layout = new_layout or layout
         assert layout is not None
         for name in (*names, result_name):
@@ -206,12 +207,12 @@ def _work(
                 blocks[name] = Block(layout, name)
         read = (blocks[name] for name in names)
         base, *fresh = (Model(layout, block.values, block.integers, block.shared) for block in read)
-        out, reply = blocks[result_name], dict[str, Any]()
+        out, reply, inputs = blocks[result_name], dict[str, Any](), TaskInputs(_tensors(state), *fresh)
         try:
             if task is None:
-                reply["metrics"] = dict(learner.evaluate(base))
+                reply["found"] = evaluate_for(learner, base, client, inputs)
             else:
-                result = learner.train(base, task, objective, TaskInputs(_tensors(state), *fresh))
+                result = learner.train(base, task, objective, inputs)
                 shared = out.shared if result.shared is None else result.shared
                 out.write(result.delta, result.integers, shared)
                 reply |= {"metrics": dict(result.metrics), "lr": result.lr, "state": arrays(result.state)}

@@ -75,7 +75,8 @@ class _RayPort:
 
     def send(self, worker: _Actor, task: PoolTask) -> None:
         base, fresh = self._put(task.base), self._put(task.fresh)
-        reference = worker.handle.work.remote(task.task, base, fresh, arrays(task.inputs.state))
+        state = arrays(task.inputs.state)
+        reference = worker.handle.work.remote(task.task, base, fresh, state, task.client)
         self._running[reference] = (worker, task)
 
     def collect(self, *, block: bool) -> list[Started[_Actor] | Done[_Actor] | Crashed[_Actor]]:
@@ -151,7 +152,7 @@ class _RayPort:
         if "error" in reply:
             raise_failure(task, reply["error"], f"Ray worker (node {worker.node})")
         if task.task is None:
-            return Done(worker, task, reply["metrics"])
+            return Done(worker, task, reply["found"])
         return Done(worker, task, _result(reply) if task.wanted else None)
 
     def _crashed(self, worker: _Actor, error: Exception) -> Crashed[_Actor]:

@@ -12,11 +12,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from offbeat.core.events import ClientId
 from offbeat.core.learner import Learner, LocalTask, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
-from offbeat.sim.executors.pool import arrays, failure
+from offbeat.sim.executors.pool import arrays, evaluate_for, failure
 from offbeat.version import __version__
 
 Packed = tuple[bytes, list[Any]]
@@ -43,15 +44,20 @@ class RayWorker:
         return {**here, "versions": {"Offbeat": __version__, "PyTorch": torch.__version__}}
 
     def work(
-        self, task: LocalTask | None, base: Vectors, fresh: Vectors | None, state: Mapping[str, Any]
+        self,
+        task: LocalTask | None,
+        base: Vectors,
+        fresh: Vectors | None,
+        state: Mapping[str, Any],
+        client: ClientId | None = None,
     ) -> dict[str, Any]:
-        """Train a task, or without one evaluate."""
+        """Train a task, or without one evaluate, on what `client` holds out if it is given."""
         assert self._made is not None
         learner, objective = self._made
+        inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
         try:
             if task is None:
-                return {"metrics": dict(learner.evaluate(_model(base)))}
-            inputs = TaskInputs(tensors(state), _model(fresh) if fresh is not None else None)
+                return {"found": evaluate_for(learner, _model(base), client, inputs)}
             result = learner.train(_model(base), task, objective, inputs)
             return {
                 "delta": result.delta.numpy(),
