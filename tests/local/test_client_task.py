@@ -365,12 +365,15 @@ def test_evaluation_and_labels_are_the_users() -> None:
     own = ob.LoopLearner(
         plain, linear, [4, 9], batch_size=4, labels=[[1, 3], [9, 0]],
         evaluate=lambda model: {"auroc": float(model.values.sum())},
-        evaluate_client=lambda model, client: (client, {"auroc": 0.5}),
+        held_out=[0, 3], evaluate_client=lambda model, client: {"auroc": 0.5 * client},
     )  # fmt: skip
     model = own.initial(0)
     assert own.evaluate(model) == {"auroc": float(model.values.sum())}
-    assert own.evaluate_client(model, 1) == (1, {"auroc": 0.5})
+    assert own.evaluate_client(model, 1) == (own.held_out(1), {"auroc": 0.5}) == (3, {"auroc": 0.5})
+    assert own.evaluate_client(model, 0) == (0, {})
     assert (own.clients, own.samples(1), own.steps_per_epoch(1), own.label_counts(0)) == (2, 9, 3, [1, 3])
+    with pytest.raises(ob.UsageError, match="held_out and evaluate_client belong together"):
+        ob.LoopLearner(plain, linear, 3, held_out=1)
     bare = learner(plain)
     assert (bare.evaluate(model), bare.evaluate_client(model, 0), bare.label_counts(0)) == ({}, (0, {}), None)
 

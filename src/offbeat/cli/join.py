@@ -29,6 +29,9 @@ def join(
             help="DATASET, DATASET:GROUP, DATASET:K/N (the Kth of N equal shares), or module:function",
         ),
     ] = None,
+    validation: Annotated[
+        float, typer.Option(min=0.0, help="share of the data to evaluate on when asked, and not to train on")
+    ] = 0.0,
     model: Annotated[
         str | None, typer.Option(metavar="module:function", help="the site's own, in place of the run's")
     ] = None,
@@ -94,7 +97,7 @@ def join(
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allow or (),
-        state=state, device=device, threads=threads, tell_labels=not keep_labels,
+        validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         min_step_seconds=min_step_seconds,
     )  # fmt: skip

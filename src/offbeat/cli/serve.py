@@ -39,6 +39,9 @@ def serve(
     ] = None,
     lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
     norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
+    evaluation_timeout: Annotated[
+        float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
+    ] = 60.0,
     test: Annotated[
         str | None,
         typer.Option(
@@ -83,7 +86,7 @@ def serve(
 
     setup_logs(log, log_level)
     loaded = load_recipe(recipe, sets=options.with_initial(sets, initial), scales=scales or (), seed=seed)
-    server_options = _server_options(loaded, sites, lease, norm_bound)
+    server_options = _server_options(loaded, sites, lease, norm_bound, evaluation_timeout)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -154,7 +157,11 @@ def _check_free(option: str, address: str | None, check: Callable[[str], None]) 
 
 
 def _server_options(
-    recipe: "Recipe", sites: int | None, lease: float, norm_bound: float | None
+    recipe: "Recipe",
+    sites: int | None,
+    lease: float,
+    norm_bound: float | None,
+    evaluation_timeout: float,
 ) -> "ServerOptions":
     from pydantic import ValidationError
 
@@ -164,7 +171,7 @@ def _server_options(
     try:
         return ServerOptions(
             clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
-            until=recipe.until, evaluate=recipe.evaluate,
+            until=recipe.until, evaluate=recipe.evaluate, evaluation_timeout=evaluation_timeout,
         )  # fmt: skip
     except ValidationError as error:
         option = str(most_relevant(error)["loc"][0])

@@ -134,23 +134,32 @@ class FederatedData:
         return replace(self, rows=self.rows.numbered(client), held_out=held)
 
 
-def own_data(data: Any) -> FederatedData:
+def own_data(data: Any, validation: float = 0.0) -> FederatedData:
     """The data of one site, as one client.
 
     Args:
         data: Whatever `as_samples` takes; a pair of these, to train and to evaluate on (a pair of tensors or
             arrays is x and y); or the `FederatedData` of one client.
+        validation: Share of the samples in [0, 1) that is held out, as `federate` does it; 0 with a pair.
 
     Raises:
         UsageError: It is none of these, or has no samples.
     """
     match data:
         case FederatedData():
-            return data
+            own = data
         case (train, held) if not isinstance(train, torch.Tensor | np.ndarray) and isinstance(data, tuple):
-            return federate([train], validation=[held])
+            own = federate([train], validation=[held])
         case _:
-            return federate([data])
+            own = federate([data])
+    if not validation:
+        return own
+    if own.held_out is not None:
+        raise UsageError(
+            f"validation = {validation:g} is not allowed: the data hold out samples already; leave it out"
+        )
+    kept, held_out = _held_out([own.client_indices(c).numpy() for c in range(own.clients)], validation)
+    return replace(own, rows=Rows.of(kept), held_out=held_out)
 
 
 def without_clients(test: Any = None) -> FederatedData:

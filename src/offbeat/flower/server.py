@@ -53,6 +53,11 @@ def serve(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
+    if options is not None and options.evaluate.at_clients:
+        raise UsageError(
+            f"evaluate.at = {options.evaluate.at!r} is not allowed on Flower, whose nodes do one thing at a "
+            "time: choose server, or use Offbeat's own server (offbeat serve)"
+        )
     opened = open_run(
         algorithm, model, training, Path(state),
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,

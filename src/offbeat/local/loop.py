@@ -33,8 +33,9 @@ class LoopLearner:
         samples: Number of training samples of each client; one number, at a site, for its own.
         batch_size: Samples of a batch, from which the steps of an epoch follow.
         evaluate: evaluate(model) gives the metrics of a global model by name. None means no metrics.
-        evaluate_client: evaluate_client(model, client) gives the number of samples that a client holds out,
-            and the metrics on them. None means that none holds out any.
+        held_out: Number of samples that each client holds out, as `samples`; 0 means none.
+        evaluate_client: evaluate_client(model, client) gives the metrics of a global model on what a client
+            holds out. At a site it is called in another thread, beside `train`. Needed with `held_out`.
         labels: Number of samples of each class, for each client. None means that there are no classes.
         higher_is_better: Whether more is better of metrics whose names do not tell.
     """
@@ -47,14 +48,18 @@ class LoopLearner:
         *,
         batch_size: int = 32,
         evaluate: Callable[[Model], Mapping[str, float]] | None = None,
-        evaluate_client: Callable[[Model, ClientId], tuple[int, Mapping[str, float]]] | None = None,
+        held_out: int | Sequence[int] = 0,
+        evaluate_client: Callable[[Model, ClientId], Mapping[str, float]] | None = None,
         labels: Sequence[Sequence[int]] | None = None,
         higher_is_better: Mapping[str, bool] = {},
     ) -> None:
         if batch_size < 1:
             raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
+        if (held_out != 0) != (evaluate_client is not None):
+            raise UsageError("held_out and evaluate_client belong together: give both, or neither")
         self._train, self._initial = train, initial
         self._samples = [samples] if isinstance(samples, int) else samples
+        self._held_out = [held_out] * len(self._samples) if isinstance(held_out, int) else held_out
         self._batch_size, self._labels = batch_size, labels
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
         self.higher_is_better = dict(higher_is_better)
@@ -83,6 +88,10 @@ class LoopLearner:
     def samples(self, client: ClientId) -> int:
         """Number of training samples n_i of a client; one client alone answers to any number, as sites do."""
         return int(self._samples[client if self.clients > 1 else 0])
+
+    def held_out(self, client: ClientId) -> int:
+        """Number of samples that a client holds out; one client alone answers to any number."""
+        return int(self._held_out[client if self.clients > 1 else 0])
 
     def steps_per_epoch(self, client: ClientId) -> int:
         """⌈n_i / batch size⌉."""
@@ -143,7 +152,10 @@ class LoopLearner:
         self, model: Model, client: ClientId, inputs: TaskInputs = NO_INPUTS
     ) -> tuple[int, Metrics]:
         """Evaluate a global model on what a client holds out: number of samples, and the metrics."""
-        return (0, {}) if self._evaluate_client is None else self._evaluate_client(model, client)
+        samples = self.held_out(client)
+        if self._evaluate_client is None or not samples:
+            return 0, {}
+        return samples, self._evaluate_client(model, client)
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:

@@ -32,6 +32,7 @@ class Register(Struct, frozen=True):
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
     size of the run specification gives it), `labels` its numbers of samples of each class, if it tells them.
+    `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
     `run`.
     """
@@ -41,6 +42,7 @@ class Register(Struct, frozen=True):
     labels: tuple[int, ...] | None = None
     holds: TaskId | None = None
     run: str = ""
+    held_out: int = 0
 
 
 class Heartbeat(Struct, frozen=True):
@@ -87,6 +89,18 @@ class TaskFailed(Struct, frozen=True):
     reason: str
 
 
+class EvaluationResult(Struct, frozen=True):
+    """What a site has found of a version on the `samples` that it holds out; NaN where a metric is undefined.
+
+    Without samples the evaluation came to nothing, and `reason` says why.
+    """
+
+    version: Version
+    samples: int
+    metrics: Metrics = field(default_factory=dict)
+    reason: str = ""
+
+
 class Leave(Struct, frozen=True):
     """The site leaves for good, or has heard that the run is over (`RunFinished`)."""
 
@@ -95,7 +109,7 @@ class Leave(Struct, frozen=True):
 
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
 """What a site says about a task, which is its field `task`."""
-FromSite = Register | Heartbeat | TaskReport | Leave
+FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave
 
 # ---- from the server ----
 
@@ -178,6 +192,16 @@ class UpdateAck(Struct, frozen=True):
     reason: str = ""
 
 
+class EvaluationRequest(Struct, frozen=True):
+    """Evaluate this model, version `version`, on the samples that are held out. Training goes on meanwhile.
+
+    For sites that hold out any (`Register`). A newer one takes the place of one that has not begun.
+    """
+
+    version: Version
+    model: Model
+
+
 class RunFinished(Struct, frozen=True):
     """The run has ended."""
 
@@ -186,5 +210,5 @@ class RunFinished(Struct, frozen=True):
 
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
 """What the server says about a task, which is its field `task`."""
-FromServer = Registered | Rejected | Heartbeat | TaskOrder | RunFinished
+FromServer = Registered | Rejected | Heartbeat | TaskOrder | EvaluationRequest | RunFinished
 Message = FromSite | FromServer

@@ -31,6 +31,7 @@ class SiteClient:
         samples: Number of the site's training samples.
         labels: Its numbers of samples of each class; None to keep them private.
         steps_per_epoch: Local steps of an epoch; 0: as the run's batch size gives them.
+        held_out: Number of samples that the site holds out, and evaluates models on when it is asked.
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
         give_up_after: Seconds without a server after which `run` fails; None for never.
@@ -45,6 +46,7 @@ class SiteClient:
         labels: tuple[int, ...] | None = None,
         *,
         steps_per_epoch: int = 0,
+        held_out: int = 0,
         store: SiteStore | None = None,
         clock: Clock | None = None,
         give_up_after: float | None = GIVE_UP_AFTER,
@@ -52,6 +54,7 @@ class SiteClient:
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
+        self._held_out = held_out
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
         self._lease, self._last_message = 60.0, 0.0
@@ -86,7 +89,8 @@ class SiteClient:
         task = self._worker.task
         self._last_message = max(self._last_message, self._clock.now())
         run = self._worker.run if task is not None else ""
-        channel.send(Register(self._samples, self._steps_per_epoch, self._labels, task, run))
+        steps = self._steps_per_epoch
+        channel.send(Register(self._samples, steps, self._labels, task, run, self._held_out))
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)

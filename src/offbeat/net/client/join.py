@@ -28,6 +28,7 @@ async def join(
     model: OwnModel | None = None,
     learner: TorchLearner | LoopLearner | None = None,
     allow: Sequence[str] = (),
+    validation: float = 0.0,
     state: str | Path | None = None,
     device: str = "cpu",
     threads: int = 1,
@@ -40,8 +41,7 @@ async def join(
 
     Args:
         connect: Opens a connection to the server.
-        data: The site's training data, whatever `as_samples` takes, or a pair of these: to train and to
-            evaluate on.
+        data: The site's data, whatever `as_samples` takes, or a pair of these: to train and to evaluate on.
         model: The site's own model, in place of the run's: a module, or a function that makes one, which is
             called with the run's options. None means the model that the run names.
         learner: The site's own learner, of one client: data, model, loss and training options in place of
@@ -49,6 +49,8 @@ async def join(
             which trains with a loop of the site's own, the layout.
         allow: Names of modules whose functions the run may name: they are imported here. The server's name
             alone never makes a site import anything.
+        validation: Share of `data` in [0, 1) that the site does not train on: it evaluates models on them,
+            when the server asks, and sends numbers only. The same samples in every run.
         state: Directory of the site's state and pending update, which survive the process there.
         device: PyTorch device; a learner has its own.
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
@@ -64,12 +66,12 @@ async def join(
         UsageError: Data, model or learner do not fit what the run asks for.
         RunError: The server refuses the site, or cannot be reached.
     """
-    site = Site.of(data, model, learner, allow, device)
+    site = Site.of(data, model, learner, allow, device, validation)
     await asyncio.to_thread(warm_up)
     labels = site.labels if tell_labels else None
     client = SiteClient(
         connect, make_context(site, threads, min_step_seconds), site.samples,
-        tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch,
+        tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch, held_out=site.held_out,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
     )  # fmt: skip
     return await client.run()
@@ -88,6 +90,7 @@ def make_context(site: Site, threads: int = 1, min_step_seconds: float = 0.0) ->
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
-        return TrainingContext.of(read_run_spec(document), site, client, min_step_seconds)
+        context = TrainingContext.of(read_run_spec(document), site, client, min_step_seconds)
+        return context.evaluating(threads)
 
     return prepare

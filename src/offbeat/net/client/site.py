@@ -49,8 +49,9 @@ class Site:
         learner: TorchLearner | LoopLearner | None = None,
         allow: Sequence[str] = (),
         device: str = "cpu",
+        validation: float = 0.0,
     ) -> "Site":
-        """A site with its data, whatever `own_data` takes, or its learner; one of them.
+        """A site with its data and `validation`, which `own_data` takes, or its learner; one of them.
 
         Raises:
             UsageError: There is neither, or what does not go together.
@@ -58,9 +59,11 @@ class Site:
         if learner is None:
             if data is None:
                 raise UsageError("a site needs data, or a learner that has them")
-            return cls(own_data(data), model, tuple(allow), None, device)
-        if data is not None or model is not None:
-            raise UsageError("a learner has its own data and model: leave data and model out")
+            return cls(own_data(data, validation), model, tuple(allow), None, device)
+        if data is not None or model is not None or validation:
+            raise UsageError(
+                "a learner has its own data and model: leave data, model and validation (--validation) out"
+            )
         if learner.clients != 1:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")
         if isinstance(learner, LoopLearner):
@@ -76,6 +79,14 @@ class Site:
     def labels(self) -> list[int] | None:
         """Number of training samples of each class; None where there are no classes."""
         return self._own.label_counts(0)
+
+    @property
+    def held_out(self) -> int:
+        """Number of samples that it evaluates models on, when it is asked."""
+        if self.learner is not None:
+            return self.learner.held_out(0)
+        held = self.data.held_out if self.data is not None else None
+        return 0 if held is None else held.count(0)
 
     @property
     def steps_per_epoch(self) -> int:

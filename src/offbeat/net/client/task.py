@@ -1,16 +1,26 @@
 """A task in training at a site, shared by the training thread and the event loop."""
 
+import dataclasses
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Event
 from time import monotonic
 
+import torch
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
-from offbeat.core.events import ClientId, TaskId
-from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
+from offbeat.core.events import ClientId, Metrics, TaskId
+from offbeat.core.learner import (
+    LocalResult,
+    LocalTask,
+    MergePoint,
+    TaskControl,
+    TaskInputs,
+    evaluation_inputs,
+)
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
@@ -26,8 +36,10 @@ from offbeat.net.run_spec import RunSpec
 class TrainingContext:
     """What the tasks of a site have in common; made once the site is registered.
 
-    `seed` is the run's. A local step takes at least `min_step_seconds`, to try out an algorithm with sites of
-    different speed; the results are the same.
+    `seed` is the run's. `evaluator` evaluates on what the site holds out, if it holds out any: a learner with
+    a module of its own, since it works beside a training; `threads` is its number of PyTorch threads. A local
+    step takes at least `min_step_seconds`, to try out an algorithm with sites of different speed; the results
+    are the same.
     """
 
     client: ClientId
@@ -36,6 +48,8 @@ class TrainingContext:
     codec: Codec | None
     seed: int
     min_step_seconds: float = 0.0
+    evaluator: TorchLearner | LoopLearner | None = None
+    threads: int = 1
 
     @classmethod
     def of(
@@ -44,6 +58,27 @@ class TrainingContext:
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
         objective, learner = spec.objective(site.allow), site.make_learner(spec, client)
         return cls(client, learner, objective, spec.codec, spec.seed, min_step_seconds)
+
+    def evaluating(self, threads: int) -> "TrainingContext":
+        """The same context, ready for evaluations if the site holds out samples.
+
+        To be called where no task is in training: modules are made with PyTorch's global random stream.
+        """
+        if not self.learner.held_out(self.client):
+            return self
+        evaluator = self.learner
+        if isinstance(evaluator, TorchLearner):
+            evaluator = copy(evaluator)  # its module is made anew
+            evaluator.initial(self.seed)
+            evaluator.prepare()
+        return dataclasses.replace(self, evaluator=evaluator, threads=threads)
+
+    def evaluate(self, model: Model, state: Tensors) -> tuple[int, Metrics]:
+        """Evaluate a model on what the site holds out; samples and metrics. In any thread, one at a time."""
+        if self.evaluator is None:
+            return 0, {}
+        torch.set_num_threads(self.threads)
+        return self.evaluator.evaluate_client(model, self.client, evaluation_inputs(state))
 
     def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
         """The task of an assignment, as the learner trains it."""

@@ -1,7 +1,8 @@
 """The task that a site trains, and the update that the server has not acknowledged yet.
 
 One thread trains, and saves what is to survive the process. Training goes on without a connection: what the
-site holds is sent when there is one, and again in the next.
+site holds is sent when there is one, and again in the next. Another thread evaluates what the server asks
+for, beside the training, which does not wait for it.
 """
 
 import asyncio
@@ -12,11 +13,14 @@ from typing import Any
 
 from offbeat.core.errors import OffbeatError, RunError
 from offbeat.core.events import ClientId, TaskId
+from offbeat.core.model import Tensors
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.clock import Clock
 from offbeat.net.messages import (
+    EvaluationRequest,
+    EvaluationResult,
     FromServer,
     FromSite,
     Heartbeat,
@@ -44,6 +48,8 @@ class Worker:
         self._prepare, self._store, self._clock = prepare, store, clock
         self._send: Callable[[FromSite], None] = _drop  # while there is no connection
         self._thread = ThreadPoolExecutor(1, "offbeat-training")
+        self._evaluation_thread = ThreadPoolExecutor(1, "offbeat-evaluation")
+        self._evaluating: asyncio.Task[None] | None = None
         self._context: TrainingContext | None = None
         self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
@@ -67,9 +73,10 @@ class Worker:
     def close(self) -> None:
         """Stop training."""
         self._cancel()
-        for task in list(self._training):
+        for task in (*self._training, *filter(None, [self._evaluating])):
             task.cancel()
         self._thread.shutdown(wait=False, cancel_futures=True)
+        self._evaluation_thread.shutdown(wait=False, cancel_futures=True)
         self._store.close()
 
     # ---- messages of the server ----
@@ -120,6 +127,10 @@ class Worker:
                 else:
                     log.warning("the update of task %d was refused: %s", message.task, message.reason)
                 self._acknowledge(message.task, accepted=message.accepted)
+            case EvaluationRequest():
+                if self._evaluating is not None:  # ends it, unless it has begun: then its result is dropped
+                    self._evaluating.cancel()
+                self._evaluating = asyncio.create_task(self._evaluate(message, dict(self._store.state)))
 
     def _assigned(self, assignment: TaskAssignment) -> None:
         if assignment.task == self.task:  # this site has it already
@@ -155,6 +166,22 @@ class Worker:
             self._store.acknowledge(task, accepted)
         except (RunError, OSError) as error:
             log.error("%s: the state after task %d is in memory only", error, task)
+
+    # ---- evaluation ----
+
+    async def _evaluate(self, request: EvaluationRequest, state: Tensors) -> None:
+        """Evaluate in the thread, with the site's state of this moment, and send the numbers."""
+        assert self._context is not None
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.run_in_executor(
+                self._evaluation_thread, self._context.evaluate, request.model, state
+            )
+            result = EvaluationResult(request.version, *found)
+        except Exception as error:
+            log.exception("version %d cannot be evaluated", request.version)
+            result = EvaluationResult(request.version, 0, {}, f"{type(error).__name__}: {error}")
+        self._send(result)
 
     # ---- training ----
 

@@ -24,7 +24,7 @@ from typing import Any
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Arrived, Left, Timer
+from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
@@ -35,7 +35,7 @@ from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.runs.evaluations import EvaluationLog
-from offbeat.runs.schema import Metric
+from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
 
 
@@ -134,23 +134,28 @@ class Coordinator:
                 site.last_seen = min(now, site.last_seen + now - self._ticked)
         self._ticked = now
         for site in [site for site in sites.values() if site.present and now - site.last_seen >= lease]:
-            if self.stopped is None:
+            if self.driver.ending is None:
                 reason = f"silent for {lease:g} s"
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(site.client, reason=reason))
         for at, timer in sorted((at, timer) for timer, at in self.server.timers.items() if at <= now):
-            if self.stopped is None and self.server.timers.get(timer) == at:
+            if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
         self._evaluate_by_time(now)
         if now >= self._end():
             self.stop(now, self.options.until.out_of_time)
+        self._evaluate_at_clients(now)
 
     def next_due(self) -> float:
         """When `tick` is needed next, at the latest; infinite when only a message can change anything."""
         if self.stopped is not None:
             return inf
+        evaluations = self.driver.client_evaluations
+        deadline = inf if evaluations is None else evaluations.deadline
+        if self.driver.ending is not None:
+            return deadline
         leases = [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
-        return min(*self.server.timers.values(), *leases, self._end(), self._evaluation_due())
+        return min(*self.server.timers.values(), *leases, self._end(), self._evaluation_due(), deadline)
 
     def stop(self, now: float, reason: str) -> None:
         """End the run."""
@@ -170,14 +175,40 @@ class Coordinator:
 
     def evaluated(self, measurements: Measurements) -> None:
         """Record the metrics of versions that were evaluated."""
-        for e, metrics in measurements:
-            row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
-            self.driver.effects.metrics.append(row)
-            self._check_metrics()
+        for evaluation, metrics in measurements:
+            if self.driver.client_evaluations is None:
+                self._record(evaluation, metrics, {})
+            else:
+                self.driver.client_evaluations.server_found(evaluation, metrics)
+
+    def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
+        row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
+        self.driver.effects.metrics.append(row)
+        self.driver.effects.client_metrics += client_metrics(row.seq, clients)
+        self._check_metrics()
+
+    def _evaluate_at_clients(self, now: float) -> None:
+        """Record what is done at the sites. The run ends once its last version has been evaluated there."""
+        driver, evaluations = self.driver, self.driver.client_evaluations
+        if evaluations is None or self.stopped is not None:
+            return
+        while True:
+            if (done := evaluations.done(now)) is not None:
+                if done.clients or self.options.evaluate.at_server:
+                    self._record(done.evaluation, done.metrics, done.clients)
+            elif driver.ending is None or not evaluations.idle:
+                return
+            elif evaluations.last == self.server.version:
+                driver.finish()
+                return
+            else:
+                evaluations.request(now, driver.evaluation(now))
 
     def replay_evaluation(self, row: Metric) -> None:
         """Repeat a recorded evaluation: what was reached still is."""
         self.evaluations.restore(row)
+        if self.driver.client_evaluations is not None:
+            self.driver.client_evaluations.restore(row.version)
         self._check_metrics()
 
     def _check_metrics(self) -> None:
@@ -185,8 +216,9 @@ class Coordinator:
             self.stop(self.now, reason)
 
     def last_evaluation(self) -> Evaluation | None:
-        """The version the run ends with, to be evaluated; None means that versions are not."""
-        return None if self.options.evaluate.never else self.driver.evaluation(self.now)
+        """The version the run ends with, to be evaluated; None means that it is not, or was at the sites."""
+        every = self.options.evaluate
+        return None if every.never or every.at_clients else self.driver.evaluation(self.now)
 
     def _evaluation_due(self) -> float:
         """When a version is to be evaluated because of the time."""
@@ -194,8 +226,8 @@ class Coordinator:
 
     def _evaluate_by_time(self, now: float) -> None:
         every, began = self.options.evaluate.seconds, self.driver.began
-        if every is not None and self.stopped is None and now >= self._evaluation_due():
-            self.driver.effects.evaluations.append(self.driver.evaluation(now))
+        if every is not None and self.driver.ending is None and now >= self._evaluation_due():
+            self.driver.evaluate(now)
             self._next_evaluation = began + every * ((now - began) // every + 1)
 
     def summary(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from math import inf
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import Engine
-from offbeat.core.events import Arrived, Begin, Event, TaskId, WantsModel
+from offbeat.core.events import Arrived, Begin, Event, Left, TaskId, WantsModel
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import LocalResult
@@ -26,6 +26,7 @@ from offbeat.net.messages import (
     TaskRecall,
     UploadGrant,
 )
+from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
@@ -42,7 +43,9 @@ class Driver:
 
     Attributes:
         began: When the run began, in seconds of its clock; infinite before.
-        stopped: Why the run ended; None before.
+        ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
+        stopped: Why the run ended, which the sites are told; None before.
+        client_evaluations: The evaluations at the sites; None means that there are none.
     """
 
     def __init__(self, algorithm: Algorithm, initial: Model, options: ServerOptions, seed: int) -> None:
@@ -52,9 +55,16 @@ class Driver:
         self.server = self.engine.server
         self.registry = Registry()
         self.effects = Effects()
+        self.ending: str | None = None
         self.stopped: str | None = None
         self.began = inf
         self._options, self._seed = options, seed
+        self.client_evaluations: ClientEvaluations | None = None
+        if options.evaluate.at_clients:
+            self.client_evaluations = ClientEvaluations(
+                self.registry, self.send, self._evaluate_here if options.evaluate.at_server else None,
+                options.evaluation_timeout,
+            )  # fmt: skip
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
@@ -69,10 +79,13 @@ class Driver:
             event: What happened.
             result: The update of an `Arrived`.
         """
-        for command in self._advance(now, event, result):
-            self._tell(now, command)
+        commands = self._advance(now, event, result)
+        for command in commands:
+            self._tell(command)
         if isinstance(event, WantsModel):
             self.answer(event.task)
+        if any(isinstance(c, Aggregate) and self._options.evaluate.after(c.version) for c in commands):
+            self.evaluate(now)  # after the tasks: a site trains while it evaluates
         self._check_limits()
 
     def replay(self, rows: Iterable[Row], load: Callable[[Arrived], LocalResult] | None) -> None:
@@ -108,15 +121,23 @@ class Driver:
             self.registry.enter_command(command)
         if isinstance(event, Begin):
             self.began = now
+        elif isinstance(event, Left) and self.client_evaluations is not None:
+            self.client_evaluations.forget(event.client)
         return commands
 
     def stop(self, reason: str) -> None:
-        """End the run, if it has not ended."""
-        if self.stopped is None:
-            self.stopped = reason
-            for site in self.registry.sites.values():
-                if site.connected:
-                    self.send(site.name, RunFinished(reason))
+        """End the run, if it has not ended; at once, unless sites evaluate its last version."""
+        if self.ending is None:
+            self.ending = reason
+            if self.client_evaluations is None:
+                self.finish()
+
+    def finish(self) -> None:
+        """Tell the sites that the run, which is ending, has finished."""
+        reason = self.stopped = self.ending or ""
+        for site in self.registry.sites.values():
+            if site.connected:
+                self.send(site.name, RunFinished(reason))
 
     def _check_limits(self) -> None:
         if (reason := self.engine.stop_reason()) is not None:
@@ -124,7 +145,7 @@ class Driver:
 
     # ---- messages ----
 
-    def _tell(self, now: float, command: Command) -> None:
+    def _tell(self, command: Command) -> None:
         """Tell the site that a command is about."""
         match command:
             case Train():
@@ -135,9 +156,6 @@ class Driver:
                 self.send(self._name(command), UploadGrant(command.task, command.bits))
             case Discard():
                 self.send(self._name(command), TaskCancel(command.task, command.reason))
-            case Aggregate():
-                if self._options.evaluate.after(command.version):
-                    self.effects.evaluations.append(self.evaluation(now))
 
     def _name(self, command: Train | Recall | Upload | Discard) -> str:
         return self.registry.by_client[command.client].name
@@ -170,6 +188,16 @@ class Driver:
         """Close a site's connection, and count the site as disconnected from now on."""
         site.connected = False
         self.close(site.name, reason)
+
+    def evaluate(self, now: float) -> None:
+        """Have the current version evaluated, where the run's options say."""
+        if self.client_evaluations is None:
+            self._evaluate_here(self.evaluation(now))
+        else:
+            self.client_evaluations.request(now, self.evaluation(now))
+
+    def _evaluate_here(self, evaluation: Evaluation) -> None:
+        self.effects.evaluations.append(evaluation)
 
     def evaluation(self, now: float) -> Evaluation:
         """The current version, to be evaluated."""

@@ -94,7 +94,7 @@ class DurableStore:
             for row in effects.rows:
                 self._store.row(row)
             for metric in effects.metrics:
-                self._store.metric(metric)
+                self._store.metric(metric, [c for c in effects.client_metrics if c.evaluation == metric.seq])
         updates = {task: update for effects in batches for task, update in effects.updates.items()}
         sites = [site for effects in batches for site in effects.sites.values()]
         try:

@@ -4,12 +4,12 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from offbeat.core.events import ClientId, Metrics, TaskId, Version
+from offbeat.core.events import ClientId, ClientResults, Metrics, TaskId, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import FromServer
-from offbeat.runs.schema import Metric
+from offbeat.runs.schema import ClientMetric, Metric
 
 
 class SiteRow(Struct, frozen=True):
@@ -32,19 +32,28 @@ class Evaluation(Struct, frozen=True):
     model: Model
 
 
+class DoneEvaluation(Struct, frozen=True):
+    """A version that was evaluated at the sites: all numbers, and what each site has found."""
+
+    evaluation: Evaluation
+    metrics: Metrics
+    clients: ClientResults
+
+
 Measurements = list[tuple[Evaluation, Metrics]]
 
 
 class Effects(Struct):
     """What a batch of inputs has led to.
 
-    `updates`, `rows`, `sites` and `metrics` are to be made durable, all or nothing, before the `messages`
-    (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are ended. `meta`
-    are the entries of the run's table `meta` as of then.
+    `updates`, `rows`, `sites`, `metrics` and `client_metrics` are to be made durable, all or nothing, before
+    the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
+    ended. `meta` are the entries of the run's table `meta` as of then.
     """
 
     rows: list[Row] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
+    client_metrics: list[ClientMetric] = field(default_factory=list)
     updates: dict[TaskId, LocalResult] = field(default_factory=dict)
     sites: dict[str, SiteRow] = field(default_factory=dict)
     messages: list[tuple[str, FromServer]] = field(default_factory=list)

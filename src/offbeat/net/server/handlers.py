@@ -4,6 +4,7 @@ Nothing that a site says is trusted, and all of it may come twice: the second ti
 back in time is told again what it may have missed.
 """
 
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from offbeat.core.algorithm import Algorithm, Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.net.messages import (
+    EvaluationResult,
     FromSite,
     Heartbeat,
     Leave,
@@ -45,6 +47,8 @@ from offbeat.net.server.validation import (
     check_steps,
     check_update,
 )
+
+log = logging.getLogger(__name__)
 
 _CANCELLED: Mapping[TaskStatus | None, str] = {
     None: "the server never assigned it to this site",
@@ -104,6 +108,8 @@ class MessageHandler:
         site = self._registry.sites.get(name)
         if self._driver.stopped is not None:
             self._send(name, RunFinished(self._driver.stopped))
+        elif self._driver.ending is not None:
+            self._on_message_at_end(now, name, message)
         elif isinstance(message, Register):
             self._on_register(now, name, message)
         elif site is None or not site.present:
@@ -117,6 +123,35 @@ class MessageHandler:
                 self.breaker.record_failure(now, name)
             elif isinstance(message, TaskReport):
                 self._on_task_message(now, site, message)
+            elif isinstance(message, EvaluationResult):
+                self._on_evaluation(site, message)
+
+    def _on_message_at_end(self, now: float, name: str, message: FromSite) -> None:
+        """Handle a message while the sites evaluate the last version: no event happens any more."""
+        site, evaluations = self._registry.sites.get(name), self._driver.client_evaluations
+        assert evaluations is not None
+        if site is None or not site.present:
+            self._send(name, RunFinished(self._driver.ending or ""))
+        elif isinstance(message, Register):
+            site.connected, site.last_seen, site.held_out = True, now, message.held_out
+            self._send(name, Registered(site.client, self._info.run, self._info.spec, self._options.lease))
+            evaluations.ask(site)
+        elif isinstance(message, EvaluationResult):
+            self._on_evaluation(site, message)
+        elif isinstance(message, Leave):
+            evaluations.forget(site.client)
+            self._driver.disconnect(site, "the site has left")
+
+    def _on_evaluation(self, site: SiteRecord, result: EvaluationResult) -> None:
+        if result.reason:
+            log.warning("%s could not evaluate version %d: %s", site.name, result.version, result.reason)
+        if self._driver.client_evaluations is None:
+            return
+        try:
+            self._driver.client_evaluations.result(site, result)
+        except InvalidUpdateError as error:
+            self.rejected[error.kind] += 1
+            self._send(site.name, Rejected(str(error), final=False))
 
     def on_heartbeat(self, now: float, name: str, heartbeat: Heartbeat | None = None) -> None:
         """A site is alive, and tells its progress if it sent a heartbeat.
@@ -149,7 +184,7 @@ class MessageHandler:
         data = (register.samples, steps_per_epoch, register.labels)
         if not site.present and self._is_blocked(now, site):
             return
-        site.connected, site.last_seen = True, now
+        site.connected, site.last_seen, site.held_out = True, now, register.held_out
         self._send(name, Registered(site.client, info.run, info.spec, self._options.lease))
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
             driver.apply(now, Left(site.client, reason="came back with other data"))
@@ -158,14 +193,16 @@ class MessageHandler:
                 return
         self._resolve_held(site, register)
         holds, came_back = register.holds if register.run == info.run else None, site.present
-        if not came_back and driver.stopped is None:
+        if not came_back and driver.ending is None:
             holds = holds if self._can_bring_back(site, holds) else None
             labels = site.labels = register.labels
             driver.effects.sites[name] = SiteRow(name, site.client, register.samples, labels)
             told = labels if self._labels_needed else None
             driver.apply(now, Joined(site.client, register.samples, steps_per_epoch, holds, told))
-        if driver.stopped is None and (came_back or holds is not None):
+        if driver.ending is None and (came_back or holds is not None):
             self._resend(site, holds)
+        if driver.client_evaluations is not None:
+            driver.client_evaluations.ask(site)
         self._begin_if_ready(now)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
@@ -181,9 +218,9 @@ class MessageHandler:
     def _begin_if_ready(self, now: float) -> None:
         """Begin once enough sites are there; a restarted server may need fewer than before."""
         driver, options = self._driver, self._options
-        if not self._server.begun and driver.stopped is None and len(self._server.fleet) >= options.clients:
+        if not self._server.begun and driver.ending is None and len(self._server.fleet) >= options.clients:
             if options.evaluate.versions is not None:
-                driver.effects.evaluations.append(driver.evaluation(now))
+                driver.evaluate(now)
             driver.apply(now, Begin())
 
     def _can_bring_back(self, site: SiteRecord, task: TaskId | None) -> bool:

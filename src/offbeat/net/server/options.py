@@ -20,6 +20,7 @@ class ServerOptions:
         norm_bound: An update whose parameters' norm is above it is refused; None means no bound.
         until: The run's limits; with none it goes on until it is stopped.
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
+        evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
         remembered: Of the tasks whose sites have gone, those from so many of the newest base versions can be
             brought back.
         max_consecutive_failures: The circuit breaker of a site that fails so many times in a row opens: the
@@ -33,5 +34,6 @@ class ServerOptions:
     norm_bound: Seconds | None = None
     until: Until = Until()
     evaluate: Every = Every()
+    evaluation_timeout: Seconds = 60.0
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5

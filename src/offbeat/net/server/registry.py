@@ -24,13 +24,17 @@ class TaskStatus(IntEnum):
 
 
 class SiteRecord(Struct):
-    """A site: `present` while it is in the fleet, `connected` while it has a connection. Times in seconds."""
+    """A site: `present` while it is in the fleet, `connected` while it has a connection. Times in seconds.
+
+    `held_out` is None while it is not known, after a restart of the server.
+    """
 
     name: str
     client: ClientId
     samples: int = 0
     steps_per_epoch: int = 0
     labels: tuple[int, ...] | None = None
+    held_out: int | None = None
     present: bool = False
     connected: bool = False
     last_seen: float = 0.0

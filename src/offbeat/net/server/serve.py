@@ -71,11 +71,11 @@ async def serve(
         state: The run's directory. Where it holds this run already, the run goes on; if it has ended, sites
             are told so.
         listen: Opens the transport.
-        options: When the run begins and ends, and what the server accepts.
+        options: When the run begins and ends, what the server accepts, and where versions are evaluated.
         seed: The run's seed.
         sample_shape: Shape of one sample, needed for a built-in model without `test`.
         classes: Number of classes, needed for a built-in model without `test`.
-        test: The data the model is evaluated on; None means that it is not evaluated, or that the learner has
+        test: The data the server evaluates the model on; None means that it does not, or that the learner has
             them.
         initial: The weights that the run starts from; None means those of the model, or of the run's seed.
         label: What the run is called; None means the algorithm's name.
@@ -158,9 +158,7 @@ def open_run(
     check_seed(seed)
     learner = server_learner(model, training, test, sample_shape, classes)
     tested = evaluates(learner)
-    every = options.evaluate
-    hint = "give test data, and evaluate seconds or versions"
-    options.until.check_evaluated(tested and every.at_server, every.at_clients, hint)
+    _check_evaluation(options, algorithm, tested)
     spec = make_run_spec(algorithm, learner, seed)
     found = read_run(directory) if (directory / DATABASE).is_file() else None
     if found is not None:
@@ -172,7 +170,7 @@ def open_run(
     if found is not None and found.meta["initial"] != first.digest():
         raise RunError(f"{directory} was started with another initial model: give the same model and initial")
     complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
-    if options.until.targets:  # now, not when all sites are there
+    if options.until.targets and tested:  # now, not when all sites are there
         options.until.check_metrics(learner.evaluate(complete(first)))
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
@@ -198,6 +196,20 @@ def open_run(
         return learner.evaluate(complete(version))
 
     return OpenRun(coordinator, store, evaluate if tested else None, label)
+
+
+def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool) -> None:
+    """Raises `UsageError` for evaluations that cannot be made, or do not tell what ends the run."""
+    every = options.evaluate
+    hint = "give test data, and evaluate seconds or versions"
+    options.until.check_evaluated(tested and every.at_server, every.at_clients, hint)
+    if every.at_server and every.at_clients and not tested:
+        raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
+    if every.at_clients and algorithm.buffers == "recompute":
+        raise UsageError(
+            "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
+            "statistics: choose follow, mean or local, or evaluate.at = 'server'"
+        )
 
 
 def _check_same(record: RunRecord, spec: RunSpec) -> None:

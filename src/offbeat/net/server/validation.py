@@ -11,13 +11,16 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Metrics
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
+from offbeat.core.metric_names import QUANTILES, UNDEFINED, WORST
 from offbeat.core.model import Layout
-from offbeat.net.messages import Register, UpdateSubmission
+from offbeat.net.messages import EvaluationResult, Register, UpdateSubmission
 
 MOST_SAMPLES = 2**40
 _ALIGNMENT = 64  # of PyTorch's own memory: the last bits of a dot product can depend on where a vector starts
 _TAKEN = frozenset({*Row.__struct_fields__, "seconds", "bits"})
 """What a journal's reader would mistake a metric for; a server counts an update's bits itself."""
+_STATISTICS = frozenset({WORST, UNDEFINED, *QUANTILES})
+"""What the statistics over sites are called, after the metric and a dot."""
 
 
 class InvalidUpdateError(OffbeatError, ValueError):
@@ -40,10 +43,13 @@ def check_register(register: Register, classes: int | None, labels_needed: bool)
         InvalidUpdateError: The site cannot take part.
     """
     samples, steps, labels = register.samples, register.steps_per_epoch, register.labels
+    held_out = register.held_out
     if not 1 <= samples <= MOST_SAMPLES:
         reason = f"samples = {samples} is not allowed: a site needs 1 to 2^40"
     elif not 0 <= steps <= samples:
         reason = f"steps_per_epoch = {steps} is not allowed: 0 to samples = {samples}"
+    elif not 0 <= held_out <= MOST_SAMPLES:
+        reason = f"held_out = {held_out} is not allowed: 0 to 2^40 samples"
     elif labels is None and labels_needed:
         reason = "the algorithm needs each site's number of samples by class: tell it"
     elif labels is not None and classes is not None and len(labels) != classes:
@@ -68,6 +74,25 @@ def check_metrics(metrics: Metrics) -> dict[str, float]:
         if not isfinite(value):
             raise InvalidUpdateError(f"metric {name!r} is {value}: it must be finite", "not finite")
     return {name: float(value) for name, value in metrics.items()}
+
+
+def check_evaluation(result: EvaluationResult, held_out: int) -> dict[str, float]:
+    """A site's metrics of an evaluation as floats; NaN is one that is undefined there.
+
+    Args:
+        result: The site's message.
+        held_out: Number of samples that the site holds out.
+
+    Raises:
+        InvalidUpdateError: The number of samples is another one, or a name cannot be that of a metric.
+    """
+    if result.samples not in (0, held_out):
+        reason = f"samples = {result.samples} is not allowed: the site registered with {held_out} held out"
+        raise InvalidUpdateError(reason, "evaluation")
+    for name in result.metrics:
+        if not name.isprintable() or not name or name == "count" or name.rpartition(".")[2] in _STATISTICS:
+            raise InvalidUpdateError(f"metric {name!r} is not allowed: choose another name", "metrics")
+    return {name: float(value) for name, value in result.metrics.items()}
 
 
 def check_steps(steps: int, most: int) -> int:

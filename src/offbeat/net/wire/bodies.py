@@ -21,6 +21,7 @@ _BODIES = {
     "update_submission": ([DELTA], [PAYLOAD]),
     "task_assignment": ([VALUES],),
     "model_response": ([VALUES],),
+    "evaluation_request": ([VALUES],),
 }
 """The messages with a body, and what its first part may be."""
 _SECTIONS = {
@@ -43,7 +44,7 @@ def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits:
     sizes: dict[int, int] = {part.kind: part.bytes for part in parts}
     if len(sizes) < len(parts):
         raise ProtocolError(f"{kind} has two parts of one kind", "size")
-    if not sizes and kind not in ("update_submission", "task_assignment"):
+    if not sizes and kind not in ("update_submission", "task_assignment", "evaluation_request"):
         return {}
     if kind not in _BODIES:
         raise ProtocolError(f"{kind} has a body, which only {', '.join(_BODIES)} may have", "size")

@@ -16,7 +16,15 @@ from collections.abc import Iterator, Sequence
 from xxhash import xxh3_64
 
 from offbeat.core.model import Layout
-from offbeat.net.messages import Heartbeat, Message, ModelResponse, TaskAssignment, UpdateSubmission
+from offbeat.net.messages import (
+    EvaluationRequest,
+    EvaluationResult,
+    Heartbeat,
+    Message,
+    ModelResponse,
+    TaskAssignment,
+    UpdateSubmission,
+)
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import CHUNK
 from offbeat.net.wire.serialization import serialize
@@ -25,7 +33,8 @@ TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
 ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
 SUM_TAG, DATA_TAG = 0x09, 0x12  # Chunk.sum, Chunk.data
-_EVERYTHING = object()
+_WithModel = TaskAssignment | ModelResponse | EvaluationRequest
+_EVERYTHING, _EVALUATION = object(), object()
 
 
 class MessageWriter:
@@ -73,7 +82,7 @@ class MessageWriter:
         while self._waiting and not body and len(envelopes) < TOGETHER:
             message = self._waiting.popleft()
             outgoing = serialize(message, self._told)
-            if isinstance(message, TaskAssignment | ModelResponse) and message.model is not None:
+            if isinstance(message, _WithModel) and message.model is not None:
                 self._told = message.model.layout
             envelopes.append(outgoing.envelope)
             body, self._subject = outgoing.body, _subject(message)
@@ -85,7 +94,7 @@ class MessageWriter:
         before = {self._subject}
         for place, message in enumerate(self._waiting):
             subject = _subject(message)
-            small = not isinstance(message, TaskAssignment | ModelResponse | UpdateSubmission)
+            small = not isinstance(message, _WithModel | UpdateSubmission)
             free = subject not in before and _EVERYTHING not in before and subject is not _EVERYTHING
             if isinstance(message, Heartbeat) or (small and free):
                 del self._waiting[place]  # `remove` would compare tensors
@@ -95,7 +104,9 @@ class MessageWriter:
 
 
 def _subject(message: Message) -> object:
-    """The task that a message is about; one that is about none keeps its place among all."""
+    """The task that a message is about, or the evaluation; one about neither keeps its place among all."""
+    if isinstance(message, EvaluationRequest | EvaluationResult):
+        return _EVALUATION
     return getattr(message, "task", _EVERYTHING)
 
 
