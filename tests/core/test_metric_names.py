@@ -4,7 +4,15 @@ from math import inf, nan
 
 import pytest
 
-from offbeat.core.metric_names import NamedMetric, base_name, finite, first_shown, in_order, numbers
+from offbeat.core.metric_names import (
+    NamedMetric,
+    base_name,
+    finite,
+    first_shown,
+    in_order,
+    is_statistic,
+    numbers,
+)
 from offbeat.metrics import METRICS
 
 
@@ -58,8 +66,9 @@ def test_the_best_and_the_target_ignore_what_is_not_finite() -> None:
 def test_accuracy_comes_first_then_metrics_then_the_loss_then_the_clients() -> None:
     names = ["clients.loss", "loss", "clients.accuracy", "auroc", "accuracy", "auroc"]
     assert in_order(names) == ["accuracy", "auroc", "loss", "clients.accuracy", "clients.loss"]
-    counts = ["clients.count", "clients.auroc.undefined"]
-    assert in_order([*counts, "clients.loss", "clients.auroc"]) == ["clients.auroc", "clients.loss", *counts]
+    spread = ["clients.count", "clients.auroc.undefined", "clients.auroc.p10"]
+    assert in_order([*spread, "clients.loss", "clients.auroc"]) == ["clients.auroc", "clients.loss", *spread]
+    assert [is_statistic(name) for name in (*spread, "clients.p10", "auroc.p10")] == [True] * 3 + [False] * 2
     assert [first_shown(found) for found in (["loss", "f1", "auroc"], ["loss"], [])] == [
         "f1",
         "loss",

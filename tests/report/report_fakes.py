@@ -24,6 +24,8 @@ class FakeRun:
     recipe: dict[str, Any] | None = None
     samples: dict[int, int] = field(default_factory=dict)
     higher_is_better: dict[str, bool] = field(default_factory=dict)
+    client_rows: list[dict[str, Any]] = field(default_factory=list)
+    sites: dict[int, str] = field(default_factory=dict)
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         for seq, row in enumerate(self.written):
@@ -34,6 +36,12 @@ class FakeRun:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         return self.evaluations
+
+    def client_metrics(self, evaluation: int | None = None) -> list[dict[str, Any]]:
+        return self.client_rows
+
+    def site_names(self) -> dict[int, str]:
+        return self.sites
 
     def client_samples(self) -> dict[int, int]:
         return self.samples

@@ -21,12 +21,16 @@ def report(
     png: Annotated[Path | None, typer.Option(help="directory for static figures too")] = None,
     svg: Annotated[Path | None, typer.Option(help="directory for them as SVG")] = None,
     pdf: Annotated[Path | None, typer.Option(help="directory for them as PDF")] = None,
+    clients_csv: Annotated[
+        Path | None, typer.Option(help="file for every evaluation of every client, as CSV")
+    ] = None,
     target: Target = None,
     metric: MetricName = None,
     baseline: Baseline = None,
     title: Annotated[str | None, typer.Option(help="heading of the page")] = None,
 ) -> None:
     """Write one self-contained interactive page about runs."""
+    from offbeat.report import clients_csv as to_csv
     from offbeat.report import write_figures, write_html
     from offbeat.runs.record import find_runs
 
@@ -48,6 +52,9 @@ def report(
                     records, place, target=goal, metric=measured, baseline=base, form=form
                 )
                 lines.append(f"wrote {len(figures)} figures to {place}")
+        if clients_csv is not None:
+            clients_csv.write_text(to_csv(records), encoding="utf-8")
+            lines.append(f"wrote {clients_csv}")
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from None
     for line in lines:

@@ -98,21 +98,24 @@ def base_name(name: str) -> str:
     return metric if statistic in {WORST, *QUANTILES} else base
 
 
+def is_statistic(name: str) -> bool:
+    """Whether a metric tells how the clients' values are spread, or counts clients."""
+    metric, _, statistic = name.removeprefix(CLIENTS).rpartition(".")
+    of_clients = name.startswith(CLIENTS) and metric and statistic in {WORST, UNDEFINED, *QUANTILES}
+    return name == CLIENT_COUNT or bool(of_clients)
+
+
 def higher_is_better(name: str) -> bool:
     """Whether a larger value of a metric is better, by its name: not for `LOWER_IS_BETTER`."""
     return base_name(name).rpartition("_")[2] not in LOWER_IS_BETTER
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The names, each once, as they are shown: accuracy first, the loss last; then those of the clients.
-
-    Numbers of clients come at the end.
-    """
+    """The names, each once, as they are shown: accuracy first, the loss last; then those of the clients."""
 
     def rank(name: str) -> tuple[bool, bool, bool, bool]:
-        base, at_clients = base_name(name), name.startswith(CLIENTS)
-        counts = name == CLIENT_COUNT or (at_clients and name.endswith(f".{UNDEFINED}"))
-        return at_clients, counts, base == "loss", base != "accuracy"
+        base = base_name(name)
+        return name.startswith(CLIENTS), is_statistic(name), base == "loss", base != "accuracy"
 
     return sorted(dict.fromkeys(names), key=rank)
 

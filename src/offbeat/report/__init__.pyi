@@ -5,6 +5,14 @@ from offbeat.report.claims import (
     claims_of as claims_of,
     findings as findings,
 )
+from offbeat.report.clients import (
+    ClientTable as ClientTable,
+    ClientValues as ClientValues,
+    client_table as client_table,
+    client_values as client_values,
+    clients_csv as clients_csv,
+    each_client as each_client,
+)
 from offbeat.report.curves import Curve as Curve, make_curves as make_curves
 from offbeat.report.distributions import (
     Participation as Participation,

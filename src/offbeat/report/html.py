@@ -13,8 +13,9 @@ from markupsafe import Markup
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import cells, claims_of, findings
+from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, make_curves
-from offbeat.report.interactive import curve_figure, panels_figure, timeline_figure
+from offbeat.report.interactive import clients_figure, curve_figure, panels_figure, timeline_figure
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.records import Evaluations, group_runs, metric_of, read_evaluations, recorded_metrics
@@ -71,9 +72,11 @@ def write_html(
     metrics = [metric_of(records, name) for name in recorded_metrics(evaluations)]
     styles = choose_styles(groups)
     timelines = _timelines(groups)
+    values = client_values(groups)
     data = {
         "curves": _curves(records, evaluations, metrics, styles, table),
         "first_measure": table.measure.name,
+        "clients": clients_figure(list(values.values()), styles) if values else None,
         "timelines": [
             {"label": label, "runs": [_timeline(timeline, styles[label]) for timeline in found]}
             for label, found in timelines.items()
@@ -92,6 +95,8 @@ def write_html(
         best=_best(table),
         notes=table.notes,
         claims=_claims(groups),
+        client_table=client_table(values) if values else None,
+        each_client=[(label, each_client(runs[0])) for label, runs in groups.items() if values],
         groups_told_apart=GROUPS_TOLD_APART,
         left_out=len(records) - sum(map(len, timelines.values())),
         runs=[run for group in groups.values() for run in group],

@@ -13,6 +13,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from offbeat.report import palette
+from offbeat.report.clients import ClientValues
 from offbeat.report.curves import Curve, in_shown_units
 from offbeat.report.palette import Style, Styles
 from offbeat.report.panels import Panel
@@ -245,6 +246,59 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
                 col=1,
             )
     return _json(figure)
+
+
+def clients_figure(groups: Sequence[Sequence[ClientValues]], styles: Styles) -> Figure:
+    """Draw the clients' values: a part for each metric, in it a row for each label.
+
+    Args:
+        groups: The values of each metric by label; one metric or more.
+        styles: Style of each label.
+    """
+    parts, lines = len(groups), sum(map(len, groups))
+    figure = make_subplots(parts, 1, vertical_spacing=0.25 / parts)
+    layout = _layout(height=90 * parts + 60 * lines).to_plotly_json()
+    figure.update_xaxes(layout.pop("xaxis"))
+    figure.update_yaxes(layout.pop("yaxis"))
+    figure.update_layout(layout, showlegend=False)
+    for part, values in enumerate(groups, 1):
+        for row, found in enumerate(values):
+            figure.add_traces(_client_traces(found, row, styles[found.label].colour), rows=part, cols=1)
+        labels = [_escape(found.label) for found in values]
+        figure.update_xaxes(title={"text": values[0].title, "standoff": 4}, row=part)
+        figure.update_yaxes(
+            tickvals=list(range(len(values))), ticktext=labels, range=[len(values) - 0.4, -0.6], row=part
+        )
+    return _json(figure)
+
+
+def _client_traces(found: ClientValues, row: int, colour: str) -> list[Any]:
+    """A band from p10 to p90, a line at the median, a point for each client, a ring around the worst."""
+    places = found.places()
+    worst = None if found.worst is None else found.names[found.worst]
+    numbers = [n * found.scale for n in (found.p10, found.p90, found.p50) if n is not None]
+    traces = []
+    if len(numbers) == 3:
+        low, high, median = numbers
+        band = {"width": 28, "color": palette.translucent(colour, 0.15)}
+        line = {"symbol": "line-ns", "size": 28, "line": {"color": colour, "width": 2}}
+        told = "median %{x:.4~g}<extra></extra>"
+        traces = [
+            go.Scatter(x=_round([low, high]), y=[row, row], mode="lines", line=band, hoverinfo="skip"),
+            go.Scatter(x=_round([median]), y=[row], mode="markers", marker=line, hovertemplate=told),
+        ]
+    edges = [palette.INK if name == worst else "white" for _, _, name in places]
+    traces.append(
+        go.Scatter(
+            x=_round([value for value, _, _ in places]),
+            y=_round([row + offset for _, offset, _ in places]),
+            customdata=[_escape(name) + (", the worst" if name == worst else "") for _, _, name in places],
+            mode="markers",
+            marker={"color": colour, "size": 8, "line": {"color": edges, "width": 1.5}},
+            hovertemplate="%{customdata}: %{x:.4~g}<extra></extra>",
+        )
+    )
+    return traces
 
 
 def _layout(*, height: int, hovermode: str = "closest") -> go.Layout:

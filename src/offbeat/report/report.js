@@ -51,6 +51,7 @@
   seed.addEventListener("change", drawTimeline);
   offerSeeds();
 
+  if (page.clients) draw("clients", page.clients, "");
   draw("staleness", page.staleness, "No update arrived.");
   draw("participation", page.participation, "No client joined.");
 })();

@@ -8,7 +8,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+from offbeat.core.metric_names import is_statistic
 from offbeat.report import curves
+from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
@@ -36,8 +38,8 @@ def write_figures(
     """Write the figures that compare some runs.
 
     They are <metric>_time of each metric that was recorded, such as accuracy_time and loss_time, and of the
-    first also <metric>_versions and <metric>_bytes; staleness, participation, and timeline_<label> of each
-    label's lowest seed.
+    first also <metric>_versions and <metric>_bytes; clients_<metric> of evaluations at clients; staleness,
+    participation, and timeline_<label> of each label's lowest seed.
 
     Args:
         records: The runs; those with the same label are seeds of one experiment.
@@ -70,12 +72,16 @@ def write_figures(
         paths.append(save(figure, directory / f"{name}.{form}"))
 
     taken: set[str] = set()
-    names = sorted(recorded_metrics(evaluations), key=lambda name: name != table.measure.name)
+    measure = table.measure.name
+    names = [name for name in recorded_metrics(evaluations) if name == measure or not is_statistic(name)]
+    names.sort(key=lambda name: name != measure)
     plots: list[tuple[str, curves.Axis]] = [(name, "time") for name in names]
     plots += [(name, axis) for axis in curves.AXES[1:] for name in names[:1]]
     for name, axis in plots:
         if found := curves.make_curves(records, axis, name, evaluations=evaluations):
             write(_curves(found, styles, table), file_name(f"{name}_{axis}", taken))
+    for metric, values in client_values(groups).items():
+        write(_client_values(values, styles), file_name(f"clients_{metric}", taken))
     write(_panels(staleness_panels(activities), styles, "staleness (versions)"), "staleness")
     write(_panels(participation_panels(groups, activities), styles, "client"), "participation")
     taken = set()
@@ -115,6 +121,35 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
         figure.legend(lines, names, frameon=False, fontsize=8, loc="outside right upper")
     else:
         ax.legend(lines, names, frameon=False, fontsize=9, loc="best")
+    return figure
+
+
+def _client_values(values: Sequence[ClientValues], styles: Styles) -> Figure:
+    """Draw a row for each label: a point for each client, p10 to p90, the median, the worst client named."""
+    figure, (ax,) = new_figure(7.5, 1.5 + 0.75 * len(values))
+    for row, found in enumerate(values):
+        colour, places = styles[found.label].colour, found.places()
+        if found.p10 is not None and found.p50 is not None and found.p90 is not None:
+            width = (found.p90 - found.p10) * found.scale
+            ax.barh(row, width, 0.76, found.p10 * found.scale, color=colour, alpha=0.15)
+            ax.vlines(found.p50 * found.scale, row - 0.38, row + 0.38, color=colour, linewidth=2)
+        points = [value for value, _, _ in places], [row + offset for _, offset, _ in places]
+        ax.scatter(*points, s=22, color=colour, edgecolors="white", linewidths=0.6, zorder=3)
+        if found.worst is not None:
+            value, offset, name = next(p for p in places if p[2] == found.names[found.worst])
+            ax.scatter(
+                [value], [row + offset], s=70, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=4
+            )
+            left = found.p50 is not None and value < found.p50 * found.scale  # outside of the others
+            note = ax.annotate(
+                plain(name), (value, row + offset), (-8 if left else 8, 0), textcoords="offset points"
+            )
+            note.set(fontsize=8, va="center", ha="right" if left else "left")
+    ax.set_yticks(range(len(values)), [plain(found.label) for found in values])
+    ax.set_ylim(len(values) - 0.4, -0.6)
+    ax.grid(visible=False, axis="y")
+    ax.margins(x=0.15)
+    ax.set_xlabel(f"{plain(values[0].title)} of each client; band: p10 to p90, line: median, ring: the worst")
     return figure
 
 
