@@ -14,6 +14,8 @@ from torch import Tensor
 import offbeat
 from offbeat.core.model import Entry, Layout, Model
 from offbeat.net.messages import (
+    EvaluationRequest,
+    EvaluationResult,
     FromServer,
     FromSite,
     Heartbeat,
@@ -96,6 +98,7 @@ from_site: st.SearchStrategy[FromSite] = st.one_of(
         st.none() | vectors(),
     ),
     st.builds(TaskFailed, COUNT, REASON),
+    st.builds(EvaluationResult, COUNT, COUNT, METRICS, REASON),
     st.builds(Leave, REASON),
 )
 hellos = st.builds(
@@ -105,6 +108,7 @@ hellos = st.builds(
     st.none() | st.lists(COUNT, max_size=5).map(tuple),
     st.none() | COUNT,
     st.text(max_size=200),
+    COUNT,
 )
 from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(
@@ -118,6 +122,7 @@ from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(Heartbeat, st.none() | COUNT, COUNT),
     st.builds(TaskAssignment, COUNT, COUNT, COUNT, COUNT, models(), COUNT, st.floats(0, 1e9), st.booleans()),
     st.builds(ModelResponse, COUNT, COUNT, COUNT, st.none() | models()),
+    st.builds(EvaluationRequest, COUNT, models()),
     st.builds(TaskRecall, COUNT),
     st.builds(UploadGrant, COUNT, st.none() | COUNT),
     st.builds(TaskCancel, COUNT, REASON),

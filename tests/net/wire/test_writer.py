@@ -1,9 +1,13 @@
 """The order of frames: what may pass a body of tensors, and what keeps its place."""
 
+from typing import Any, Literal
+
 import torch
 
 from offbeat.core.model import Layout, Model
 from offbeat.net.messages import (
+    EvaluationRequest,
+    EvaluationResult,
     FromServer,
     Heartbeat,
     Message,
@@ -12,6 +16,7 @@ from offbeat.net.messages import (
     TaskCancel,
     TaskRecall,
     UpdateAck,
+    UpdateSubmission,
 )
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import MIB, Limits
@@ -29,10 +34,10 @@ def name(message: Message) -> str:
     return f"{type(message).__name__} {getattr(message, 'task', '')}".strip()
 
 
-def order(first: Message, *later: Message) -> list[str]:
+def order(first: Message, *later: Message, peer: Literal["site", "server"] = "server") -> list[str]:
     """In which order messages arrive, if the later ones come after the first frame of the first."""
     outbox, got = MessageWriter(), []
-    receiver: MessageReader[FromServer] = MessageReader("server", Limits())
+    receiver: MessageReader[Any] = MessageReader(peer, Limits(), registered=True)
     outbox.put(first)
     frame = outbox.frame()
     for message in later:
@@ -58,6 +63,19 @@ def test_what_is_said_of_the_bodys_own_task_does_not_pass_it():
         "TaskAssignment 1",
         "TaskCancel 1",
     ]
+
+
+def test_messages_about_tasks_and_evaluations_pass_each_others_bodies_and_keep_their_own_order():
+    evaluation = EvaluationRequest(4, Model.empty(Layout.flat(VALUES)))
+    assert order(evaluation, TaskRecall(2)) == ["TaskRecall 2", "EvaluationRequest"]
+    assert order(assign(1), evaluation, UpdateAck(2, True)) == [
+        "UpdateAck 2",
+        "TaskAssignment 1",
+        "EvaluationRequest",
+    ]
+    result = EvaluationResult(4, 8, {"loss": 1.0})
+    update = UpdateSubmission(1, 1, torch.zeros(VALUES), torch.zeros(0, dtype=torch.int64))
+    assert order(update, result, peer="site") == ["EvaluationResult", "UpdateSubmission 1"]
 
 
 def test_heartbeats_pass_everything():
