@@ -268,6 +268,10 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
             r"--give-up-after 0.0 is not allowed: give seconds above 0, or inf",
         ),
         (["--data", "digits:1/4", "--give-up-after", "nan"], "--give-up-after nan is not allowed"),
+        (
+            ["--data", "digits:1/4", "--validation", 1],
+            r"validation = 1.0 is not allowed: give a share in \[0, 1\)",
+        ),
         (["--data", "digits:1/4", "--ca", "none.pem"], "none.pem cannot be read"),
         (["--data", "digits:1/4", "--token-file", "none"], "--token-file none cannot be read"),
     ],

@@ -136,3 +136,25 @@ def test_a_server_has_no_clients() -> None:
     tested = without_clients((torch.zeros(3, 2), torch.zeros(3))).test
     assert tested is not None
     assert len(tested) == 3
+
+
+def test_what_a_client_holds_out_does_not_depend_on_its_number():
+    """So a site trains in no run on what it holds out in another."""
+    first = federate(toy(), None, [np.arange(5), np.array([5])], validation=0.4)
+    other = federate(toy(), None, [np.array([5]), np.arange(5)], validation=0.4)
+    assert first.held_out is not None
+    assert other.held_out is not None
+    assert torch.equal(first.held_out.client(0), other.held_out.client(1))
+    assert first.held_out.count(0) == 2
+
+
+def test_a_site_holds_out_a_share_of_its_data():
+    own = own_data(toy(), 0.4).numbered(3)
+    assert own.held_out is not None
+    assert [own.samples(client) for client in range(4)] == [0, 0, 0, 4]
+    assert [own.held_out.count(client) for client in range(4)] == [0, 0, 0, 2]
+    divided = own_data(own_data(toy()), 0.4).held_out
+    assert divided is not None
+    assert torch.equal(divided.client(0), own.held_out.client(3))
+    with pytest.raises(UsageError, match="the data hold out samples already"):
+        own_data(own_data(toy(), 0.4), 0.4)

@@ -403,6 +403,9 @@ def test_what_cannot_run_on_flower_is_refused(tmp_path: Path) -> None:
     grid = grid_of([])
     with pytest.raises(ob.UsageError, match="nothing reaches a Flower node in mid-task"):
         serve_on(grid, ob.port(epochs=3, size=2, tau_max=2, urgent=True), None, tmp_path / "run")
+    terms = ServerOptions(evaluate=ob.Every(versions=1, at="clients"))
+    with pytest.raises(ob.UsageError, match=r"evaluate.at = 'clients' is not allowed on Flower"):
+        serve_on(grid, ob.fedavg(steps=2), None, tmp_path / "run", terms)
     assert not (tmp_path / "run").exists()
 
 

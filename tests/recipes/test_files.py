@@ -11,6 +11,7 @@ from safetensors.torch import save_file
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
+from offbeat.core.errors import UsageError
 from offbeat.recipes.build import (
     make_algorithm,
     make_learner,
@@ -354,6 +355,19 @@ def test_scales_that_cannot_be(write: Any) -> None:
     assert "unknown key 3" in complaint(write, odd, scales=["odd"])
     typo = {**BASE, "scales": {"typo": {"cliens": 4}}}
     assert 'did you mean "clients"?' in complaint(write, typo, scales=["typo"])
+
+
+def test_a_recipe_evaluates_at_its_clients() -> None:
+    sets = ["data.validation=0.25", "evaluate.at=clients", "until={versions: 2}"]
+    recipe = load_recipe("digits", sets=sets)
+    run = run_recipe(recipe, recipe.algorithm, seed=0, out=None)
+    held_out = make_learner(recipe, 0).data.held_out
+    assert held_out is not None
+    counts = [held_out.count(client) for client in range(recipe.clients)]
+    assert [row["samples"] for row in run.client_metrics(0)] == counts
+    assert "clients.accuracy.p10" in run.metrics[-1]
+    with pytest.raises(UsageError, match=r"evaluate.at = 'clients' needs samples that clients hold out"):
+        run_recipe(load_recipe("digits", sets=sets[1:]), recipe.algorithm, seed=0, out=None)
 
 
 def test_the_training_loss_is_that_of_training_samples() -> None:

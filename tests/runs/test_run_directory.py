@@ -17,7 +17,7 @@ import offbeat as ob
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, present_row
 from offbeat.runs.client_states import ClientStates
-from offbeat.runs.schema import FORMAT, SCHEMA, Metric
+from offbeat.runs.schema import FORMAT, SCHEMA, ClientMetric, Metric
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import ReplayBackend
 from offbeat.sim.replay import replay
@@ -305,3 +305,19 @@ def test_find_runs_however_deep(tmp_path: Path) -> None:
             ob.find_runs(nothing)
     with pytest.raises(ob.UsageError, match=r"is not a run: it has no run\.db"):
         ob.read_run(tmp_path / "b")
+
+
+def test_a_run_of_format_3_is_read_and_gets_the_table_of_clients_when_it_goes_on(tmp_path: Path) -> None:
+    finished(tmp_path)
+    corrupt(tmp_path, "DROP TABLE client_metrics")
+    corrupt(tmp_path, "UPDATE meta SET value = '3' WHERE key = 'format'")
+    assert ob.read_run(tmp_path).client_metrics() == []
+    store = RunStore.reopen(tmp_path)
+    store.metric(
+        Metric(99, 1.0, 5, 0, 0, 0, None, None), [ClientMetric(99, 2, 7, {"auroc": None, "loss": 0.5})]
+    )
+    store.flush({})
+    store.close()
+    row = {"evaluation": 99, "t": 1.0, "version": 5, "client": 2, "samples": 7, "auroc": None, "loss": 0.5}
+    assert ob.read_run(tmp_path).client_metrics() == ob.read_run(tmp_path).client_metrics(99) == [row]
+    assert ob.read_run(tmp_path).client_metrics(98) == []

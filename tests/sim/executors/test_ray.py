@@ -97,6 +97,24 @@ def test_ray_changes_nothing(
 
 
 @pytest.mark.usefixtures("cluster")
+def test_clients_evaluate_on_ray_as_here() -> None:
+    """With their own buffers, and whatever they hold out."""
+    algorithm = replace(make("fedbuff"), buffers="local")
+    source = ob.load("digits", samples=300, test_samples=100)
+    data = ob.federate(source.train, None, np.array_split(np.arange(300), 5), validation=0.2)
+    learner = ob.TorchLearner(normed, data, ob.Training(lr=0.2, batch_size=20))
+    here, there = (
+        ob.simulate(
+            algorithm, WORLDS["calm"], learner,
+            until=ob.Until(tasks=12), evaluate=ob.Every(versions=2, at="clients"), executor=executor,
+        )
+        for executor in (None, TWO)
+    )  # fmt: skip
+    assert there.client_metrics() == here.client_metrics() != []
+    assert there.metrics == here.metrics
+
+
+@pytest.mark.usefixtures("cluster")
 @pytest.mark.parametrize("policy", ["local", "recompute"])
 def test_running_statistics_that_are_not_sent(policy: Buffers) -> None:
     """With workers of its own, which end with the run: those that are lent stay, and places are few."""
