@@ -316,3 +316,30 @@ async def test_what_cannot_be_evaluated_at_sites_is_refused(tmp_path: Path) -> N
         await attempt(ob.fedavg(steps=4), "both")
     with pytest.raises(ob.UsageError, match="buffers = 'recompute' is not allowed with evaluations at sites"):
         await attempt(replace(ob.fedavg(steps=4), buffers="recompute"), "clients")
+
+
+@in_loop
+async def test_a_loop_of_ones_own_evaluates_and_a_metric_of_the_clients_ends_the_run(tmp_path: Path) -> None:
+    network, evaluated = MemoryNetwork(), []
+
+    def train(task: ob.ClientTask) -> None:
+        for _ in task.steps(task.batches()):
+            pass
+        task.submit(task.arrays(), samples=40)
+
+    def evaluate(model: ob.Model, client: int) -> dict[str, float]:
+        evaluated.append(client)
+        return {"auroc": 0.5 if len(evaluated) == 1 else 0.75}
+
+    until = ob.Until(versions=10_000, metric="clients.auroc", reaches=0.7)
+    options = ServerOptions(clients=1, until=until, evaluate=ob.Every(versions=1, at="clients"))
+    server = serve(
+        ob.fedbuff(1, steps=2, concurrency=1), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+        options=options, sample_shape=(1, 8, 8), classes=10, linger=2.0,
+    )  # fmt: skip
+    own = ob.LoopLearner(train, None, 40, batch_size=20, held_out=7, evaluate_client=evaluate)
+    reasons = await asyncio.gather(server, join(network.connect("site"), learner=own))
+    assert reasons == ["reached clients.auroc 0.7"] * 2
+    record = ob.read_run(tmp_path / "run")
+    assert [row["samples"] for row in record.client_metrics()] == [7] * len(evaluated)
+    assert record.metrics[-1]["clients.auroc"] == 0.75

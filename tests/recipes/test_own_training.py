@@ -176,6 +176,10 @@ def test_a_step_of_ones_own(recipe: str) -> None:
             ["data.dataset=clinic_task:unlabelled", "data.partition={kind: shards}"],
             "data.partition 'shards' divides by class, which data.dataset clinic_task:unlabelled has not",
         ),
+        (
+            ["data.dataset=clinic_task:divided", "data.validation=0.2"],
+            "data.validation = 0.2 is not allowed: data.dataset clinic_task:divided returned data that are",
+        ),
         (["data.samples=10"], "are for built-in datasets: let clinic_task:whole return"),
         (["data.dataset=digits", "data.options.count=3"], "data.options are for a function of your own"),
     ],
@@ -185,3 +189,8 @@ def test_what_is_wrong_is_said_in_one_line(recipe: str, sets: list[str], message
         learner(recipe, *sets).initial(0)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_clients_hold_out_a_share_of_data_of_ones_own(recipe: str) -> None:
+    own = learner(recipe, "data.validation=0.25")
+    assert [(own.samples(client), own.held_out(client)) for client in range(3)] == [(15, 5)] * 3

@@ -26,7 +26,7 @@ from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.schema import DATABASE, SERVED
+from offbeat.runs.schema import DATABASE, FORMAT, SERVED
 from offbeat.version import __version__
 
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
@@ -220,8 +220,8 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
     if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
         raise RunError(
             f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
-            f"({record.meta.get('offbeat')}, format {begun}; this version serves format {SERVED}): finish "
-            "the run with that version, or choose another directory, in which it begins anew. Nothing was "
-            "changed, and offbeat report, replay and journal read it"
+            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {FORMAT}): "
+            "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
+            "was changed, and offbeat report, replay and journal read it"
         )
     record.check_same("plan", spec.document())
