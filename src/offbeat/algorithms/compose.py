@@ -21,9 +21,9 @@ from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.named import named_errors
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.core.wrapper import layer, strip
+from offbeat.named import named_errors
 
 ASKING, MERGE, RADIO = Feature.ASKING, Feature.MERGE, Feature.RADIO
 PARTS = ("aggregator", "objective", "server_steps", "requests")

@@ -107,9 +107,9 @@ def join(
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":
     """The learner that a function of the site's makes."""
-    from offbeat.core.named import load_named, named_errors
     from offbeat.local.learner import TorchLearner
     from offbeat.local.loop import LoopLearner
+    from offbeat.named import load_named, named_errors
 
     make = load_named(text, "--learner")
     with named_errors(text, "--learner"):

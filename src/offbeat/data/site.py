@@ -5,12 +5,12 @@ import re
 import numpy as np
 
 from offbeat.core.errors import UsageError
-from offbeat.core.named import load_named, named_errors
 from offbeat.core.validation import did_you_mean
 from offbeat.data import DATASETS, load
 from offbeat.data.dataset import Dataset, Samples
 from offbeat.data.federated import FederatedData, Source, own_data
 from offbeat.data.subsample import fixed_permutation
+from offbeat.named import load_named, named_errors
 
 SHARES = 2  # the stream of shuffles that shares are cut from
 

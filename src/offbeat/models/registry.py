@@ -10,13 +10,13 @@ from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
-from offbeat.core.named import load_named, named_errors
 from offbeat.core.types import Count
 from offbeat.core.validation import STRICT
 from offbeat.models.cnn import CompassCNN, WirelessCNN
 from offbeat.models.lenet import LeNet5
 from offbeat.models.logistic import LogisticRegression
 from offbeat.models.mlp import MLP
+from offbeat.named import load_named, named_errors
 
 _MNIST_SHAPE = (1, 28, 28)
 _SHAPES = {

@@ -18,7 +18,6 @@ from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout
-from offbeat.core.named import load_allowed, name_of
 from offbeat.core.objective import Objective
 from offbeat.core.validation import format_error
 from offbeat.local.criterion import Loss
@@ -28,6 +27,7 @@ from offbeat.local.losses import LOSSES
 from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.named import load_allowed, name_of
 from offbeat.net.wire.limits import Limits
 
 MOST_SITES = 2**20

@@ -12,7 +12,6 @@ from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.named import load_named
 from offbeat.core.streams import Purpose, check_seed, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples
@@ -20,6 +19,7 @@ from offbeat.data.federated import FederatedData
 from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker
+from offbeat.named import load_named
 from offbeat.recipes.load import check, document_of
 from offbeat.recipes.own import own_data, own_training
 from offbeat.recipes.recipe import Recipe

@@ -7,7 +7,6 @@ import numpy as np
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
-from offbeat.core.named import load_named, named_errors
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
@@ -15,6 +14,7 @@ from offbeat.data.federated import FederatedData, Source, federate
 from offbeat.local.criterion import Evaluate, Loss, Step
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import Wanted
+from offbeat.named import load_named, named_errors
 from offbeat.recipes.recipe import Data, Recipe
 
 

@@ -14,9 +14,9 @@ from torch.nn import functional
 
 import offbeat as ob
 from offbeat.core.learner import LocalTask
-from offbeat.core.named import load_named
 from offbeat.data import own_data, without_clients
 from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
+from offbeat.named import load_named
 from offbeat.net.client.site import Site
 from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
 from offbeat.net.server.learner import server_learner

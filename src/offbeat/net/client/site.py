@@ -9,13 +9,13 @@ from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.named import load_allowed
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
+from offbeat.named import load_allowed
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
 OwnModel = NamedModel | nn.Module | Callable[..., nn.Module]

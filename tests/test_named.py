@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.core.named import load_allowed, load_named, name_of, named_errors
+from offbeat.named import load_allowed, load_named, name_of, named_errors
 
 WARD = """
 import json
