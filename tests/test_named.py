@@ -76,6 +76,15 @@ def test_what_a_function_raises_has_the_users_file_and_line() -> None:
     assert isinstance(caught.value.__cause__, json.JSONDecodeError)  # for --debug
 
 
+def test_a_function_called_with_other_arguments_has_no_line_of_its_own() -> None:
+    read = load_named("a_ward:read", "--data")
+    with (
+        pytest.raises(UsageError, match=r"^--data a_ward:read: TypeError: read\(\) got an "),
+        named_errors("a_ward:read", "--data"),
+    ):
+        read(hidden=8)
+
+
 def test_only_what_an_allowed_module_defines_is_used_for_another_party() -> None:
     assert load_allowed("a_ward:Box", "model", ["a_ward"]).__name__ == "Box"
     assert load_allowed("a_ward:wrapped", "model", ["a_ward"])() == 1

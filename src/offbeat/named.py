@@ -102,12 +102,14 @@ def name_of(function: Any) -> str:
 
 
 def _told(text: str, option: str, error: Exception) -> UsageError:
-    """The error in one line, with the innermost line of the user's own package."""
+    """The error in one line, with the innermost line of the user's own package, if any of it was reached."""
     package = text.partition(":")[0].partition(".")[0]
     frames = list(walk_tb(error.__traceback__))
     own = [n for n, (f, _) in enumerate(frames) if f.f_globals.get("__name__", "").split(".")[0] == package]
-    place = extract_tb(error.__traceback__)[own[-1] if own else -1]
-    where = f"{place.filename}:{place.lineno}"
+    where = ""
     if isinstance(error, SyntaxError):
-        where = f"{error.filename}:{error.lineno}"
-    return UsageError(f"{option} {text}: {where}: {type(error).__name__}: {' '.join(str(error).split())}")
+        where = f"{error.filename}:{error.lineno}: "
+    elif own:
+        place = extract_tb(error.__traceback__)[own[-1]]
+        where = f"{place.filename}:{place.lineno}: "
+    return UsageError(f"{option} {text}: {where}{type(error).__name__}: {' '.join(str(error).split())}")
