@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data import Dataset, Source, federate, own_data, without_clients
+from offbeat.data import Dataset, Source, as_samples, federate, own_data, without_clients
 
 
 def toy(n: int = 6, classes: int = 3) -> Dataset:
@@ -158,3 +158,11 @@ def test_a_site_holds_out_a_share_of_its_data():
     assert torch.equal(divided.client(0), own.held_out.client(3))
     with pytest.raises(UsageError, match="the data hold out samples already"):
         own_data(own_data(toy(), 0.4), 0.4)
+
+
+def test_samples_that_make_no_batch_are_refused_in_one_line() -> None:
+    lists = [[0.1, 0.2], [1]]  # meant as x and y
+    with pytest.raises(
+        UsageError, match=r"samples of a list do not make a batch \(.*\): give MapData"
+    ):
+        as_samples(lists).gather(torch.arange(2))

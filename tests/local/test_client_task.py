@@ -298,6 +298,16 @@ def test_a_loop_without_an_update_fails_its_task() -> None:
         trained(steps_of)
 
 
+def test_an_update_that_is_not_finite_fails_its_task() -> None:
+    def diverged(task: ob.ClientTask) -> None:
+        for _ in task.steps():
+            pass
+        task.submit({name: array * np.nan for name, array in task.arrays().items()})
+
+    with pytest.raises(ob.RunError, match="task 7 of client 0 has values that are not finite"):
+        trained(diverged)
+
+
 def test_a_factor_of_the_learning_rate_must_be_read() -> None:
     task = replace(TASK, lr_factor=2.5)
     with pytest.raises(ob.UsageError, match=r"has lr_factor = 2.5, which the loop did not read: multiply"):

@@ -141,6 +141,10 @@ def no_gradient(output: Tensor, target: Tensor) -> Tensor:
         (lambda: learner(x=X.double()), "convert the samples to float32"),
         (lambda: learner(loss=no_mean), "the loss has shape [4], and must be a scalar"),
         (lambda: learner(loss=no_gradient), "the loss depends on no parameter that is trained"),
+        (
+            lambda: learner(one_output, y=Y[:, None], loss=functional.binary_cross_entropy_with_logits),
+            "convert the targets to float32",
+        ),
         (lambda: learner(step=lambda module, batch: None), "the loss is a NoneType"),
         (
             lambda: learner(one_output),

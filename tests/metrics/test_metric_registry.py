@@ -60,6 +60,7 @@ class Uncopyable(Accuracy):
         ({"mine": "aurok"}, 'metric "aurok" is unknown; did you mean "auroc"?'),
         ("accuracy", "metrics = 'accuracy' is not allowed: give a list, such as ['accuracy']"),
         (["mae", "mae"], 'metrics has "mae" twice'),
+        (largest, "is not allowed: give functions and objects by name"),
         ([largest], "which has no name: give functions and objects by name"),
         ({"mine": 3}, 'metric "mine" is 3: give the name of a metric, a function'),
         ({"mine": None}, 'metric "mine" is None: '),

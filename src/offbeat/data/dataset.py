@@ -186,11 +186,22 @@ class MapDataset:
         return len(self.dataset)
 
     def gather(self, rows: Tensor) -> Batch:
-        """The samples at `rows`, int64 [K], collated."""
+        """The samples at `rows`, int64 [K], collated. Raises `UsageError` where they need another collate."""
         wanted = rows.tolist()
         if hasattr(self.dataset, "__getitems__"):
-            return self.collate(self.dataset.__getitems__(wanted))
-        return self.collate([self.dataset[i] for i in wanted])
+            samples = self.dataset.__getitems__(wanted)
+        else:
+            samples = [self.dataset[i] for i in wanted]
+        if self.collate is not default_collate:
+            return self.collate(samples)
+        try:
+            return default_collate(samples)
+        except (RuntimeError, TypeError) as error:
+            why = " ".join(str(error).split())
+            raise UsageError(
+                f"the samples of a {type(self.dataset).__name__} do not make a batch ({why}): give "
+                "MapDataset(dataset, collate), or tensors or arrays"
+            ) from error
 
 
 def as_samples(data: Any) -> Samples:

@@ -292,7 +292,7 @@ class ClientTask:
         """What was submitted.
 
         Raises:
-            UsageError: Nothing was; a task that was cancelled raises what ended it.
+            RunError: Nothing was, or it is not finite; a task that was cancelled raises what ended it.
         """
         if self._ended_by is not None:
             raise self._ended_by
@@ -300,6 +300,11 @@ class ClientTask:
             raise RunError(
                 f"the loop ended task {self.number} of client {self.client} without an update: call "
                 "task.submit after its last step"
+            )
+        if not bool(self._result.delta.isfinite().all()):
+            raise RunError(
+                f"the loop's update in task {self.number} of client {self.client} has values that are not "
+                "finite: its training has diverged; give a smaller learning rate, or look for NaN in the data"
             )
         return self._result
 
@@ -403,9 +408,14 @@ class ClientTask:
         for hook, name in _hooks(self._objective, merged=self._adapts).items():
             handle, does, call = HANDLES[hook]
             if handle not in self._called:
+                instead = (
+                    "give task.steps no loss, for fixed weights"
+                    if self._adapts
+                    else "choose an algorithm with a plain objective"
+                )
                 raise UsageError(
-                    f"{name} {does} of each step, and the loop did a step "
-                    f"without task.{handle}: {call}, or choose an algorithm with a plain objective"
+                    f"{name} {does} of each step, and the loop did a step without task.{handle}: {call}, or "
+                    f"{instead}"
                 )
 
     def _check_submission(self, samples: int | None, lr: float | None, *, has_model: bool) -> None:

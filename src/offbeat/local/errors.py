@@ -30,6 +30,8 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
     found = describe_batch(batch)
     if "float64" in found and "dtype" in told:
         told += "; convert the samples to float32, with .float()"
+    if "int64" in found and "result type Float" in told:
+        told += "; convert the targets to float32, with .float()"
     return UsageError(
         f"{whose}: {type(module).__name__} cannot be {doing} on a batch of {found}: {' '.join(told.split())}"
     )

@@ -1,6 +1,6 @@
 """Registry of the built-in metrics, and metrics made of what a user wants."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from types import MappingProxyType
 from typing import Any
@@ -54,6 +54,11 @@ def make_metrics(wanted: Wanted) -> dict[str, StreamingMetric]:
     """
     if isinstance(wanted, str):
         raise UsageError(f"metrics = {wanted!r} is not allowed: give a list, such as [{wanted!r}]")
+    if not isinstance(wanted, Iterable):
+        raise UsageError(
+            f"metrics = {_shown(wanted)} is not allowed: give functions and objects by name, such as "
+            '{"my_metric": ...}'
+        )
     if not isinstance(wanted, Mapping):
         names = list(wanted)
         for name in names:
