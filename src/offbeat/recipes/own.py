@@ -48,6 +48,11 @@ def own_data(recipe: Recipe, seed: int) -> FederatedData:
     except UsageError as error:
         raise UsageError(f"{where} returned a {type(made).__name__}: {error}") from None
     groups = made.groups if isinstance(made, Source) else None
+    if groups is None and data.partition.kind == "natural":
+        raise UsageError(
+            f"data.partition 'natural' divides by groups, and {where} returned none: return "
+            "offbeat.federate([one dataset per client], test), or a Source with groups"
+        )
     parts = data.partition.split(
         _labels(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
     )
