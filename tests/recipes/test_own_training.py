@@ -179,6 +179,8 @@ def test_a_step_of_ones_own(recipe: str) -> None:
         (
             ["data.dataset=clinic_task:divided", "data.validation=0.2"],
             "data.validation = 0.2 is not allowed: data.dataset clinic_task:divided returned data that are",
+        ),
+        (
             ["data.dataset=clinic_task:unlabelled", "data.partition={kind: natural}"],
             "divides by groups, and data.dataset clinic_task:unlabelled returned none: return ",
         ),
