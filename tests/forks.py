@@ -173,14 +173,15 @@ def _reap(*_: object) -> None:
 def _take_place(told: dict[str, Any], files: list[int]) -> None:
     """Be a new process, as far as a fork can."""
     os.setsid()
+    os.chdir(told["directory"])
+    os.environ.clear()
+    os.environ.update(told["environment"])
+    encoding = os.environ.get("PYTHONIOENCODING", sys.__stdout__.encoding)
     for number, (name, file) in enumerate(zip(("stdin", "stdout", "stderr"), files, strict=True)):
         os.dup2(file, number)
         os.close(file)
         mode, buffering = "w" if number else "r", 1 if number == 2 else -1
-        setattr(sys, name, os.fdopen(number, mode, buffering, sys.__stdout__.encoding, closefd=False))
-    os.chdir(told["directory"])
-    os.environ.clear()
-    os.environ.update(told["environment"])
+        setattr(sys, name, os.fdopen(number, mode, buffering, encoding, closefd=False))
     sys.argv = told["words"]
     sys.path[0] = str(Path(sys.argv[0]).resolve().parent)
 

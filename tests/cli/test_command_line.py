@@ -3,7 +3,6 @@
 import hashlib
 import json
 import math
-import os
 import queue
 import random
 import re
@@ -568,12 +567,10 @@ def test_a_reader_that_has_seen_enough(recipe: str, offbeat: Any) -> None:
 
 def test_letters_that_the_locale_has_not() -> None:
     """Equations have Greek letters: where they cannot be printed, their numbers are."""
-    done = subprocess.run(
-        [OFFBEAT, "algorithms", "fedavgm"], capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONIOENCODING": "ascii"},
-    )  # fmt: skip
-    assert (done.returncode, done.stderr) == (0, "")
-    assert r"\u03b2" in done.stdout
+    answer = process("algorithms", "fedavgm", PYTHONIOENCODING="ascii")
+    assert answer.code == 0
+    assert answer.err == ""
+    assert r"\u03b2" in answer.out
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -68,7 +68,7 @@ def test_workers_change_nothing(name: str, workers: int, seed: int, learner: ob.
     assert alone == others
 
 
-@EVERY
+@SOME
 def test_two_seeds_differ_and_one_seed_repeats(name: str, learner: ob.TorchLearner) -> None:
     first, again, other = (
         outcome(ob.simulate(make(name), WORLDS["calm"], learner, seed=seed, until=ob.Until(tasks=20)))
