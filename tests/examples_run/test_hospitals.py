@@ -1,11 +1,8 @@
 """The example of three hospitals: processes, TLS, a module of their own; the server is killed and goes on."""
 
-import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +11,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
+from tests.forks import OFFBEAT, Fork
 from tests.net.authority import Authority
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +21,13 @@ HOSPITALS = ("north", "east", "south")
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Any]:
     """Starts `offbeat …` with a table, as a process with its output in a file."""
-    running: list[subprocess.Popen[bytes]] = []
+    running: list[Fork] = []
 
-    def begin(name: str, table: str, *arguments: object) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-c", "from offbeat.cli import main; main()", *map(str, arguments)]
-        source = str(Path(ob.__file__).parents[1])
-        environment = {**os.environ, "PYTHONPATH": source, "CLINIC_TABLE": f"tables/{table}.csv"}
+    def begin(name: str, table: str, *arguments: object) -> Fork:
         with (tmp_path / f"{name}.log").open("wb") as log:
-            running.append(subprocess.Popen(command, stdout=log, stderr=log, cwd=tmp_path, env=environment))
+            running.append(
+                Fork(OFFBEAT, *arguments, out=log, err=log, cwd=tmp_path, CLINIC_TABLE=f"tables/{table}.csv")
+            )
         return running[-1]
 
     yield begin
@@ -51,22 +48,22 @@ def wait_for(ready: Any, *logs: Path) -> Any:
 def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     for name in ("clinic.py", "recipe.yaml"):
         shutil.copy(ROOT / "examples" / "hospitals" / name, tmp_path)
-    subprocess.run([sys.executable, "clinic.py", "tables"], cwd=tmp_path, check=True)
+    assert Fork(tmp_path / "clinic.py", "tables", cwd=tmp_path).wait(300) == 0
     authority = Authority(tmp_path, "federation")
     certificate, key = authority.issue("server", host="127.0.0.1")
     log, state = tmp_path / "server.log", tmp_path / "state"
 
-    def serve(port: int) -> subprocess.Popen[bytes]:
-        server: subprocess.Popen[bytes] = start(
+    def serve(port: int) -> Fork:
+        server: Fork = start(
             "server", "test", "serve", "recipe.yaml", "--test", "clinic:test", "--state", state,
             "--listen", f"127.0.0.1:{port}", "--tls-cert", certificate, "--tls-key", key,
             "--client-ca", authority.file,
         )  # fmt: skip
         return server
 
-    def join(name: str, *options: str) -> subprocess.Popen[bytes]:
+    def join(name: str, *options: str) -> Fork:
         own, own_key = authority.issue(name)
-        site: subprocess.Popen[bytes] = start(
+        site: Fork = start(
             name, name, "join", f"127.0.0.1:{port}", "--ca", authority.file, "--cert", own, "--key", own_key,
             "--data", "clinic:data", "--min-step-seconds", "0.01", *options,
         )  # fmt: skip

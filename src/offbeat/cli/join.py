@@ -75,7 +75,7 @@ def join(
         from offbeat.net.grpc.client import connect
         from offbeat.net.wire.limits import Limits
     from offbeat.data.site import site_data
-    from offbeat.local.learner import check_device
+    from offbeat.local.device import check_device
     from offbeat.models.registry import NamedModel
 
     setup_logs(log, log_level)

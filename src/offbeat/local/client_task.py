@@ -14,25 +14,17 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
 from offbeat.core.model import Arrays, Model, Tensors, to_arrays
-from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper
+from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
-from offbeat.core.wrapper import Wrapper
 from offbeat.local.batches import batches
-from offbeat.local.learner import seed_layers
+from offbeat.local.handles import check_called, check_reach, hooks_of
 from offbeat.local.loop_model import LoopModel, Named, named_tensors
 from offbeat.local.representation import representing
+from offbeat.local.seeding import seed_layers
 
 T = TypeVar("T")
 OWN = "loop."
 """Start of the names, in a client's state, of what a loop itself keeps there."""
-
-HANDLES = {
-    "loss": ("penalized", "adds to the loss", "call loss = task.penalized(loss) before loss.backward()"),
-    "adjust": (
-        "correct_gradients", "changes the gradients", "call task.correct_gradients() after loss.backward()",
-    ),
-}  # fmt: skip
-"""For each hook of an objective: the handle through which a loop calls it, what it does, what to call."""
 
 
 class ClientTask:
@@ -185,7 +177,7 @@ class ClientTask:
             UsageError: The algorithm needs a handle that the loop does not call, or `batches` gives none.
         """
         model = self._model_or_own()
-        self._check_model(model)
+        check_reach(self._objective, reachable=model.reachable, is_module=model.is_module)
         if not self.done:  # what the loop has drawn before, to make a module, changes nothing
             self.seed_layers()
         nothing = object()
@@ -202,7 +194,7 @@ class ClientTask:
             self._called.clear()
             yield batch
             self.done += 1
-            self._check_handles()
+            check_called(self._objective, self._called, merged=self._adapts)
 
     def penalized(self, loss: Tensor) -> Tensor:
         """The loss to differentiate: the batch's with what the algorithm adds, as MOON does.
@@ -389,35 +381,6 @@ class ClientTask:
 
     # ---- refusals ----
 
-    def _check_model(self, model: LoopModel) -> None:
-        """Are the weights where the objective needs them?"""
-        if Feature.MERGE in self._objective.provides and not model.reachable:
-            raise UsageError(
-                "the algorithm merges fresh models in mid-task: call task.load_into(module), or "
-                "task.bind(read, write), before task.steps"
-            )
-        adds = _hooks(self._objective, merged=False).get("loss")
-        if adds and not model.is_module:
-            raise UsageError(
-                f"{adds} {HANDLES['loss'][1]} of each step, which takes a PyTorch module: call "
-                "task.load_into(module) before task.steps, or choose an algorithm with a plain objective"
-            )
-
-    def _check_handles(self) -> None:
-        """Has the loop called what the objective needs in each step?"""
-        for hook, name in _hooks(self._objective, merged=self._adapts).items():
-            handle, does, call = HANDLES[hook]
-            if handle not in self._called:
-                instead = (
-                    "give task.steps no loss, for fixed weights"
-                    if self._adapts
-                    else "choose an algorithm with a plain objective"
-                )
-                raise UsageError(
-                    f"{name} {does} of each step, and the loop did a step without task.{handle}: {call}, or "
-                    f"{instead}"
-                )
-
     def _check_submission(self, samples: int | None, lr: float | None, *, has_model: bool) -> None:
         if self._result is not None:
             why = "is submitted already: submit once"
@@ -437,7 +400,7 @@ class ClientTask:
             )
         elif not has_model and (self._model is None or not self._model.reachable):
             why = "has no model bound: give submit the tensors that the loop trained"
-        elif lr is None and (changing := _hooks(self._objective, merged=True)):
+        elif lr is None and (changing := hooks_of(self._objective, merged=True)):
             why = f"is of {next(iter(changing.values()))}, which needs the learning rate: give submit lr"
         else:
             return
@@ -451,26 +414,6 @@ def _again(batches: Iterable[T]) -> Iterator[T]:
         done = 0
         for done, batch in enumerate(batches, 1):  # noqa: B007
             yield batch
-
-
-def _hooks(objective: Objective, *, merged: bool) -> dict[str, str]:
-    """The hooks of `HANDLES` that change a step, with the class of the objective whose they are.
-
-    Those of an objective that merges are about the step after a merge.
-    """
-    found = dict[str, str]()
-    part: Any = objective
-    while True:
-        if merged or not (isinstance(part, Wrapper) and Feature.MERGE in part.own_provides):
-            for hook in HANDLES:
-                if getattr(type(part), hook) not in (
-                    getattr(Objective, hook),
-                    getattr(ObjectiveWrapper, hook),
-                ):
-                    found.setdefault(hook, type(part).__name__)
-        if not isinstance(part, Wrapper):
-            return found
-        part = part.inner
 
 
 def _number(name: str, value: Any) -> float:

@@ -3,13 +3,12 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy, deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from itertools import islice
 from math import isfinite
-from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,30 +22,28 @@ from offbeat.core.learner import (
     PERSONAL,
     LocalResult,
     LocalTask,
-    MergePoint,
     TaskControl,
     TaskInputs,
 )
 from offbeat.core.model import Layout, Model, Tensors
-from offbeat.core.objective import FreshModel, LocalRun, Objective
-from offbeat.core.streams import Purpose, StreamCursor, stream
+from offbeat.core.objective import LocalRun, Objective
+from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Batch, Dataset, Samples, to_device
+from offbeat.data.dataset import Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData
 from offbeat.local.batches import batches
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
-from offbeat.local.errors import check_arguments, check_module, not_finite, unfit_batch
+from offbeat.local.device import DeviceState, check_device
+from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.evaluation import evaluate
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.representation import representing
+from offbeat.local.seeding import seed_layers, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
+from offbeat.local.steps import take_steps
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
-
-T = TypeVar("T")
-
-_SEEDING = RLock()  # PyTorch's global stream is seeded: two sites in one process do not mix their weights
 
 
 class TorchLearner:
@@ -274,20 +271,17 @@ class TorchLearner:
             objective.begin(run)
             optimizer = training.build(bench.trainable, lr)
             batches, scaler = enumerate(self._batches(task)), training.scaler()
-            yield Session(bench, base, task, inputs, objective, optimizer, run, total, batches, scaler)
+            per_epoch = self.steps_per_epoch(task.client)
+            yield Session(
+                bench, base, task, inputs, training, self.criterion, per_epoch, objective, optimizer, run,
+                total, batches, scaler,
+            )  # fmt: skip
 
     def _steps(
         self, session: Session, batches: Iterator[tuple[int, Parts]], watch: TaskControl | None = None
     ) -> None:
-        """Train on numbered batches, and merge where the task or `watch` says so."""
-        for step, parts in batches:
-            if watch is not None and watch.stops(step):
-                session.run.steps = step
-                break
-            merging = watch.fresh(step) if watch is not None else _merge_of(session, step)
-            if merging is not None:
-                self._merge(session, *merging, parts)
-            self._step(session, step, parts)
+        """Do the steps of numbered batches. Raises for losses that are not finite, as `not_finite` says."""
+        take_steps(session, batches, watch)
         if not isfinite(session.total):
             first = next((n for n, loss in session.losses if not isfinite(loss)), session.losses[-1][0])
             raise self.not_finite(session.task, first, session.base)
@@ -296,72 +290,6 @@ class TorchLearner:
         """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
         rows = next(islice(self._rows(task), step, None))
         return not_finite(task, step, base, self.data.train, rows)
-
-    def _step(self, session: Session, step: int, parts: Parts) -> None:
-        """One local step: the gradients of a batch's parts add up, then the optimizer takes one step."""
-        optimizer, run, scaler, training = session.optimizer, session.run, session.scaler, self.training
-        optimizer.zero_grad()
-        for batch, share in parts:
-            loss = self._loss(session, batch)
-            adapted = session.objective.loss(run, loss)
-            if share != 1.0:
-                loss, adapted = loss * share, adapted * share
-            (adapted if scaler is None else scaler.scale(adapted)).backward()  # type: ignore[no-untyped-call]
-            loss = loss.detach()
-            session.total += loss
-            session.losses.append((step, loss))
-        if scaler is not None:
-            scaler.unscale_(optimizer)  # type: ignore[arg-type]
-        session.objective.adjust(run)
-        if training.clip_norm is not None:
-            nn.utils.clip_grad_norm_(session.bench.trainable, training.clip_norm)
-        if training.decay_per != "version":
-            factor = training.factor(step, self.steps_per_epoch(session.task.client))
-            for group in optimizer.param_groups:
-                group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
-            session.factors.append(factor)
-        try:
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)  # type: ignore[arg-type]
-                scaler.update()
-        except (TypeError, RuntimeError, ValueError) as error:
-            raise UsageError(
-                f"{type(optimizer).__name__} cannot take a step: {error}; choose another optimizer"
-            ) from error
-
-    def _loss(self, session: Session, batch: Batch) -> Tensor:
-        """The loss of a batch. Raises `UsageError` where the module or the loss cannot take it."""
-        module = session.bench.module
-        try:
-            with self.training.autocast():
-                loss = self.criterion.train(module, batch)
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:
-            raise unfit_batch(f"client {session.task.client}", module, "trained", batch, error) from error
-        if isinstance(loss, Tensor) and not loss.ndim:
-            if loss.requires_grad or not torch.is_grad_enabled():
-                return loss
-            told = "the loss depends on no parameter that is trained: was it detached?"
-        elif isinstance(loss, Tensor):
-            told = f"the loss has shape {list(loss.shape)}, and must be a scalar tensor: take its mean"
-        else:
-            told = f"the loss is a {type(loss).__name__}, and must be a scalar tensor"
-        raise unfit_batch(f"client {session.task.client}", module, "trained", batch, told)
-
-    def _merge(self, session: Session, fresh: MergePoint, model: Model, parts: Parts) -> None:
-        """Let the objective merge a fresh model; `parts` is the next batch."""
-        bench, run = session.bench, session.run
-        values = bench.floats(model.values.to(self.training.device))
-        received = FreshModel(values, fresh.clock, fresh.version - session.task.base)
-
-        def loss() -> Tensor:
-            losses = [self._loss(session, batch) * share for batch, share in parts]
-            return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
-
-        session.objective.merge(run, received, loss)
 
     def _finish(self, session: Session) -> LocalResult:
         run = session.run
@@ -382,7 +310,7 @@ class TorchLearner:
         seed_layers(int(layers.integers(2**63)), self.training.device)  # before a checkpoint is restored
         return (self._parts(ready, rows) for rows in self._rows(task))
 
-    def _parts(self, ready: "DeviceState", rows: Tensor) -> Parts:
+    def _parts(self, ready: DeviceState, rows: Tensor) -> Parts:
         """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
         if self.training.accumulate == 1:
             return [(ready.gather(rows), 1.0)]
@@ -487,7 +415,7 @@ class TorchLearner:
             batches = (to_device(samples.gather(part), device) for part in pieces(rows))
             return estimate(ready.bench, model, (split(batch)[0] for batch in batches))
 
-    def prepare(self) -> "DeviceState":
+    def prepare(self) -> DeviceState:
         """Prepare module and train set on their device, at first use in each process.
 
         A module of which not all travels is made anew for a run of another seed, by which a function may draw
@@ -503,67 +431,3 @@ class TorchLearner:
             there = train.to(device) if isinstance(train, Dataset) else train
             self._ready = DeviceState(bench, there, device, None if fixed else self._seed)
         return self._ready
-
-
-@dataclass
-class DeviceState:
-    """A learner's module and train set on its device, and the streams of its last run.
-
-    `seed` is that of the run the module was made for; None means that it serves any.
-    """
-
-    bench: FlatModule
-    train: Samples
-    device: str
-    seed: int | None
-    _streams: tuple[int, StreamCursor] | None = None
-
-    def gather(self, indices: Tensor) -> Batch:
-        """Select samples of the train set, in the memory layout in which the module is fastest."""
-        if isinstance(self.train, Dataset):
-            return self.bench.laid_out(self.train.gather(indices.to(self.device, non_blocking=True)))
-        return self.bench.laid_out(to_device(self.train.gather(indices), self.device))
-
-    def streams(self, seed: int) -> StreamCursor:
-        """Streams of a run of this seed."""
-        if self._streams is None or self._streams[0] != seed:
-            self._streams = seed, StreamCursor(seed)
-        return self._streams[1]
-
-
-def _merge_of(session: Session, step: int) -> tuple[MergePoint, Model] | None:
-    """The merge of a task after `step` steps; None means none."""
-    fresh, model = session.task.fresh, session.inputs.fresh
-    if fresh is None or step != fresh.after:
-        return None
-    assert model is not None
-    return fresh, model
-
-
-def seeded(make: Callable[[], T], seed: int) -> T:
-    """What a function makes on the CPU, whose draws from PyTorch's generator follow from a run's seed."""
-    with _SEEDING, torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(stream(seed, Purpose.MODEL).integers(2**63)))
-        return make()
-
-
-def seed_layers(seed: int, device: str) -> None:
-    """Seed the global stream from which layers such as dropout draw on a device.
-
-    As `torch.manual_seed`, which takes 0.1 ms to look for devices that are not in use.
-    """
-    kind = device.split(":")[0]
-    with _SEEDING:
-        torch.default_generator.manual_seed(seed)
-    if kind != "cpu":
-        torch.get_device_module(kind).manual_seed(seed)
-
-
-def check_device(device: str) -> None:
-    """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine."""
-    kind, _, number = device.partition(":")
-    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
-    if kind not in available or not (kind == "cpu" or device == kind or number.isdecimal()):
-        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
-    if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
-        raise UsageError(f"device = {device!r} is not on this machine: choose cpu")

@@ -12,8 +12,8 @@ from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl,
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.local.client_task import ClientTask
-from offbeat.local.learner import seeded
 from offbeat.local.loop_model import Named, model_of
+from offbeat.local.seeding import seeded
 
 Initial = Model | nn.Module | Named | Callable[[], nn.Module | Named]
 log = logging.getLogger(__name__)

@@ -11,8 +11,9 @@ from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.data.dataset import Batch
+from offbeat.local.criterion import Criterion
 from offbeat.local.flat_module import FlatModule
-from offbeat.local.training import Optimizer
+from offbeat.local.training import Optimizer, Training
 
 Parts = list[tuple[Batch, float]]
 """A batch of a local step in parts, each with its share of the batch's samples."""
@@ -27,6 +28,9 @@ class Session:
         base: The model that the task started from.
         task: The task.
         inputs: The client's state, and the fresh model if there is one.
+        training: Options of the local training.
+        criterion: The loss of a batch.
+        per_epoch: Local steps of one epoch of the client.
         objective: The local objective.
         optimizer: The optimizer of this task.
         run: The objective's view of the task.
@@ -41,6 +45,9 @@ class Session:
     base: Model
     task: LocalTask
     inputs: TaskInputs
+    training: Training
+    criterion: Criterion
+    per_epoch: int
     objective: Objective
     optimizer: Optimizer
     run: LocalRun

@@ -6,6 +6,7 @@ positives and false negatives over all samples and positions; counts are integer
 batches changes no bit.
 """
 
+from abc import ABC, abstractmethod
 from typing import ClassVar
 
 import torch
@@ -18,7 +19,7 @@ NAN = float("nan")
 _ANY = frozenset({PredictionKind.BINARY, PredictionKind.MULTICLASS, PredictionKind.MULTILABEL})
 
 
-class ClassificationMetric:
+class ClassificationMetric(ABC):
     """Base of the classification metrics: checks each batch, then counts it.
 
     Args:
@@ -77,8 +78,9 @@ class ClassificationMetric:
         self._what = None
         self._found_dim = None
 
+    @abstractmethod
     def _count(self, batch: LabelledScores) -> None:
-        raise NotImplementedError
+        """Count the targets of a batch, which has been checked."""
 
 
 class Accuracy(ClassificationMetric):

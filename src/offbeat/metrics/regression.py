@@ -1,5 +1,6 @@
 """Errors of regression: mean absolute error, root mean squared error."""
 
+from abc import ABC, abstractmethod
 from math import sqrt
 from typing import ClassVar
 
@@ -9,7 +10,7 @@ from offbeat.metrics.classification import NAN
 from offbeat.metrics.kinds import paired
 
 
-class RegressionMetric:
+class RegressionMetric(ABC):
     """Base of the regression metrics: a sum over all numbers, in float64."""
 
     higher_is_better: ClassVar[bool] = False
@@ -35,8 +36,9 @@ class RegressionMetric:
         """Forget all batches."""
         self._sum, self._total = 0.0, 0
 
+    @abstractmethod
     def _error(self, difference: Tensor) -> Tensor:
-        raise NotImplementedError
+        """The error of each number, of its difference from the target."""
 
 
 class MeanAbsoluteError(RegressionMetric):

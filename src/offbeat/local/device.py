@@ -1,0 +1,47 @@
+"""The device that a learner trains on, and what it has there."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from offbeat.core.errors import UsageError
+from offbeat.core.streams import StreamCursor
+from offbeat.data.dataset import Batch, Dataset, Samples, to_device
+from offbeat.local.flat_module import FlatModule
+
+
+def check_device(device: str) -> None:
+    """Raises `UsageError` for an unknown device of PyTorch, or one that is not on this machine."""
+    kind, _, number = device.partition(":")
+    available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if kind not in available or not (kind == "cpu" or device == kind or number.isdecimal()):
+        raise UsageError(f"device = {device!r} is not allowed: choose cpu, cuda, cuda:N or mps")
+    if not available[kind] or (kind == "cuda" and int(number or 0) >= torch.cuda.device_count()):
+        raise UsageError(f"device = {device!r} is not on this machine: choose cpu")
+
+
+@dataclass
+class DeviceState:
+    """A learner's module and train set on its device, and the streams of its last run.
+
+    `seed` is that of the run the module was made for; None means that it serves any.
+    """
+
+    bench: FlatModule
+    train: Samples
+    device: str
+    seed: int | None
+    _streams: tuple[int, StreamCursor] | None = None
+
+    def gather(self, indices: Tensor) -> Batch:
+        """Select samples of the train set, in the memory layout in which the module is fastest."""
+        if isinstance(self.train, Dataset):
+            return self.bench.laid_out(self.train.gather(indices.to(self.device, non_blocking=True)))
+        return self.bench.laid_out(to_device(self.train.gather(indices), self.device))
+
+    def streams(self, seed: int) -> StreamCursor:
+        """Streams of a run of this seed."""
+        if self._streams is None or self._streams[0] != seed:
+            self._streams = seed, StreamCursor(seed)
+        return self._streams[1]

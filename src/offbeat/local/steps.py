@@ -1,0 +1,121 @@
+"""The local steps of a task: gradients of a batch, what the objective changes in them, an optimizer step."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import MergePoint, TaskControl
+from offbeat.core.model import Model
+from offbeat.core.objective import FreshModel
+from offbeat.data.dataset import Batch
+from offbeat.local.errors import unfit_batch
+from offbeat.local.session import Parts, Session
+
+
+def take_steps(
+    session: Session, batches: Iterator[tuple[int, Parts]], watch: TaskControl | None = None
+) -> None:
+    """Train on numbered batches, and merge a fresh model where the task or `watch` says so.
+
+    Args:
+        session: The task in training.
+        batches: Its batches, each with the number of its step.
+        watch: Decides between steps whether to stop, and which model to merge; replaces the task's merge.
+
+    Raises:
+        UsageError: The module cannot take a batch, its loss is no scalar, or the optimizer cannot step.
+    """
+    for step, parts in batches:
+        if watch is not None and watch.stops(step):
+            session.run.steps = step
+            break
+        merging = watch.fresh(step) if watch is not None else _planned_merge(session, step)
+        if merging is not None:
+            _merge(session, *merging, parts)
+        _backward(session, step, parts)
+        session.objective.adjust(session.run)
+        _optimize(session, step)
+
+
+def _backward(session: Session, step: int, parts: Parts) -> None:
+    """Add up the gradients of a batch's parts."""
+    session.optimizer.zero_grad()
+    scaler = session.scaler
+    for batch, share in parts:
+        loss = _loss(session, batch)
+        adapted = session.objective.loss(session.run, loss)
+        if share != 1.0:
+            loss, adapted = loss * share, adapted * share
+        (adapted if scaler is None else scaler.scale(adapted)).backward()  # type: ignore[no-untyped-call]
+        loss = loss.detach()
+        session.total += loss
+        session.losses.append((step, loss))
+    if scaler is not None:
+        scaler.unscale_(session.optimizer)  # type: ignore[arg-type]
+
+
+def _optimize(session: Session, step: int) -> None:
+    """Take one step of the optimizer, with the gradient clipped and the rate of this step."""
+    training, optimizer, scaler = session.training, session.optimizer, session.scaler
+    if training.clip_norm is not None:
+        nn.utils.clip_grad_norm_(session.bench.trainable, training.clip_norm)
+    if training.decay_per != "version":
+        factor = training.factor(step, session.per_epoch)
+        for group in optimizer.param_groups:
+            group["lr"] = group.setdefault("initial_lr", group["lr"]) * factor
+        session.factors.append(factor)
+    try:
+        if scaler is None:
+            optimizer.step()
+        else:
+            scaler.step(optimizer)  # type: ignore[arg-type]
+            scaler.update()
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise UsageError(
+            f"{type(optimizer).__name__} cannot take a step: {error}; choose another optimizer"
+        ) from error
+
+
+def _loss(session: Session, batch: Batch) -> Tensor:
+    """The loss of a batch. Raises `UsageError` where the module or the loss cannot take it."""
+    module = session.bench.module
+    try:
+        with session.training.autocast():
+            loss = session.criterion.train(module, batch)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
+        raise unfit_batch(f"client {session.task.client}", module, "trained", batch, error) from error
+    if isinstance(loss, Tensor) and not loss.ndim:
+        if loss.requires_grad or not torch.is_grad_enabled():
+            return loss
+        told = "the loss depends on no parameter that is trained: was it detached?"
+    elif isinstance(loss, Tensor):
+        told = f"the loss has shape {list(loss.shape)}, and must be a scalar tensor: take its mean"
+    else:
+        told = f"the loss is a {type(loss).__name__}, and must be a scalar tensor"
+    raise unfit_batch(f"client {session.task.client}", module, "trained", batch, told)
+
+
+def _planned_merge(session: Session, step: int) -> tuple[MergePoint, Model] | None:
+    """The merge of a task after `step` steps; None means none."""
+    fresh, model = session.task.fresh, session.inputs.fresh
+    if fresh is None or step != fresh.after:
+        return None
+    assert model is not None
+    return fresh, model
+
+
+def _merge(session: Session, fresh: MergePoint, model: Model, parts: Parts) -> None:
+    """Let the objective merge a fresh model; `parts` is the next batch."""
+    bench, run = session.bench, session.run
+    values = bench.floats(model.values.to(session.training.device))
+    received = FreshModel(values, fresh.clock, fresh.version - session.task.base)
+
+    def loss() -> Tensor:
+        losses = [_loss(session, batch) * share for batch, share in parts]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    session.objective.merge(run, received, loss)
