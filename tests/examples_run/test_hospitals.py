@@ -48,7 +48,8 @@ def wait_for(ready: Any, *logs: Path) -> Any:
 def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     for name in ("clinic.py", "recipe.yaml"):
         shutil.copy(ROOT / "examples" / "hospitals" / name, tmp_path)
-    assert Fork(tmp_path / "clinic.py", "tables", cwd=tmp_path).wait(300) == 0
+    tables = Fork(tmp_path / "clinic.py", "tables", cwd=tmp_path)
+    assert (tables.communicate(300), tables.returncode) == (("", ""), 0)
     authority = Authority(tmp_path, "federation")
     certificate, key = authority.issue("server", host="127.0.0.1")
     log, state = tmp_path / "server.log", tmp_path / "state"
