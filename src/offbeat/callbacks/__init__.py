@@ -1,0 +1,1 @@
+"""Callbacks of a run, and the trackers built on them."""
