@@ -37,16 +37,18 @@ MAY_USE: dict[str, set[str]] = {
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "version"},
     "callbacks": {"lazy", "core", "named", "runs", "version"},
-    "sim": {"callbacks", "core", "runs", "world", "algorithms", "local", "data", "metrics", "vectors", "version"},
+    "sim": {
+        "callbacks", "core", "runs", "world", "algorithms", "local", "data", "metrics", "vectors", "version",
+    },
     "net": {
-        "callbacks", "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics", "named",
-        "vectors", "version",
+        "callbacks", "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics",
+        "named", "vectors", "version",
     },
     "flower": {"core", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
-        "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world", "algorithms", "runs", "sim",
-        "report", "version",
+        "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world", "algorithms",
+        "runs", "sim", "report", "version",
     },
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
