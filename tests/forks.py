@@ -2,8 +2,7 @@
 
 A new process that imports PyTorch and scikit-learn computes for four seconds before its first line. A fork
 runs its script as a new process does: `__main__`, arguments, environment, directory and outputs are its own,
-and it imports Offbeat itself. What tests imports, or the start of an interpreter, needs a new process.
-
+and x
     python tests/forks.py SOCKET             # serve forks, until its input ends
     python tests/forks.py SOCKET SCRIPT …    # run a script in a fork, and be as it in all but signals
 """
@@ -26,6 +25,7 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from io import BytesIO
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +33,11 @@ IMPORTED = (
     "torch", "torch.func", "torch.multiprocessing", "torch.overrides", "safetensors.torch",
     "sklearn.datasets", "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
 )  # fmt: skip
+WORKERS_IMPORT = (
+    "offbeat.recipes.compare",
+    "offbeat.sim.executors.batched",
+    "offbeat.sim.executors.processes",
+)
 OFFBEAT = Path(sys.executable).with_name("offbeat")
 
 
@@ -41,10 +46,12 @@ class Fork:
 
     def __init__(
         self, script: Path, *words: object, into: IO[Any] | None = None, out: IO[Any] | None = None,
-        err: IO[Any] | None = None, cwd: Path | None = None, server: str | None = None, **environment: str,
+        err: IO[Any] | None = None, cwd: Path | None = None, server: str | None = None,
+        own_fork_server: bool = False, **environment: str,
     ) -> None:  # fmt: skip
         told = {
             "words": [str(script), *map(str, words)],
+            "own_fork_server": own_fork_server,
             "directory": str(cwd or Path.cwd()),
             "environment": {**os.environ, **environment},
         }
@@ -140,6 +147,8 @@ def _serve(address: str) -> dict[str, Any]:
         with suppress(ImportError):
             import_module(name)
     gc.freeze()  # the forks' collections leave its pages shared
+    forkserver.set_forkserver_preload([*IMPORTED, *WORKERS_IMPORT])
+    forkserver.ensure_running()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, _reap)
     listener = socket.socket(socket.AF_UNIX)
@@ -172,6 +181,10 @@ def _reap(*_: object) -> None:
 
 def _take_place(told: dict[str, Any], files: list[int]) -> None:
     """Be a new process, as far as a fork can."""
+    if told["own_fork_server"]:
+        forkserver.ForkServer.__init__(forkserver._forkserver)  # it has started none
+    else:  # it runs, though it is no child of this process
+        forkserver.ensure_running = forkserver._forkserver.ensure_running = lambda: None
     os.setsid()
     os.chdir(told["directory"])
     os.environ.clear()

@@ -27,6 +27,7 @@ from offbeat.data.federated import Source
 from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
 from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.server.service import Service
 from offbeat.runs.lock import lock
 from tests.forks import OFFBEAT, Fork
@@ -508,7 +509,7 @@ def port_in(log: Path, seconds: float = 240) -> int:
 
 
 def test_a_run_is_served_left_served_again_and_ends(
-    recipe: Path, start: Any, offbeat: Any, tmp_path: Path
+    recipe: Path, start: Any, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "run"
     server = start("first", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")
@@ -540,7 +541,8 @@ def test_a_run_is_served_left_served_again_and_ends(
     record = ob.read_run(directory)
     assert (record.status, sorted(record.site_names().values())) == ("finished", ["site-1", "site-2"])
     assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
-    assert offbeat("serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")[0] == 0  # at once
+    monkeypatch.setitem(serve_run.__kwdefaults__, "linger", 0.1)
+    assert offbeat("serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")[0] == 0
     assert list(ob.read_run(directory).rows()) == list(record.rows())
 
 

@@ -1,6 +1,5 @@
 """Recipes that take data, losses, steps and metrics from a user's module in the current directory."""
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from offbeat.core.errors import UsageError
 from offbeat.recipes import load_recipe
 from offbeat.recipes.build import make_learner, run_recipe
 from offbeat.runs.record import read_run
+from tests.forks import OFFBEAT, Fork
 
-OFFBEAT = Path(sys.executable).with_name("offbeat")
 MODULE = """
 import numpy as np
 import torch
@@ -123,9 +122,9 @@ def test_a_comparison_of_a_users_module_from_the_command_line(recipe: str) -> No
 def test_workers_train_with_a_users_functions(recipe: str) -> None:
     """In a process of its own, as a user starts it: workers import the module of its current directory."""
     for workers in ("1", "0"):
-        command = [OFFBEAT, "run", recipe, "--workers", workers, "--out", f"with-{workers}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        begun = Fork(OFFBEAT, "run", recipe, "--workers", workers, "--out", f"with-{workers}")
+        assert begun.wait(300) == 0, begun.communicate()
+        begun.communicate()
     there, here = (read_run(Path(f"with-{workers}")) for workers in (1, 0))
     assert there.evaluations() == here.evaluations()
 

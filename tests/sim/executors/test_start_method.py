@@ -116,7 +116,7 @@ def start(folder: Path, text: str) -> tuple[Fork, IO[str]]:
     script.write_text(text)
     output, written = os.pipe()
     with os.fdopen(written, "w") as out:
-        return Fork(script, cwd=current, out=out), os.fdopen(output)
+        return Fork(script, cwd=current, out=out, own_fork_server=True), os.fdopen(output)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, *thorough(signal.SIGKILL, signal.SIGTERM)])
