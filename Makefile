@@ -34,7 +34,8 @@ timelines: env
 check: lint docs
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadgroup
+# Three processes for two cores: some tests wait for processes of their own.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
 
 test: env
 	$(PYTEST)
@@ -49,7 +50,8 @@ INSTRUCTIONS := MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_
 	ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 
 test-bits: env
-	@for setting in $(INSTRUCTIONS); do echo $$setting; env $$setting $(BIN)/pytest -m "bits and not thorough" tests/local tests/sim || exit; done
+	@printf '%s\n' $(INSTRUCTIONS) | xargs -P 2 -I SETTING sh -c 'out=$$(SETTING $(BIN)/pytest -n 0 \
+		-m "bits and not thorough" tests/local tests/sim 2>&1); code=$$?; printf "%s\n%s\n" "SETTING" "$$out"; exit $$code'
 
 # Ray is large: it has an environment of its own.
 .venv-ray/installed: pyproject.toml

@@ -49,9 +49,9 @@ def main() -> None:
     initial = {"coef": np.zeros((10, 64)), "intercept": np.zeros(10)}
     learner = ob.LoopLearner(train, initial, [len(s) for s in SHARES], batch_size=20, evaluate=evaluate)
     world = ob.World([0.1, 0.15, 0.2, 0.3, 0.5])
-    for algorithm in (ob.fedcompass(q_min=4, q_max=40), ob.fedasmu(epochs=2, size=2, period=1, threshold=5)):
+    for algorithm in (ob.fedcompass(q_min=4, q_max=20), ob.fedasmu(epochs=2, size=2, period=1, threshold=5)):
         run = ob.simulate(
-            algorithm, world, learner, seed=0, until=ob.Until(tasks=60), evaluate=ob.Every(versions=10)
+            algorithm, world, learner, seed=0, until=ob.Until(tasks=30), evaluate=ob.Every(versions=10)
         )
         print(f"{algorithm.name}: accuracy {run.summary.accuracy:.2f} after {run.summary.tasks} client tasks")
 

@@ -34,7 +34,7 @@ from tests.conformance.test_same_everywhere import OPTIONS
 from tests.flower.fake_grid import FakeGrid, FakeNode
 from tests.net.replay_player import Play, coordinator_of
 from tests.options import EVERY_FEATURE
-from tests.sampling import mostly_thorough
+from tests.sampling import mostly_thorough, thorough
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 5
@@ -120,7 +120,7 @@ def test_the_same_replies_give_the_bits_of_one_process(digits: Any, tmp_path: Pa
     assert sum(row.name == "send" for row in rows) >= 3
 
 
-@pytest.mark.parametrize("name", ["scaffold", "feddyn", "moon", "fedasmu"])
+@pytest.mark.parametrize("name", ["scaffold", *thorough("feddyn", "moon", "fedasmu")])
 def test_a_run_has_the_bits_that_its_journal_has_elsewhere(name: str, digits: Any, tmp_path: Path) -> None:
     """The same events, played to a coordinator with sites that keep everything in one process."""
     data, test = digits
@@ -143,7 +143,7 @@ def normed(*_: Any) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.BatchNorm1d(10))
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "fedasmu"])
+@pytest.mark.parametrize("name", ["fedbuff", *thorough("fedasmu")])
 def test_nodes_keep_their_running_statistics(
     name: str, digits: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +250,7 @@ def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp
     assert [row for row in rows if row.name == "arrived" and row.client == client and row.t > 150]
 
 
-@pytest.mark.parametrize("reboots", [True, False], ids=["rebooted", "cut off"])
+@pytest.mark.parametrize("reboots", [True, *thorough(False)], ids=["rebooted", "cut off"])
 def test_a_node_that_comes_back_in_time_goes_on(reboots: bool, digits: Any, tmp_path: Path) -> None:
     """Rebooted it is given its task again, cut off it delivers what it has trained."""
     data, test = digits
@@ -293,7 +293,7 @@ def test_a_node_that_restarts_unnoticed_is_asked_again(digits: Any, tmp_path: Pa
     assert not [row for row in rows if row.name in ("left", "lost")]
 
 
-@pytest.mark.parametrize("code", [2, 3, 8])
+@pytest.mark.parametrize("code", [2, *thorough(3, 8)])
 def test_an_error_of_flowers_loses_the_task_and_no_more(code: int, digits: Any, tmp_path: Path) -> None:
     data, test = digits
     algorithm, grid = ob.fedasync(steps=3), grid_of(data)

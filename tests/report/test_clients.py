@@ -11,6 +11,7 @@ from matplotlib.image import imread
 from offbeat.metrics import aggregate_clients
 from offbeat.report import client_table, client_values, clients_csv, each_client, write_figures, write_html
 from tests.report.report_fakes import FakeRun, evaluation
+from tests.sampling import thorough
 
 ACCURACIES: dict[int, float | None] = {0: 0.9, 1: 0.5, 2: None, 3: 0.7}
 LOSSES = {0: 0.2, 1: 0.4, 2: 0.1, 3: 0.9}
@@ -76,7 +77,7 @@ def test_runs_without_evaluations_at_clients_have_no_figure_and_no_section(tmp_p
     assert "h-clients" not in write_html([FakeRun("a")], tmp_path / "page.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("undefined", [False, True])
+@pytest.mark.parametrize("undefined", [True, *thorough(False)])
 def test_figures_and_page_show_each_metric(tmp_path: Path, undefined: bool) -> None:
     runs = [run("fedavg"), run("<b>x</b>")]
     if undefined:  # at every client

@@ -10,6 +10,7 @@ from offbeat.core.errors import UsageError
 from offbeat.report import palette, write_figures
 from offbeat.report.figures import file_name, plain
 from tests.report.report_fakes import FakeRun, figure_1, fleet
+from tests.sampling import thorough
 
 COMMON = ["accuracy_time", "loss_time", "accuracy_versions", "accuracy_bytes", "staleness", "participation"]
 
@@ -25,7 +26,7 @@ def test_every_figure_is_written_and_shows_something(tmp_path: Path) -> None:
         assert image[..., :3].std() > 0.02
 
 
-@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), ("pdf", b"%PDF")])
+@pytest.mark.parametrize(("form", "begins"), [("svg", b"<?xml"), *thorough(("pdf", b"%PDF"))])
 def test_other_formats_are_the_same_files_at_any_time(form: Any, begins: bytes, tmp_path: Path) -> None:
     first, again = (write_figures([figure_1()], tmp_path / name, form=form) for name in "ab")
     assert [path.name for path in first] == [
