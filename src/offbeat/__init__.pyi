@@ -1,5 +1,6 @@
 from offbeat import (
     algorithms as algorithms,
+    callbacks as callbacks,
     codec as codec,
     core as core,
     data as data,
@@ -15,6 +16,7 @@ from offbeat import (
 )
 from offbeat.algorithms import ALGORITHMS as ALGORITHMS, Factory as Factory, compose as compose
 from offbeat.algorithms._factories import *
+from offbeat.callbacks.callback import Callback as Callback, LiveRun as LiveRun
 from offbeat.core.algorithm import Algorithm as Algorithm
 from offbeat.core.errors import (
     AlgorithmError as AlgorithmError,
@@ -23,7 +25,7 @@ from offbeat.core.errors import (
     UsageError as UsageError,
 )
 from offbeat.core.learner import NoTraining as NoTraining
-from offbeat.core.limits import Every as Every, Until as Until
+from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
 from offbeat.core.model import Layout as Layout, Model as Model
 from offbeat.core.server import Server as Server
 from offbeat.core.staleness import age as age, constant as constant, hinge as hinge, polynomial as polynomial

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
+from offbeat.core.limits import check_evaluated, check_found
 
 
 def test_accuracy_is_short_for_a_metric() -> None:
@@ -65,25 +66,49 @@ def test_what_cannot_be_reached_is_refused(options: dict[str, Any], words: str) 
 
 
 def test_a_metric_that_evaluations_do_not_give() -> None:
-    until = ob.Until(metric="auroc", reaches=0.8)
-    until.check_metrics({"loss": 1.0, "auroc": nan})
-    with pytest.raises(ob.UsageError, match=r"metric 'auroc' is never reached: evaluations give loss, f1$"):
-        until.check_metrics({"loss": 1.0, "f1": 0.5})
+    until, every = ob.Until(metric="auroc", reaches=0.8), ob.Every(versions=1)
+    check_found(until, every, {"loss": 1.0, "auroc": nan})
+    with pytest.raises(ob.UsageError, match=r"^until auroc = 0.8: there is no metric 'auroc': .* loss, f1$"):
+        check_found(until, every, {"loss": 1.0, "f1": 0.5})
     with pytest.raises(ob.UsageError, match=r"evaluations give no metric$"):
-        until.check_metrics({})
+        check_found(until, every, {})
     clients = ob.Until(metric="clients.auroc", reaches=0.8)
-    clients.check_metrics({"loss": 1.0})  # the clients are asked later
+    check_found(clients, every, {"loss": 1.0})  # the clients are asked later
     with pytest.raises(ob.UsageError, match=r"evaluations give clients.loss$"):
-        clients.check_metrics({"clients.loss": 1.0})
+        check_found(clients, every, {"clients.loss": 1.0})
+    stopping = ob.Until(early_stopping=ob.EarlyStopping("auc", 3))
+    with pytest.raises(ob.UsageError, match=r"^until.early_stopping of auc: there is no metric 'auc': eval"):
+        check_found(stopping, every, {"loss": 1.0})
+    with pytest.raises(ob.UsageError, match=r"^evaluate.keep_best = 'auc': there is no metric 'auc': eval"):
+        check_found(ob.Until(), ob.Every(versions=1, keep_best="auc"), {"loss": 1.0})
 
 
 def test_what_ends_a_run_is_evaluated_at_the_server_or_at_clients() -> None:
     here, there = ob.Until(metric="auroc", reaches=0.8), ob.Until(metric="clients.auroc.p10", reaches=0.8)
-    here.check_evaluated(True, False, "")
-    there.check_evaluated(False, True, "")
+    at_server, at_clients = ob.Every(versions=1), ob.Every(versions=1, at="clients")
+    check_evaluated(here, at_server, True, "")
+    check_evaluated(there, at_clients, True, "")
     with pytest.raises(ob.UsageError, match=r"until auroc = 0.8 needs evaluations: give some"):
-        here.check_evaluated(False, False, "give some")
+        check_evaluated(here, ob.Every(), True, "give some")
+    with pytest.raises(ob.UsageError, match=r"until auroc = 0.8 needs evaluations: give data"):
+        check_evaluated(here, at_server, False, "give data")
     with pytest.raises(ob.UsageError, match=r"evaluate.at = 'clients' gives clients.auroc; name that"):
-        here.check_evaluated(False, True, "")
+        check_evaluated(here, at_clients, True, "")
     with pytest.raises(ob.UsageError, match=r"clients.auroc.p10 = 0.8 needs evaluations at clients: give"):
-        there.check_evaluated(True, False, "")
+        check_evaluated(there, at_server, True, "")
+    with pytest.raises(ob.UsageError, match=r"^until.early_stopping of loss needs evaluations: give some"):
+        check_evaluated(ob.Until(early_stopping=ob.EarlyStopping("loss", 3)), ob.Every(), True, "give some")
+    with pytest.raises(ob.UsageError, match=r"^evaluate.keep_best = 'loss' needs evaluations: give some"):
+        check_evaluated(ob.Until(versions=1), ob.Every(keep_best="loss"), True, "give some")
+
+
+@pytest.mark.parametrize(
+    "options", [{"patience": 0}, {"patience": 2, "min_delta": -0.1}, {"patience": 2, "min_delta": nan}]
+)
+def test_early_stopping_that_makes_no_sense(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=r"greater than|finite"):
+        ob.EarlyStopping("loss", **options)
+
+
+def test_early_stopping_is_an_end_as_a_target_is() -> None:
+    assert not ob.Until(early_stopping=ob.EarlyStopping("loss", 3)).never

@@ -80,7 +80,7 @@ def test_a_metric_of_which_less_is_better(name: str) -> None:
 def test_a_metric_that_is_not_given_is_refused_at_the_first_evaluation(tmp_path: Path) -> None:
     until = ob.Until(versions=200, metric="auc", reaches=0.85)
     with pytest.raises(
-        ob.UsageError, match=r"'auc' is never reached: evaluations give loss, auroc, balanced_"
+        ob.UsageError, match=r"there is no metric 'auc': evaluations give loss, auroc, balanced_"
     ):
         run(tmp_path / "run", until)
     assert not list(ob.read_run(tmp_path / "run").rows("command"))

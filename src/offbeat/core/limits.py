@@ -9,10 +9,31 @@ from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import CLIENTS, NamedMetric
-from offbeat.core.types import Count, Finite, Positive, PositiveShare
+from offbeat.core.types import Count, Finite, NonNegative, Positive, PositiveShare
 from offbeat.core.validation import STRICT
 
-NEVER_ENDS = "the run would never end: give until seconds, versions, tasks, accuracy or metric"
+NEVER_ENDS = (
+    "the run would never end: give until seconds, versions, tasks, accuracy, metric or early_stopping"
+)
+
+
+@dataclass(frozen=True, config=STRICT)
+class EarlyStopping:
+    """Ends a run whose evaluations do not improve any more.
+
+    It counts the evaluations since the last improvement, which is a value better than that of the improvement
+    before it by more than `min_delta`. One in which the metric is NaN or infinite is none. One of the
+    clients' metrics at which no client has evaluated is not counted.
+
+    Attributes:
+        metric: A metric of the evaluations, such as "accuracy" or "loss".
+        patience: Evaluations without an improvement, one after another, that end the run; at least 1.
+        min_delta: An improvement is by more than this, at least 0, in the metric's own unit.
+    """
+
+    metric: str
+    patience: Count
+    min_delta: NonNegative = 0.0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -29,6 +50,7 @@ class Until:
         metric: A metric of the evaluations, such as "auroc" or "loss".
         reaches: Value of `metric`: at this or above it ends the run, or at this or below it where less of the
             metric is better. In (0, 1] for a share such as "auroc".
+        early_stopping: Ends the run when a metric does not improve any more.
     """
 
     seconds: Positive | None = None
@@ -37,6 +59,7 @@ class Until:
     accuracy: PositiveShare | None = None
     metric: str | None = None
     reaches: Finite | None = None
+    early_stopping: EarlyStopping | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -51,13 +74,21 @@ class Until:
     @property
     def never(self) -> bool:
         """Whether there is no limit at all."""
-        return (self.seconds, self.versions, self.tasks) == (None, None, None) and not self.targets
+        return (self.seconds, self.versions, self.tasks) == (None, None, None) and not self.metrics
 
     @property
     def targets(self) -> dict[str, float]:
         """The metrics that end the run, with the values that they must reach."""
         given = {"accuracy": self.accuracy, self.metric: self.reaches}
         return {name: value for name, value in given.items() if name is not None and value is not None}
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The metrics that may end the run, each with the option that names it."""
+        named = {name: f"until {name} = {target:g}" for name, target in self.targets.items()}
+        if (stopping := self.early_stopping) is not None:
+            named.setdefault(stopping.metric, f"until.early_stopping of {stopping.metric}")
+        return named
 
     def reached(self, version: int, tasks: int) -> str | None:
         """Reason to stop at this version, after `tasks` tasks; None means that the run continues."""
@@ -80,40 +111,6 @@ class Until:
             if NamedMetric.of(name, higher_is_better).reaches(found.get(name), target):
                 return f"reached {name} {target:g}"
         return None
-
-    def check_metrics(self, found: Mapping[str, float | None]) -> None:
-        """Check that evaluations give the metrics that end the run; the clients' metrics may come later.
-
-        Args:
-            found: The metrics of an evaluation by name.
-
-        Raises:
-            UsageError: They do not.
-        """
-        for name in self.targets.keys() - found.keys():
-            if not name.startswith(CLIENTS) or any(other.startswith(CLIENTS) for other in found):
-                given = f"give {', '.join(found)}" if found else "give no metric"
-                raise UsageError(f"until: the metric {name!r} is never reached: evaluations {given}")
-
-    def check_evaluated(self, at_server: bool, at_clients: bool, hint: str) -> None:
-        """Check that what ends the run is evaluated: the clients' metrics at clients, others at the server.
-
-        Args:
-            at_server: Whether there are evaluations on the common test set.
-            at_clients: Whether there are evaluations on what each client holds out.
-            hint: What to give where there are none.
-
-        Raises:
-            UsageError: It is not.
-        """
-        for name, target in self.targets.items():
-            if name.startswith(CLIENTS) and not at_clients:
-                hint = "give evaluate.at = 'clients' or 'both', and seconds or versions"
-                raise UsageError(f"until {name} = {target:g} needs evaluations at clients: {hint}")
-            if not name.startswith(CLIENTS) and not at_server:
-                if at_clients:
-                    hint = f"evaluate.at = 'clients' gives {CLIENTS}{name}; name that, or choose both"
-                raise UsageError(f"until {name} = {target:g} needs evaluations: {hint}")
 
     @property
     def out_of_time(self) -> str:
@@ -149,11 +146,14 @@ class Every:
         versions: Versions between two evaluations, at least 1.
         at: "server" evaluates on the common test set, "clients" on what each client holds out, "both"
             on both.
+        keep_best: A metric of the evaluations: the version with its best finite value is kept, as
+            `Run.best`, and in a run's directory as best.safetensors. None means that none is kept.
     """
 
     seconds: Positive | None = None
     versions: Count | None = None
     at: Literal["server", "clients", "both"] = "server"
+    keep_best: str | None = None
 
     @property
     def never(self) -> bool:
@@ -173,3 +173,50 @@ class Every:
     def after(self, version: int) -> bool:
         """Whether this new version is evaluated."""
         return self.versions is not None and version % self.versions == 0
+
+
+def check_evaluated(until: Until, every: Every, tested: bool, hint: str) -> None:
+    """Check that the metrics that are needed are evaluated: the clients' at clients, others at the server.
+
+    Args:
+        until: The run's limits.
+        every: Its evaluations.
+        tested: Whether there is a common test set.
+        hint: What to give where there are no evaluations.
+
+    Raises:
+        UsageError: They are not.
+    """
+    at_server, at_clients = tested and every.at_server, every.at_clients
+    for name, option in _needed(until, every).items():
+        if name.startswith(CLIENTS) and not at_clients:
+            hint = "give evaluate.at = 'clients' or 'both', and seconds or versions"
+            raise UsageError(f"{option} needs evaluations at clients: {hint}")
+        if not name.startswith(CLIENTS) and not at_server:
+            if at_clients:
+                hint = f"evaluate.at = 'clients' gives {CLIENTS}{name}; name that, or choose both"
+            raise UsageError(f"{option} needs evaluations: {hint}")
+
+
+def check_found(until: Until, every: Every, found: Mapping[str, float | None]) -> None:
+    """Check that an evaluation gives the metrics that are needed; the clients' metrics may come later.
+
+    Args:
+        until: The run's limits.
+        every: Its evaluations.
+        found: The metrics of an evaluation by name.
+
+    Raises:
+        UsageError: It does not.
+    """
+    for name, option in _needed(until, every).items():
+        later = name.startswith(CLIENTS) and not any(other.startswith(CLIENTS) for other in found)
+        if name not in found and not later:
+            given = f"give {', '.join(found)}" if found else "give no metric"
+            raise UsageError(f"{option}: there is no metric {name!r}: evaluations {given}")
+
+
+def _needed(until: Until, every: Every) -> dict[str, str]:
+    """The metrics that evaluations must give, each with the option that names it."""
+    kept = {} if every.keep_best is None else {every.keep_best: f"evaluate.keep_best = {every.keep_best!r}"}
+    return {**kept, **until.metrics}

@@ -73,6 +73,10 @@ class NamedMetric:
         known = [value for value in map(finite, values) if value is not None]
         return (max if self.higher_is_better else min)(known, default=None)
 
+    def better(self, value: float, than: float, by: float = 0.0) -> bool:
+        """Whether a value is better than another one by more than `by`."""
+        return value - than > by if self.higher_is_better else than - value > by
+
     def reaches(self, value: float | None, target: float) -> bool:
         """Whether a value is finite and at the target, or better."""
         known = finite(value)

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from offbeat.core.events import Metrics, Version
-from offbeat.core.limits import Until
-from offbeat.core.metric_names import NamedMetric
+from offbeat.core.limits import EarlyStopping, Until
+from offbeat.core.metric_names import CLIENTS, NamedMetric, finite
 from offbeat.runs.schema import Metric
 
 
@@ -21,6 +21,7 @@ class EvaluationLog:
         self.count = 0
         self.last_metrics: Metrics = {}
         self.best_metrics: dict[str, float] = {}
+        self._stopping = _Patience(until.early_stopping, higher_is_better) if until.early_stopping else None
 
     def add(
         self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, found: Metrics
@@ -49,8 +50,49 @@ class EvaluationLog:
             best = NamedMetric.of(name, self._higher_is_better).best((value, self.best_metrics.get(name)))
             if best is not None:
                 self.best_metrics[name] = best
+        if self._stopping is not None:
+            self._stopping.add(row)
 
     @property
     def reached(self) -> str | None:
         """Reason to stop after the last evaluation; None means that the run continues."""
-        return self._until.reached_metric(self.last_metrics, self._higher_is_better)
+        reached = self._until.reached_metric(self.last_metrics, self._higher_is_better)
+        return reached or (self._stopping.over if self._stopping is not None else None)
+
+
+class _Patience:
+    """What early stopping counts: a function of the recorded evaluations, and of nothing else."""
+
+    def __init__(self, stopping: EarlyStopping, higher_is_better: Mapping[str, bool]) -> None:
+        self._stopping = stopping
+        self._metric = NamedMetric.of(stopping.metric, higher_is_better)
+        self._waited = 0
+        self._improved: float | None = None  # the value of the last improvement
+        self._best: tuple[float, Version] | None = None
+
+    def add(self, row: Metric) -> None:
+        """Count an evaluation. A loss or accuracy that is NaN is recorded as none at all."""
+        name = self._metric.name
+        if name.startswith(CLIENTS) and name not in row.found:
+            return  # no client has evaluated
+        self._waited += 1
+        value = finite(row.found.get(name))
+        if value is None:
+            return
+        if self._best is None or self._metric.better(value, self._best[0]):
+            self._best = value, row.version
+        if self._improved is None or self._metric.better(value, self._improved, self._stopping.min_delta):
+            self._improved, self._waited = value, 0
+
+    @property
+    def over(self) -> str | None:
+        """Reason to stop; None means that the run continues."""
+        if self._waited < self._stopping.patience:
+            return None
+        words, patience, by = self._metric.words, self._stopping.patience, self._stopping.min_delta
+        waited = f"in {patience} evaluation{'s' if patience > 1 else ''}"
+        if self._best is None:
+            return f"no finite {words} {waited}"
+        best, version = self._best
+        least = f" by more than {by:g}" if by else ""
+        return f"no better {words}{least} {waited} (best {best:.4g} at version {version})"

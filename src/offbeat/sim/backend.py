@@ -21,6 +21,7 @@ from offbeat.core.learner import (
     TaskInputs,
     evaluation_inputs,
 )
+from offbeat.core.limits import check_found
 from offbeat.core.model import Model, Tensors
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.streams import Purpose, stream
@@ -119,7 +120,7 @@ class LiveBackend:
             if every.at_clients:
                 found |= aggregate_clients(clients, self._experiment.higher_is_better)
             if self._evaluated is None:
-                self._experiment.until.check_metrics(found)
+                check_found(self._experiment.until, every, found)
             self._evaluated = version, found, clients
         return self._evaluated[1:]
 

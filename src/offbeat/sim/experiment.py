@@ -10,7 +10,7 @@ from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
-from offbeat.core.limits import NEVER_ENDS, Every, Until
+from offbeat.core.limits import NEVER_ENDS, Every, Until, check_evaluated
 from offbeat.core.model import Model
 from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
@@ -104,4 +104,4 @@ def _check(algorithm: Algorithm, world: World, until: Until, every: Every) -> No
         raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
     if until.never:
         raise UsageError(NEVER_ENDS)
-    until.check_evaluated(every.at_server, every.at_clients, "give evaluate seconds or versions")
+    check_evaluated(until, every, True, "give evaluate seconds or versions")

@@ -115,7 +115,7 @@ async def look(url: str, auroc: float) -> None:
 
 def test_a_metric_that_is_not_given_is_refused_before_a_site_comes(digits: Shares, tmp_path: Path) -> None:
     with pytest.raises(
-        ob.UsageError, match=r"'auc' is never reached: evaluations give loss, auroc, balanced"
+        ob.UsageError, match=r"there is no metric 'auc': evaluations give loss, auroc, balanced"
     ):
         served(digits, tmp_path / "run", ob.Until(metric="auc", reaches=0.9))
     assert not (tmp_path / "run").exists()

@@ -11,6 +11,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import finalizer
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
+from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
@@ -170,8 +171,8 @@ def open_run(
     if found is not None and found.meta["initial"] != first.digest():
         raise RunError(f"{directory} was started with another initial model: give the same model and initial")
     complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
-    if options.until.targets and tested:  # now, not when all sites are there
-        options.until.check_metrics(learner.evaluate(complete(first)))
+    if tested and (options.until.metrics or options.evaluate.keep_best):  # now, not when all sites are there
+        check_found(options.until, options.evaluate, learner.evaluate(complete(first)))
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
         run, label = str(found.meta["run"]), found.label
@@ -202,7 +203,7 @@ def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool
     """Raises `UsageError` for evaluations that cannot be made, or do not tell what ends the run."""
     every = options.evaluate
     hint = "give test data, and evaluate seconds or versions"
-    options.until.check_evaluated(tested and every.at_server, every.at_clients, hint)
+    check_evaluated(options.until, every, tested, hint)
     if every.at_server and every.at_clients and not tested:
         raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
     if every.at_clients and algorithm.buffers == "recompute":
