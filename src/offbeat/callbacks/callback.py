@@ -35,7 +35,7 @@ class LiveRun:
     versions: Mapping[str, str]
     higher_is_better: Mapping[str, bool]
     past: tuple[Metric, ...]
-    request_stop: Callable[[str], None] = field(repr=False)
+    request_stop: Callable[[str], object] = field(repr=False)
 
     def stop(self, reason: str) -> None:
         """End the run cleanly, as a limit does; its current model is the final one.

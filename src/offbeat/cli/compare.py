@@ -33,6 +33,7 @@ def compare(
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    callbacks: options.Callbacks = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
     from offbeat.core.validation import did_you_mean
@@ -40,7 +41,7 @@ def compare(
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
 
-    loaded = load_recipe(recipe, sets=sets or (), scales=scales or ())
+    loaded = load_recipe(recipe, sets=options.with_options(sets, callbacks=callbacks), scales=scales or ())
     names = _labels(loaded, labels)
     place = directory or new_directory(recipe)
     measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)

@@ -27,6 +27,10 @@ Initial = Annotated[
     Path | None,
     typer.Option(metavar="FILE|DIR", help="weights to start from: .safetensors, or a finished run"),
 ]
+Callbacks = Annotated[
+    list[str] | None,
+    typer.Option("--callback", metavar="NAME", help="called while the run goes on; may be repeated"),
+]
 StateDirectory = Annotated[Path, typer.Option(metavar="DIR", help="the run's directory")]
 Seed = Annotated[int | None, typer.Option(help="the run's seed")]
 InsecurePlaintext = Annotated[
@@ -49,9 +53,13 @@ def choose_goal(
     return chosen, target
 
 
-def with_initial(sets: list[str] | None, initial: Path | None) -> list[str]:
-    """Changes of a recipe, with the initial weights of an option."""
-    return [*(sets or ()), *([] if initial is None else [f"initial={json.dumps(str(initial))}"])]
+def with_options(
+    sets: list[str] | None, initial: Path | None = None, callbacks: list[str] | None = None
+) -> list[str]:
+    """Changes of a recipe, with those that have options of their own."""
+    given = {"initial": str(initial) if initial is not None else None, "callbacks": callbacks}
+    named = [f"{key}={json.dumps(value)}" for key, value in given.items() if value]
+    return [*(sets or ()), *named]
 
 
 def file_option(text: str) -> Any:

@@ -69,6 +69,7 @@ def serve(
     dashboard_unencrypted: Annotated[
         bool, typer.Option("--dashboard-unencrypted", help="the page's token can be read on its way")
     ] = False,
+    callbacks: options.Callbacks = None,
     log: options.Log = "auto",
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -81,11 +82,14 @@ def serve(
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
         from offbeat.net.wire.limits import Limits
+    from offbeat.callbacks.registry import make_callbacks
     from offbeat.recipes.build import make_algorithm, make_server_learner
     from offbeat.recipes.load import document_of, load_recipe
 
     setup_logs(log, log_level)
-    loaded = load_recipe(recipe, sets=options.with_initial(sets, initial), scales=scales or (), seed=seed)
+    loaded = load_recipe(
+        recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
+    )
     server_options = _server_options(loaded, sites, lease, norm_bound, evaluation_timeout)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
@@ -107,6 +111,7 @@ def serve(
         _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm)
     learner = make_server_learner(loaded, loaded.seed, test)
+    called = make_callbacks(loaded.callbacks)
     model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
     limits = Limits(layout=model.layout)
 
@@ -134,7 +139,7 @@ def serve(
                 algorithm, learner, None, state, open_listener,
                 options=server_options, seed=loaded.seed, initial=loaded.initial,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
-                started=started,
+                started=started, callbacks=called,
             )  # fmt: skip
 
     reason = asyncio.run(run())

@@ -18,12 +18,15 @@ def run(
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    callbacks: options.Callbacks = None,
 ) -> None:
     """Simulate a recipe's algorithm."""
     from offbeat.recipes.build import run_recipe
     from offbeat.recipes.load import load_recipe
 
-    loaded = load_recipe(recipe, sets=options.with_initial(sets, initial), scales=scales or (), seed=seed)
+    loaded = load_recipe(
+        recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
+    )
     place = directory or new_directory(recipe)
     memory = executor_options.memory_size("--client-memory", client_memory)
     count, chosen = executor_options.choose_executor(workers, executor, ray_address)
@@ -41,6 +44,7 @@ def resume(
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
+    callbacks: options.Callbacks = None,
 ) -> None:
     """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
     from offbeat.recipes.build import resume_run
@@ -54,8 +58,9 @@ def resume(
         return
     with live_progress() as progress:
         finished = resume_run(
-            directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory
-        )
+            directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
+            callbacks=callbacks,
+        )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 
 

@@ -6,7 +6,7 @@ arithmetic on one vector, whatever the architecture. Parameters that are frozen 
 tensors that stay at the clients, are no part of a model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -167,8 +167,12 @@ class Model(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Model":
         """Copy a module's trained parameters and persistent buffers; arguments, errors: as of `Layout.of`."""
-        layout = Layout.of(module, personal)
         tensors = {**module.state_dict(keep_vars=True), **dict(module.named_parameters())}
+        return cls.of_tensors(Layout.of(module, personal), tensors)
+
+    @classmethod
+    def of_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> "Model":
+        """Copy tensors by name, among which are all of the layout."""
         model = cls.empty(layout)
         for entry, view in layout.views(model.values, model.integers):
             view.copy_(tensors[entry.name].detach())

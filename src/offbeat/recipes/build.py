@@ -1,6 +1,6 @@
 """Build the objects of a simulation from a recipe, and run it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
+from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.streams import Purpose, check_seed, stream
@@ -127,7 +128,7 @@ def run_recipe(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
-        client_memory=client_memory, initial=recipe.initial,
+        client_memory=client_memory, initial=recipe.initial, callbacks=make_callbacks(recipe.callbacks),
     )  # fmt: skip
 
 
@@ -138,15 +139,20 @@ def resume_run(
     executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
     client_memory: int | None = None,
+    callbacks: Sequence[Entry] | None = None,
 ) -> Run:
-    """Resume a run that was started from a recipe; options as of `run_recipe`."""
+    """Resume a run that was started from a recipe; options as of `run_recipe`.
+
+    `callbacks` are those of a recipe; None means those that the run was started with.
+    """
     record = read_run(directory)
     recipe = recorded_recipe(record)
+    called = make_callbacks(recipe.callbacks if callbacks is None else callbacks)
     return resume(
         directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
         make_learner(recipe, record.seed),
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
-        client_memory=client_memory, initial=recipe.initial,
+        client_memory=client_memory, initial=recipe.initial, callbacks=called,
     )  # fmt: skip
 
 

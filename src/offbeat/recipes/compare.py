@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
@@ -91,10 +92,12 @@ def plan(
         executor: Executor of each run. None means that a run trains in its own process.
 
     Raises:
-        UsageError: An algorithm or the data is not valid, or a directory holds another experiment's run.
+        UsageError: An algorithm, a callback or the data is not valid, or a directory holds another
+            experiment's run.
     """
     specs = [{"label": label, **recipe.spec(label)} for label in labels]
     algorithms = {spec["label"]: make_algorithm(spec) for spec in specs}
+    make_callbacks(recipe.callbacks)  # one that is unknown is refused now; each run makes its own
     clients = make_learner(recipe, recipe.seed).clients
     for label, algorithm in algorithms.items():
         concurrency = algorithm.schedule.concurrency
@@ -197,7 +200,10 @@ def _run(run: PlannedRun) -> None:
     failure = None
     try:
         if (run.directory / DATABASE).exists():
-            resume_run(run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory)
+            resume_run(
+                run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory,
+                callbacks=run.recipe.callbacks,
+            )  # fmt: skip
         else:
             run_recipe(
                 run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
@@ -228,6 +234,6 @@ def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:
     """Parts of a recipe that a single run depends on."""
     beside = {
         "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline",
-        "claims", "scales",
+        "claims", "scales", "callbacks",
     }  # fmt: skip
     return {k: v for k, v in (document or {}).items() if k not in beside}

@@ -88,6 +88,8 @@ class Recipe(Section):
             the name under `name`.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
+        callbacks: What is called while a run goes on: names, "module:function" of one's own, or mappings with
+            such a `name` and options.
         seed: First seed.
         seeds: Number of seeds of a comparison.
         metric: Metric that runs are compared by. None means the accuracy if it was recorded, else the first
@@ -115,6 +117,7 @@ class Recipe(Section):
     algorithms: dict[str, dict[str, Any]] = {}
     until: Until
     evaluate: Every = Every(versions=1)
+    callbacks: tuple[str | dict[str, Any], ...] = ()
     seed: Annotated[int, Field(ge=0)] = 0
     seeds: Count = 3
     metric: str | None = None

@@ -21,7 +21,8 @@ class EvaluationLog:
         self.count = 0
         self.last_metrics: Metrics = {}
         self.best_metrics: dict[str, float] = {}
-        self._stopping = _Patience(until.early_stopping, higher_is_better) if until.early_stopping else None
+        stopping = until.early_stopping
+        self._stopping = None if stopping is None else _Patience(stopping, self.named(stopping.metric))
 
     def add(
         self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, found: Metrics
@@ -47,11 +48,15 @@ class EvaluationLog:
         self.count += 1
         self.last_metrics = row.found
         for name, value in row.found.items():
-            best = NamedMetric.of(name, self._higher_is_better).best((value, self.best_metrics.get(name)))
+            best = self.named(name).best((value, self.best_metrics.get(name)))
             if best is not None:
                 self.best_metrics[name] = best
         if self._stopping is not None:
             self._stopping.add(row)
+
+    def named(self, name: str) -> NamedMetric:
+        """The metric of a name, which the run may know better than the name tells."""
+        return NamedMetric.of(name, self._higher_is_better)
 
     @property
     def reached(self) -> str | None:
@@ -63,9 +68,8 @@ class EvaluationLog:
 class _Patience:
     """What early stopping counts: a function of the recorded evaluations, and of nothing else."""
 
-    def __init__(self, stopping: EarlyStopping, higher_is_better: Mapping[str, bool]) -> None:
-        self._stopping = stopping
-        self._metric = NamedMetric.of(stopping.metric, higher_is_better)
+    def __init__(self, stopping: EarlyStopping, metric: NamedMetric) -> None:
+        self._stopping, self._metric = stopping, metric
         self._waited = 0
         self._improved: float | None = None  # the value of the last improvement
         self._best: tuple[float, Version] | None = None

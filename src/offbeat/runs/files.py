@@ -4,19 +4,22 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
+) -> None:
     """Write a durable safetensors file; its name is durable after `sync_directory`.
 
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
     part = path.with_suffix(".part")
     try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, part)
+        contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+        save_file(contiguous, part, None if metadata is None else dict(metadata))
     except SafetensorError as error:  # the library's own class for a failed write
         raise OSError(str(error)) from None
     part.chmod(0o666 & ~_umask())  # the library makes it private to its owner
@@ -31,6 +34,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     Into memory of PyTorch's own: the last bits of a dot product can depend on where a vector starts.
     """
     return {name: tensor.clone() for name, tensor in load_file(path).items()}
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """Read the metadata of a safetensors file, and none of its tensors."""
+    with safe_open(path, "pt") as file:
+        return dict(file.metadata() or {})
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:

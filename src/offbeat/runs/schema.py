@@ -18,6 +18,7 @@ served run can be resumed only where it is 4 or later.
 SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
+BEST = "best.safetensors"
 
 CLIENT_METRICS = """
 CREATE TABLE IF NOT EXISTS client_metrics(

@@ -22,17 +22,25 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
+from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
-from offbeat.runs.schema import CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
+from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
 """A query, and the rows of values to execute it with."""
 
 
 class RunStore:
-    """Writer of a run's directory, which holds its lock until it is closed."""
+    """Writer of a run's directory, which holds its lock until it is closed.
+
+    Attributes:
+        directory: The directory.
+        best: The best version so far, written before the rows that say so. None means that none is kept.
+    """
+
+    best: BestModel | None = None
 
     def __init__(self, directory: Path, database: sqlite3.Connection, held: BaseFileLock) -> None:
         self.directory = directory
@@ -74,6 +82,7 @@ class RunStore:
                     raise UsageError(
                         f"{directory} holds a run already: resume it, or choose another directory"
                     )
+                (directory / BEST).unlink(missing_ok=True)  # no run's that is here
                 _make_database(directory, meta, clients)
                 database = _connect(directory / DATABASE)
                 undo.callback(database.close)
@@ -129,8 +138,10 @@ class RunStore:
             others: Statements of the same transaction.
 
         Raises:
-            RunError: The database cannot be written; nothing of it has become durable.
+            RunError: The best version or the database cannot be written; no row has become durable.
         """
+        if self.best is not None:
+            self.best.write()
         journal, metrics = self._length, self._metrics_length + len(self._metrics)
         with self._transaction() as database:
             database.executemany("INSERT INTO journal VALUES (?,?,?,?,?,?,?,?,?,?,?)", map(_json, self._rows))
@@ -179,7 +190,7 @@ class RunStore:
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
         self.flush({"duration": duration}, [statement, *others])
-        self._delete_except({*names, *states.values(), MODEL})
+        self._delete_except({*names, *states.values()})
 
     def finish(
         self,
@@ -208,7 +219,7 @@ class RunStore:
             raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
         end = {"status": "finished", "stop_reason": stop_reason, "summary": _finite(summary)}
         self.flush({"duration": duration, **end}, [("DELETE FROM checkpoints", [()]), *others])
-        self._delete_except({MODEL})
+        self._delete_except(set())
         with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
             self._database.execute("PRAGMA journal_mode = DELETE")  # readable on a read-only file system
@@ -260,7 +271,7 @@ class RunStore:
 
     def _delete_except(self, names: set[str]) -> None:
         for path in self.directory.iterdir():
-            if path.suffix in (".safetensors", ".part") and path.name not in names:
+            if path.suffix in (".safetensors", ".part") and path.name not in names | {MODEL, BEST}:
                 path.unlink()
 
 

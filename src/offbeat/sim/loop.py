@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.model import Model
 from offbeat.runs.store import RunStore
 from offbeat.sim.backend import LiveBackend
@@ -20,12 +21,14 @@ def run_to_end(
     watch: Watcher | None,
     checkpoint_seconds: float,
     interrupted: Callable[[], bool],
+    callbacks: CallbackList,
 ) -> Model:
     """Step to the final model, with checkpoints; an interruption leaves one behind."""
     meter, trimmer, version = ProgressMeter(simulation), HeapTrimmer(), backend.tensors.version
     watched = saved = time.monotonic()
     pause = checkpoint_seconds
     try:
+        callbacks.on_start()
         if not simulation.engine.rows:
             simulation.start()
         while simulation.stop_reason is None:
@@ -45,6 +48,7 @@ def run_to_end(
                 pause = max(checkpoint_seconds, 20 * (saved - now))  # at most 5 % of the time
             if interrupted():
                 raise KeyboardInterrupt
+        simulation.finish()
         if watch:
             watch(meter.progress())
         return backend.completed()

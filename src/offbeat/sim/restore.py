@@ -6,16 +6,15 @@ from offbeat.runs.files import read_tensors
 from offbeat.runs.record import RunRecord
 from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
-from offbeat.runs.store import RunStore
 from offbeat.sim.backend import LiveBackend, ReplayBackend
-from offbeat.sim.simulation import Simulation
+from offbeat.sim.simulation import Recorder, Simulation
 
 
-def restore(simulation: Simulation, backend: LiveBackend, store: RunStore, record: RunRecord) -> None:
+def restore(simulation: Simulation, backend: LiveBackend, recorder: Recorder, record: RunRecord) -> None:
     """Bring a simulation that has not started to the last checkpoint of its record, if there is one.
 
     Everything up to there is repeated without training. From there on `backend` trains, which gets the
-    tensors and the tasks in training, and the rows go to `store`.
+    tensors and the tasks in training, and the rows go to `recorder`.
 
     Raises:
         ReplayError: At the first row that is not the recorded one.
@@ -36,14 +35,10 @@ def restore(simulation: Simulation, backend: LiveBackend, store: RunStore, recor
         )
     restore_model(backend.tensors, simulation.server, record.path, checkpoint)
     backend.clients.restore(checkpoint.clients, checkpoint.client_bytes)
-    simulation.connect(backend, store)
+    simulation.connect(backend, recorder)
     simulation.submit_all()
 
 
 def final_model(record: RunRecord, layout: Layout) -> Model:
     """The model of a finished run."""
-    state = read_tensors(record.path / MODEL)
-    model = Model.empty(layout)
-    for entry, view in layout.views(model.values, model.integers):
-        view.copy_(state[entry.name])
-    return model
+    return Model.of_tensors(layout, read_tensors(record.path / MODEL))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model
+from offbeat.runs.best import BestModel, read_best
 from offbeat.runs.record import flat
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.summary import Summary
@@ -49,6 +50,14 @@ class Run:
     path: Path | None = None
 
     @cached_property
+    def best(self) -> Model | None:
+        """The version with the best value of the metric that `Every.keep_best` names; None where it names
+        none, or none was finite."""
+        if isinstance(self.source, MemoryRecorder):
+            return self.source.best.model if self.source.best is not None else None
+        return read_best(self.path, self.model.layout) if self.path is not None else None
+
+    @cached_property
     def journal(self) -> list[dict[str, Any]]:
         """Flat mappings: `seq`, `t`, `kind`, `name`, `client`, `task`, `base`, `version`, `staleness`,
         `steps`, and what belongs to the kind."""
@@ -86,12 +95,13 @@ class Run:
 class MemoryRecorder:
     """Keeps a run's rows in memory, as they were written in `written`, and its evaluations in `measured`.
 
-    What the clients have found is in `measured_at_clients`.
+    What the clients have found is in `measured_at_clients`; `best` keeps the best model, if one is kept.
     """
 
     written: list[Row] = field(default_factory=list)
     measured: list[Metric] = field(default_factory=list)
     measured_at_clients: list[ClientMetric] = field(default_factory=list)
+    best: BestModel | None = None
 
     def row(self, row: Row) -> None:
         """Keep a row."""

@@ -1,18 +1,22 @@
 """Running a simulation, from its start or from where it was interrupted."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from offbeat.callbacks.callback import Callback
+from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
+from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
+from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.initial import Initial
 from offbeat.runs.record import RunRecord, read_run
@@ -24,11 +28,12 @@ from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.executors.start import started
 from offbeat.sim.experiment import Experiment
 from offbeat.sim.loop import run_to_end
+from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
 from offbeat.sim.restore import final_model, restore
 from offbeat.sim.result import MemoryRecorder, Run
 from offbeat.sim.signals import deferred_interrupts
-from offbeat.sim.simulation import Simulation
+from offbeat.sim.simulation import Recorder, Simulation
 from offbeat.version import __version__
 from offbeat.world.world import World
 
@@ -52,6 +57,7 @@ def simulate(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     initial: Initial | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an algorithm in virtual time.
 
@@ -74,30 +80,38 @@ def simulate(
             means all of it stays in memory.
         initial: The weights that the run starts from: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
+        callbacks: What is called while the run goes on, in this order.
 
     Returns:
         The finished run.
 
     Raises:
         UsageError: What is asked cannot be run.
-        RunError: The run fails.
+        RunError: The run fails, or a callback does.
     """
     check_memory(client_memory)
+    calls = CallbackList(callbacks)
     experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate, initial)
-    with (
-        started(experiment.learner, algorithm.objective, workers, executor) as trainer,
-        deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
-    ):
-        store = None
-        if out is not None:
-            meta = _meta(experiment, executor) | {"label": label or algorithm.name, "recipe": recipe}
-            store = RunStore.create(Path(out), meta, _client_rows(experiment.learner))
-        recorder = store or MemoryRecorder()
-        clients = ClientStates(store.directory if store else None, client_memory)
-        backend = LiveBackend(experiment, trainer, clients)
-        simulation = Simulation(experiment, backend, recorder)
-        model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted)
-    return _result(simulation, backend, model, recorder)
+    with calls.exceptions():
+        with (
+            started(experiment.learner, algorithm.objective, workers, executor) as trainer,
+            deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
+        ):
+            store, directory, meta = None, None if out is None else Path(out), dict[str, Any]()
+            if directory is not None or calls:
+                meta = _meta(experiment, executor) | {"label": label or algorithm.name, "recipe": recipe}
+            if directory is not None:
+                recorded = meta | {"initial": experiment.initial.digest()}
+                store = RunStore.create(directory, recorded, _client_rows(experiment.learner))
+            recorder = store or MemoryRecorder()
+            backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
+            simulation = Simulation(experiment, backend, _observed(recorder, experiment, backend, calls))
+            if calls:
+                calls.run = live_run(meta, directory, (), simulation.stop)
+            model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
+        run = _result(simulation, backend, model, recorder)
+    calls.on_end(run.stop_reason, model)
+    return run
 
 
 def resume(
@@ -114,6 +128,7 @@ def resume(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     initial: Initial | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Resume an interrupted run from its last checkpoint, given what it was started with.
 
@@ -132,6 +147,7 @@ def resume(
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task.
         initial: The weights that the run started from.
+        callbacks: What is called while the run goes on from its checkpoint; not if it has finished.
 
     Returns:
         The finished run; one that had finished before, as it is.
@@ -139,9 +155,10 @@ def resume(
     Raises:
         UsageError: What is given is not what the run was started with.
         RunError: What is given does not repeat the run's journal, or only one of the two trains with
-            `Batched`, or the run fails.
+            `Batched`, or the run or a callback fails.
     """
     check_memory(client_memory)
+    calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
     experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate, initial)
@@ -151,23 +168,29 @@ def resume(
     _check_executor(record, executor)
     if record.meta["initial"] != experiment.initial.digest():
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
-    with started(experiment.learner, algorithm.objective, workers, executor) as trainer:
-        store = RunStore.reopen(directory)  # first: no other process may write from here on
-        try:
-            record = read_run(directory)  # as the last holder of the lock left it
-            if record.status == "finished":
+    with calls.exceptions():
+        with started(experiment.learner, algorithm.objective, workers, executor) as trainer:
+            store = RunStore.reopen(directory)  # first: no other process may write from here on
+            try:
+                record = read_run(directory)  # as the last holder of the lock left it
+                if record.status == "finished":
+                    store.close()
+                    return _finished(record, experiment)
+                backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
+                recorder = _observed(store, experiment, backend, calls)
+                simulation = Simulation(experiment, backend, recorder)
+                restore(simulation, backend, recorder, record)
+            except BaseException:
                 store.close()
-                return _finished(record, experiment)
-            backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
-            simulation = Simulation(experiment, backend, store)
-            restore(simulation, backend, store, record)
-        except BaseException:
-            store.close()
-            raise
-        with deferred_interrupts() as interrupted:
-            store.set_meta({"status": "running"})
-            model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted)
-    return _result(simulation, backend, model, store)
+                raise
+            with deferred_interrupts() as interrupted:
+                store.set_meta({"status": "running"})
+                if calls:
+                    calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
+                model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
+        run = _result(simulation, backend, model, store)
+    calls.on_end(run.stop_reason, model)
+    return run
 
 
 def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str, Any]:
@@ -177,10 +200,21 @@ def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str,
         "algorithm": experiment.described,
         "seed": experiment.seed,
         "clients": experiment.learner.clients,
-        "initial": experiment.initial.digest(),
         "batched": isinstance(executor, Batched),
         "higher_is_better": dict(experiment.higher_is_better),
     }
+
+
+def _observed(
+    recorder: RunStore | MemoryRecorder, experiment: Experiment, backend: LiveBackend, calls: CallbackList
+) -> Recorder:
+    """The recorder, with what observes the run around it, if anything does."""
+    if (name := experiment.every.keep_best) is not None:
+        directory = recorder.directory if isinstance(recorder, RunStore) else None
+        recorder.best = BestModel(NamedMetric.of(name, experiment.higher_is_better), directory)
+    if not calls and recorder.best is None:
+        return recorder
+    return ObservedRecorder(recorder, backend, calls, recorder.best)
 
 
 def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:

@@ -70,6 +70,7 @@ class Simulation:
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
+        self._last_due = False  # an evaluation, as the run was stopped from outside
         self._measurements = 0
         self._population, self._learner = experiment.population, experiment.learner
         self._model_bits, self._seed = 8 * model_bytes, seed
@@ -116,6 +117,16 @@ class Simulation:
             self._apply(time, event)
             if self.stop_reason is None and (reason := self.engine.stop_reason()) is not None:
                 self._end(reason)
+
+    def stop(self, reason: str) -> None:
+        """End the run with the model that it has: before its next event, also while it evaluates."""
+        if self.stop_reason is None:
+            self.stop_reason, self._last_due = reason, True
+
+    def finish(self) -> None:
+        """Evaluate the model with which the run ends, where `stop` came between two evaluations."""
+        if self._last_due and self.evaluations.last(self.now, self.server.version):
+            self._evaluate(self.now)
 
     def submit_all(self) -> None:
         """Submit the tasks in training whose end is known, as they were when the run was saved."""
@@ -285,8 +296,9 @@ class Simulation:
         row = self.evaluations.add(time, version, tasks, engine.bytes_up, engine.bytes_down, found)
         self._recorder.metric(row, client_metrics(row.seq, clients))
         if (reason := self.evaluations.reached) is not None:
-            self.now = max(self.now, time)
             self.stop_reason = reason
+        if self.stop_reason is not None:
+            self.now = max(self.now, time)
 
     def _end(self, reason: str) -> None:
         if self.evaluations.last(self.now, self.server.version):

@@ -184,6 +184,7 @@ class Coordinator:
     def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
         self.driver.effects.metrics.append(row)
+        self.driver.effects.evaluated.append(e.model)
         self.driver.effects.client_metrics += client_metrics(row.seq, clients)
         self._check_metrics()
 

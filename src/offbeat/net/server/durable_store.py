@@ -20,10 +20,11 @@ from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import RunError
 from offbeat.core.events import Arrived, TaskId
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Tensors
+from offbeat.core.model import Model, Tensors
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
 from offbeat.net.server.update_log import UpdateLog, read_update
+from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
@@ -52,10 +53,10 @@ class DurableStore:
         meta: Entries of the table `meta` of a new run, which must be the directory's first; None means that
             the directory's run goes on.
         pause: Seconds between two checkpoints, at most.
-        complete: Makes the final model of the last global model.
+        complete: Makes of a version the model that is written.
 
     Raises:
-        UsageError: The directory cannot be written, or holds a run already.
+        UsageError: The directory cannot be written, holds a run already, or the best model by another metric.
         RunError: Its journal cannot be repeated, or a file is missing.
     """
 
@@ -67,7 +68,7 @@ class DurableStore:
         pause: float = CHECKPOINT_SECONDS,
         complete: Finalizer = unchanged,
     ) -> None:
-        self.directory, self._complete = directory, complete
+        self.directory, self.complete = directory, complete
         self._pause = self._least_pause = pause
         with ExitStack() as on_error:
             self._store = RunStore.reopen(directory) if meta is None else RunStore.create(directory, meta, [])
@@ -81,6 +82,8 @@ class DurableStore:
             if meta is None:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
+            if (name := coordinator.options.evaluate.keep_best) is not None:
+                self._store.best = BestModel(coordinator.evaluations.named(name), directory)
             self.checkpoint(coordinator)
             on_error.pop_all()
 
@@ -95,6 +98,7 @@ class DurableStore:
                 self._store.row(row)
             for metric in effects.metrics:
                 self._store.metric(metric, [c for c in effects.client_metrics if c.evaluation == metric.seq])
+            self._keep_best(effects)
         updates = {task: update for effects in batches for task, update in effects.updates.items()}
         sites = [site for effects in batches for site in effects.sites.values()]
         try:
@@ -106,6 +110,12 @@ class DurableStore:
             raise RunError(
                 f"{what}. No acknowledged update is lost: free space, or repair it, and restart the server"
             ) from None
+
+    def _keep_best(self, effects: Effects) -> None:
+        best = self._store.best
+        for metric, model in zip(effects.metrics, effects.evaluated, strict=True):
+            if best is not None and best.improves(metric):
+                best.keep(metric, self.complete(model))
 
     def _write_updates(self, updates: Mapping[TaskId, LocalResult]) -> list[Logged]:
         """Write the large ones to the file; returns the rows of all, for the transaction."""
@@ -137,12 +147,13 @@ class DurableStore:
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
 
-    def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> None:
-        """End the run: write its final model, by tensor names, and its summary."""
-        model, reason = self._complete(coordinator.tensors.model), coordinator.stopped or ""
+    def finish(self, coordinator: Coordinator, summary: Mapping[str, Any]) -> Model:
+        """End the run: write its final model, by tensor names, and its summary; returns the model."""
+        model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
         self._log.delete()
         self.close()
+        return model
 
     def abandon(self, status: str) -> None:
         """Leave the run as it is, "interrupted" or "failed"; it can go on."""

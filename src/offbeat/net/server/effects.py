@@ -48,11 +48,13 @@ class Effects(Struct):
 
     `updates`, `rows`, `sites`, `metrics` and `client_metrics` are to be made durable, all or nothing, before
     the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
-    ended. `meta` are the entries of the run's table `meta` as of then.
+    ended. `meta` are the entries of the run's table `meta` as of then; `evaluated` are the global models that
+    `metrics` are of, one for each.
     """
 
     rows: list[Row] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
+    evaluated: list[Model] = field(default_factory=list)
     client_metrics: list[ClientMetric] = field(default_factory=list)
     updates: dict[TaskId, LocalResult] = field(default_factory=dict)
     sites: dict[str, SiteRow] = field(default_factory=dict)

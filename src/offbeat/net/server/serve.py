@@ -1,14 +1,17 @@
 """Serving a run, from its start or from where its state directory has it."""
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
+from threading import Lock
 from typing import Any, Protocol
 
 import torch
 
+from offbeat.callbacks.callback import Callback
+from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.buffers import finalizer
+from offbeat.core.buffers import finalizer, unchanged
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
@@ -60,6 +63,7 @@ async def serve(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     linger: float = 10.0,
     started: Callable[[Service], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> str | None:
     """Serve a run until it ends, or until the service is told to leave.
 
@@ -85,6 +89,7 @@ async def serve(
         checkpoint_seconds: Seconds between two checkpoints, at most.
         linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
         started: Called with the service, to watch it and to end it.
+        callbacks: What is called while the run goes on, in this order and in a thread of their own.
 
     Returns:
         Why the run ended; None means that the service was told to leave.
@@ -93,7 +98,7 @@ async def serve(
         UsageError: What is asked cannot be served.
         RunError: The run fails.
     """
-    clock = clock or SystemClock()
+    clock, calls = clock or SystemClock(), CallbackList(callbacks)
     opened = open_run(
         algorithm, model, training, Path(state),
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
@@ -101,7 +106,7 @@ async def serve(
     )  # fmt: skip
     if isinstance(opened, str):
         return await _serve_finished(opened, listen, clock, linger)
-    service = Service(opened, clock, linger)
+    service = Service(opened, clock, linger, calls)
     if started is not None:
         started(service)
     try:
@@ -191,10 +196,19 @@ def open_run(
         }
     info = RunInfo(run, spec.document(), seed, spec.classes, spec.training.batch_size)
     coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better)
-    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, complete)
+    one_at_a_time = Lock()  # of the threads that use the learner
+
+    def completed(version: Model) -> Model:
+        if complete is unchanged:
+            return version
+        with one_at_a_time:
+            return complete(version)
 
     def evaluate(version: Model) -> Metrics:
-        return learner.evaluate(complete(version))
+        with one_at_a_time:
+            return learner.evaluate(complete(version))
+
+    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed)
 
     return OpenRun(coordinator, store, evaluate if tested else None, label)
 

@@ -4,7 +4,7 @@ The event loop sends and receives and never waits for anything else: it answers 
 the messages of sites in batches to one thread, which owns the coordinator; where the model is small the loop
 does that itself, since another thread takes longer. A second thread commits the effects, all that have come
 meanwhile in one transaction: the one computes while the other waits for the disk. Once they are durable the
-loop sends the messages in them, in order.
+loop sends the messages in them, in order, and passes evaluations on to the thread of the callbacks.
 """
 
 import asyncio
@@ -15,6 +15,9 @@ from threading import Lock
 
 from msgspec import Struct
 
+from offbeat.callbacks.callback_list import CallbackList, live_run
+from offbeat.callbacks.callback_thread import CallbackThread
+from offbeat.core.model import Model
 from offbeat.net.clock import Clock
 from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.coordinator import Coordinator
@@ -23,6 +26,7 @@ from offbeat.net.server.effects import Effects, Measurements
 from offbeat.net.server.evaluator import Evaluate, Evaluator
 from offbeat.net.server.sessions import Batch, Sessions
 from offbeat.net.server.summary import snapshot
+from offbeat.runs.record import read_run
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +57,13 @@ class Service:
         run: The run.
         clock: Tells the time.
         linger: Seconds that it waits at the end, at most, for sites that have not heard of it.
+        callbacks: What is called while the run goes on.
 
     Attributes:
         on_channel: Serves a connection of a site to its end.
     """
 
-    def __init__(self, run: OpenRun, clock: Clock, linger: float) -> None:
+    def __init__(self, run: OpenRun, clock: Clock, linger: float, callbacks: CallbackList) -> None:
         coordinator = self._coordinator = run.coordinator
         self._store, self._label = run.store, run.label
         self._clock, self._linger_seconds = clock, linger
@@ -69,6 +74,12 @@ class Service:
         self._sessions = Sessions(self.now, self._wakeup.set)
         self.on_channel = self._sessions.on_channel
         self._evaluator = Evaluator(run.evaluate, partial(self._loop.call_soon_threadsafe, self._wakeup.set))
+        self._callbacks: CallbackThread | None = None
+        if callbacks:
+            record = read_run(run.store.directory)
+            stop = partial(self._loop.call_soon_threadsafe, self.finish)
+            callbacks.run = live_run(record.meta, record.path, record.evaluations(), stop)
+            self._callbacks = CallbackThread(callbacks, run.store.complete)
         self._timer: asyncio.Task[None] | None = None
         self._wake_at = 0.0  # when the timer ends
         self._stop_requested: str | None = None  # the reason
@@ -93,6 +104,8 @@ class Service:
             RunError: The state directory cannot be written; what was acknowledged is in it.
         """
         try:
+            if self._callbacks is not None:
+                self._callbacks.on_start()
             while self._coordinator.stopped is None and not self._detaching:
                 now = self.now()
                 due, heartbeats = self._coordinator.next_due(), now + self._coordinator.options.lease / 4
@@ -102,10 +115,12 @@ class Service:
             if self._coordinator.stopped is None:
                 await self._checkpoint()
                 self._writer.submit(self._store.abandon, "interrupted")
+                self._tell_exception(KeyboardInterrupt("the server has left the run"))
                 return None
             return await self._end()
-        except BaseException:  # in the thread that may still be writing, once it is done
+        except BaseException as error:  # in the thread that may still be writing, once it is done
             self._writer.submit(self._store.abandon, "failed")
+            self._tell_exception(error)
             raise
         finally:
             await self._close()
@@ -231,8 +246,22 @@ class Service:
             if row.name in ("joined", "left", "lost", "begin", "stop"):
                 log.info("%s", row.name, extra={k: v for k, v in row.flat().items() if k != "name"})
         self._sessions.deliver(effects)
+        self._tell_evaluations(effects)
         if effects.evaluations:
             self._evaluator.request(effects.evaluations[-1])
+
+    # ---- callbacks ----
+
+    def _tell_evaluations(self, effects: Effects) -> None:
+        """Tell the callbacks of the evaluations in effects that are durable."""
+        if self._callbacks is not None:
+            for metric, version in zip(effects.metrics, effects.evaluated, strict=True):
+                self._callbacks.on_evaluation(metric, version)
+
+    def _tell_exception(self, error: BaseException) -> None:
+        if self._callbacks is not None:
+            interrupted = isinstance(error, asyncio.CancelledError)
+            self._callbacks.on_exception(KeyboardInterrupt(str(error)) if interrupted else error)
 
     # ---- the end ----
 
@@ -242,7 +271,10 @@ class Service:
         self._sessions.finish(reason)
         last = self._coordinator.last_evaluation()
         measured = await self._loop.run_in_executor(self._thread, self._evaluator.finish, last)
-        await self._loop.run_in_executor(self._writer, self._write_end, measured)
+        effects, model = await self._loop.run_in_executor(self._writer, self._write_end, measured)
+        self._tell_evaluations(effects)
+        if self._callbacks is not None:
+            self._callbacks.on_end(reason, model)
         await self._linger()
         return reason
 
@@ -254,13 +286,15 @@ class Service:
         while not expected <= self._sessions.notified and self.now() < end:
             await self._wait(end)
 
-    def _write_end(self, measured: Measurements) -> None:
+    def _write_end(self, measured: Measurements) -> tuple[Effects, Model]:
         coordinator = self._coordinator
         with self._busy:
             coordinator.evaluated(measured)
-            self._store.commit(coordinator.take())
-            self._store.finish(coordinator, coordinator.summary())
+            effects = coordinator.take()
+            self._store.commit(effects)
+            model = self._store.finish(coordinator, coordinator.summary())
             self._changed = True
+        return effects, model
 
     async def _close(self) -> None:
         self._detaching = True
@@ -270,5 +304,7 @@ class Service:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
         await self._loop.run_in_executor(self._thread, self._evaluator.close)
+        if self._callbacks is not None:
+            await self._loop.run_in_executor(self._thread, self._callbacks.close)
         self._thread.shutdown(wait=True)
         self._writer.shutdown(wait=True)

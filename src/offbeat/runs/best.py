@@ -1,0 +1,75 @@
+"""The best version of a run's model by one metric, and the file that it is kept in."""
+
+from pathlib import Path
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.metric_names import NamedMetric, finite
+from offbeat.core.model import Layout, Model
+from offbeat.runs.files import read_metadata, read_tensors, sync_directory, write_tensors
+from offbeat.runs.schema import BEST, Metric
+
+
+class BestModel:
+    """The version with the best finite value of a metric so far; of equal ones the first.
+
+    The file holds it by tensor names, with metadata: `metric`, `value`, `version` and `t`, its time. It is
+    written before the evaluation that found it becomes durable: a run that is resumed finds in it the best
+    version of its past, or one that it is about to make again.
+
+    Args:
+        metric: The metric.
+        directory: The run's directory. None means that the model stays in memory.
+
+    Attributes:
+        model: The best version, complete, where it is in memory: until it is written to a directory.
+
+    Raises:
+        UsageError: The directory has the best version by another metric.
+    """
+
+    def __init__(self, metric: NamedMetric, directory: Path | None) -> None:
+        self.model: Model | None = None
+        self._metric, self._path = metric, None if directory is None else directory / BEST
+        self._value: float | None = None
+        self._metadata: dict[str, str] = {}
+        if self._path is not None and self._path.exists():
+            known = read_metadata(self._path)
+            if known.get("metric") != metric.name:
+                raise UsageError(
+                    f"{self._path} is the best model by {known.get('metric')}: give evaluate.keep_best = "
+                    f"{known.get('metric')!r}, or move the file away"
+                )
+            self._value = float(known["value"])
+
+    def improves(self, row: Metric) -> bool:
+        """Whether an evaluation is better than all before it."""
+        value = finite(row.found.get(self._metric.name))
+        return value is not None and (self._value is None or self._metric.better(value, self._value))
+
+    def keep(self, row: Metric, model: Model) -> None:
+        """Keep the version of an evaluation that improves."""
+        self.model, self._value = model, float(row.found[self._metric.name])
+        named = {"metric": self._metric.name, "value": self._value, "version": row.version, "t": row.t}
+        self._metadata = {key: str(value) for key, value in named.items()}
+
+    def write(self) -> None:
+        """Write the version to the directory, if it is not there yet. Raises `RunError` where it cannot."""
+        if self._path is None or self.model is None:
+            return
+        try:
+            write_tensors(self._path, self.model.state_dict(), self._metadata)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise RunError(f"cannot write the best model to {self._path}: {error}") from None
+        self.model = None
+
+
+def read_best(directory: Path, layout: Layout) -> Model | None:
+    """The best version that a run's directory holds; None where it holds none.
+
+    Args:
+        directory: The run's directory.
+        layout: The layout of the run's model.
+    """
+    path = directory / BEST
+    return Model.of_tensors(layout, read_tensors(path)) if path.exists() else None
