@@ -18,6 +18,7 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
 from offbeat.runs.best import BestModel
 from offbeat.runs.store import RunStore
+from tests.sampling import thorough
 from tests.sim.sim_worlds import digits, normed, outcome
 
 WORLD = ob.World([1.0, 1.3, 4.1])  # no two updates arrive at the same time
@@ -125,7 +126,8 @@ def test_callbacks_are_told_of_every_evaluation_in_order(to: str, tmp_path: Path
     assert outcome(run) == outcome(simulate(seed=3))
 
 
-def test_they_run_in_this_process_while_others_train_and_get_complete_models() -> None:
+@pytest.mark.parametrize("workers", [0, *thorough(1)])
+def test_they_get_complete_models_also_while_other_processes_train(workers: int) -> None:
     class Kept(ob.Callback):
         def __init__(self) -> None:
             self.models: list[Model] = []
@@ -135,8 +137,9 @@ def test_they_run_in_this_process_while_others_train_and_get_complete_models() -
 
     kept, learner = Kept(), digits(normed)
     run = ob.simulate(
-        replace(ob.fedavg(), buffers="recompute"), ob.World([1.0] * 5), learner, workers=1, callbacks=[kept],
-        until=ob.Until(versions=2), evaluate=ob.Every(versions=1, keep_best="loss"),
+        replace(ob.fedavg(), buffers="recompute"), ob.World([1.0] * 5), learner,
+        workers=workers, callbacks=[kept], until=ob.Until(versions=2),
+        evaluate=ob.Every(versions=1, keep_best="loss"),
     )  # fmt: skip
     assert [learner.evaluate(model) for model in kept.models] == [m.found for m in run.evaluations()]
     assert kept.models[-1].digest() == run.model.digest()
@@ -289,7 +292,8 @@ def test_a_crash_at_any_moment_leaves_a_whole_file_that_tells_the_truth(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process dies in each of its writes: before and after the best model, and after the checkpoint."""
-    whole = simulate(out=tmp_path / "whole")
+    until = ob.Until(versions=4)
+    whole = simulate(out=tmp_path / "whole", until=until)
 
     class Died(BaseException):
         pass
@@ -324,7 +328,7 @@ def test_a_crash_at_any_moment_leaves_a_whole_file_that_tells_the_truth(
         directory = tmp_path / f"run-{death}"
         deaths["left"], written[:] = death, []
         try:
-            simulate(out=directory, checkpoint_seconds=0)
+            simulate(out=directory, until=until, checkpoint_seconds=0)
             break
         except Died:
             pass
@@ -336,12 +340,12 @@ def test_a_crash_at_any_moment_leaves_a_whole_file_that_tells_the_truth(
             recorded = [row["score"] for row in ob.read_run(directory).metrics]
             assert not recorded or SCORES[version] >= max(recorded)
         deaths["left"] = 0
-        assert outcome(resume(directory, checkpoint_seconds=0)) == outcome(whole)
+        assert outcome(resume(directory, until=until, checkpoint_seconds=0)) == outcome(whole)
         assert best_file(directory) == best_file(tmp_path / "whole")
     else:
         pytest.fail("it never came to an end")
-    assert death > 20
-    assert written == ["1.0", "3.0", "10.0", "11.0"]
+    assert death > 15
+    assert written == ["1.0", "3.0"]
 
 
 def test_a_resumed_run_does_not_write_an_equal_best_again(tmp_path: Path) -> None:
