@@ -272,7 +272,7 @@ def test_wrong_types(path: str, value: Any, named: str, write: Any) -> None:
         ("algorithm", {"name": "fedavg", "steps": 2, "epochs": 2}, "steps=2, epochs=2", "either"),
         ("algorithm", {**FEDBUFF, "staleness": {"kind": "polynomial", "a": -1}}, "a = -1", "equal to 0"),
         ("until", {"seconds": 0}, "until.seconds = 0", "greater than 0"),
-        ("until", {}, "the run would never end", "seconds, versions, tasks, accuracy, metric or early_stopping"),
+        ("until", {}, "the run would never end", "accuracy, metric or early_stopping"),
         ("seed", -1, "seed = -1", "greater than or equal to 0"),
         ("seeds", 0, "seeds = 0", "greater than or equal to 1"),
         ("target", 2, "target = 2", "accuracy is a share in (0, 1]"),
