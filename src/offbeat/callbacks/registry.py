@@ -1,11 +1,21 @@
 """Callbacks by name, as recipes have them."""
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from pydantic import ValidationError
+
 from offbeat.callbacks.callback import Callback
+from offbeat.callbacks.csv_tracker import CSVTracker
 from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean, format_error
 from offbeat.named import load_named, named_errors
+
+CALLBACKS: dict[str, Callable[..., Callback]] = {
+    "csv": CSVTracker,
+}
+"""Built-in callbacks by name."""
 
 Entry = str | Mapping[str, Any]
 """A name, or a mapping with a name and options."""
@@ -15,21 +25,53 @@ def make_callbacks(entries: Sequence[Entry]) -> list[Callback]:
     """Make the callbacks that a recipe lists under `callbacks`.
 
     Args:
-        entries: Each is "module:function", a function or class of the user's that returns a `Callback`, or a
-            mapping with such a `name` and options.
+        entries: Each is the name of a built-in callback, "module:function" with a function or class of the
+            user's that returns a `Callback`, or a mapping with such a `name` and options.
 
     Raises:
-        UsageError: A function cannot be imported, raises, or returns something else.
+        UsageError: A name or an option is unknown, a value is not allowed, a library is not installed, or
+            the function raises or returns something else.
     """
+    if isinstance(entries, str) or not isinstance(entries, Sequence):
+        raise UsageError(f"callbacks = {entries!r} is not allowed: give a list, such as [csv]")
     return [_make(entry) for entry in entries]
 
 
 def _make(entry: Entry) -> Callback:
     options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
-    name = str(options.pop("name", ""))
-    factory = load_named(name, "callbacks")
-    with named_errors(name, "callbacks"):
-        made = factory(**options)
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise UsageError(
+            f"callbacks has {entry!r}: give a name, or a mapping with name and options, such as {{name: csv}}"
+        )
+    if ":" in name:
+        factory = load_named(name, "callbacks")
+        if not callable(factory):
+            raise UsageError(f"callbacks {name} is a {type(factory).__name__}: give a function or a class")
+    elif name in CALLBACKS:
+        factory = CALLBACKS[name]
+    else:
+        raise UsageError(
+            f"callbacks {name} is unknown{did_you_mean(name, CALLBACKS)}; or give module:function"
+        )
+    try:
+        with named_errors(name, "callbacks", passing=ValidationError):
+            _check(name, factory, options)
+            made = factory(**options)
+    except ValidationError as error:
+        raise UsageError(f"callbacks {name}: {format_error(error)}") from None
     if not isinstance(made, Callback):
-        raise UsageError(f"callbacks {name} returned a {type(made).__name__}: return a Callback")
+        raise UsageError(
+            f"callbacks {name} returned a {type(made).__name__}: return a Callback of offbeat.callbacks"
+        )
     return made
+
+
+def _check(name: str, factory: Callable[..., Any], options: Mapping[str, Any]) -> None:
+    """Raises `UsageError` for an option that a factory does not take."""
+    parameters = inspect.signature(factory).parameters
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        return
+    for option in options:
+        if option not in parameters:
+            raise UsageError(f"callbacks {name}: unknown key {option}{did_you_mean(str(option), parameters)}")

@@ -1,0 +1,85 @@
+"""Evaluations as a table: one CSV file for each run."""
+
+import csv
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from pydantic.dataclasses import dataclass
+
+from offbeat.callbacks.callback import LiveRun
+from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
+from offbeat.core.validation import STRICT
+from offbeat.runs.schema import Metric
+
+FILE = "metrics.csv"
+COLUMNS = ("version", "t", "tasks", "bytes_up", "bytes_down")
+
+
+@dataclass(frozen=True, config=STRICT)
+class CSVTracker(RunTracker):
+    """One row for each evaluation: version, time `t` in seconds of the run's clock, tasks, bytes, metrics.
+
+    An undefined metric is "nan", one that was not measured is empty. A resumed run writes the file again
+    from what its directory has recorded, so each evaluation has one row.
+
+    Args:
+        path: The file; "{label}" and "{seed}" in it stand for those of the run. None means metrics.csv in
+            the run's directory.
+    """
+
+    path: Path | None = None
+
+    def open(self, run: LiveRun) -> "CSVFile":
+        if self.path is None:
+            if run.directory is None:
+                raise no_directory("path")
+            return CSVFile(run.directory / FILE, run.past)
+        named = str(self.path).replace("{label}", run.label).replace("{seed}", str(run.seed))
+        return CSVFile(Path(named), run.past)
+
+
+class CSVFile:
+    """A table that is complete after each evaluation.
+
+    Args:
+        path: The file, which is replaced.
+        past: Evaluations that it has from the start.
+    """
+
+    def __init__(self, path: Path, past: Iterable[Metric]) -> None:
+        self._path = path
+        self._rows: list[dict[str, Any]] = []
+        self._columns = list(COLUMNS)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for metrics in past:
+            self._add(metrics)
+        self._write()
+
+    def log(self, metrics: Metric) -> None:
+        """Append a row; write the table again where it has a new column."""
+        columns = len(self._columns)
+        row = self._add(metrics)
+        if len(self._columns) > columns:
+            self._write()
+        else:
+            with self._path.open("a", encoding="utf-8", newline="") as file:
+                csv.DictWriter(file, self._columns).writerow(row)
+
+    def end(self, ending: Ending) -> None:
+        """The table is complete."""
+
+    def _add(self, metrics: Metric) -> dict[str, Any]:
+        row = {name: getattr(metrics, name) for name in COLUMNS} | values(metrics)
+        self._columns += [name for name in row if name not in self._columns]
+        self._rows.append(row)
+        return row
+
+    def _write(self) -> None:
+        """Replace the file by the table, at once."""
+        part = self._path.with_name(f"{self._path.name}.part")
+        with part.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self._columns)
+            writer.writeheader()
+            writer.writerows(self._rows)
+        part.replace(self._path)

@@ -1,0 +1,177 @@
+"""What trackers have in common: what they record of a run, under which names, and how a run ends."""
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from json import dumps
+from math import nan
+from typing import Any, ClassVar, Literal, Protocol
+
+from offbeat.callbacks.callback import Callback, LiveRun
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.extras import missing_extra
+from offbeat.core.metric_names import CLIENTS, finite
+from offbeat.core.model import Model
+from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.schema import Metric
+
+Status = Literal["finished", "failed", "killed"]
+Scalar = bool | int | float | str
+
+OTHERS = frozenset({
+    "title", "about", "algorithm", "algorithms", "seed", "seeds", "clients", "metric", "target", "baseline",
+    "claims", "scales", "callbacks",
+})  # fmt: skip
+"""Keys of a recipe that are no hyper-parameters of one run, or are recorded as something else."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a run ended.
+
+    Attributes:
+        status: "killed" means interrupted.
+        reason: The stop reason, or the error.
+        best: Best value of each metric, by name.
+    """
+
+    status: Status
+    reason: str
+    best: Mapping[str, float]
+
+
+class TrackedRun(Protocol):
+    """Where a tracker records one run."""
+
+    def log(self, metrics: Metric) -> None:
+        """Record an evaluation; one that has been recorded before stays one point."""
+
+    def end(self, ending: Ending) -> None:
+        """Record the end, and close."""
+
+
+class RunTracker(Callback, ABC):
+    """Base of the trackers, which are frozen dataclasses of options; it keeps the runs that go on."""
+
+    library: ClassVar[str | None] = None
+    """The library that it needs, and the extra of Offbeat that installs it."""
+
+    _open: dict[int, tuple[TrackedRun, EvaluationLog]]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_open", {})
+        if self.library is not None and find_spec(self.library) is None:
+            raise missing_extra(self.library, self.library, f"callback {self.library}: ")
+
+    @abstractmethod
+    def open(self, run: LiveRun) -> TrackedRun:
+        """Begin to record a run with its settings, or go on; it has the evaluations of `run.past` once."""
+
+    def on_start(self, run: LiveRun) -> None:
+        evaluations = EvaluationLog(higher_is_better=run.higher_is_better)
+        for metrics in run.past:
+            evaluations.restore(metrics)
+        with self._errors():
+            self._open[id(run)] = self.open(run), evaluations
+
+    def on_evaluation(self, run: LiveRun, metrics: Metric, model: Model) -> None:
+        tracked, evaluations = self._open[id(run)]
+        evaluations.restore(metrics)
+        with self._errors():
+            tracked.log(metrics)
+
+    def on_end(self, run: LiveRun, reason: str, model: Model) -> None:
+        self._end(run, "finished", reason)
+
+    def on_exception(self, run: LiveRun, error: BaseException) -> None:
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        self._end(run, "failed" if isinstance(error, Exception) else "killed", text)
+
+    def _end(self, run: LiveRun, status: Status, reason: str) -> None:
+        if id(run) in self._open:  # else it could not be opened
+            tracked, evaluations = self._open.pop(id(run))
+            with self._errors():
+                tracked.end(Ending(status, reason, evaluations.best_metrics))
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Turn what a library raises within the context into one line."""
+        try:
+            yield
+        except OffbeatError:
+            raise
+        except Exception as error:
+            text = " ".join(f"{type(error).__name__}: {error}".split())
+            raise RunError(f"{type(self).__name__}: {text}") from error
+
+
+def run_name(run: LiveRun) -> str:
+    """Label and seed: "fedbuff seed 0"."""
+    return f"{run.label} seed {run.seed}"
+
+
+def values(metrics: Metric) -> dict[str, float]:
+    """The metrics of an evaluation by name, as they are read from a run's directory: NaN for infinity too."""
+    return {name: nan if finite(value) is None else value for name, value in metrics.found.items()}
+
+
+def points(metrics: Metric, illegal: str = r"[^\w./ -]") -> dict[str, float]:
+    """The values of an evaluation under names that trackers group by what precedes a slash.
+
+    Args:
+        metrics: The evaluation.
+        illegal: A regular expression of the characters that a name cannot have; each becomes "_".
+
+    Returns:
+        Metrics by name, "clients/accuracy" for "clients.accuracy"; "run/t" in seconds of the run's clock,
+        "run/tasks", "run/bytes_up" and "run/bytes_down".
+
+    Raises:
+        RunError: Two names differ in illegal characters only.
+    """
+    named = {
+        f"clients/{name.removeprefix(CLIENTS)}" if name.startswith(CLIENTS) else name: value
+        for name, value in values(metrics).items()
+    }
+    named |= {f"run/{name}": getattr(metrics, name) for name in ("t", "tasks", "bytes_up", "bytes_down")}
+    legal: dict[str, float] = {}
+    for name, value in named.items():
+        if (clean := re.sub(illegal, "_", name)) in legal:
+            raise RunError(f'metric "{name}": another one is recorded as "{clean}" too; give it another name')
+        legal[clean] = value
+    return legal
+
+
+def settings(run: LiveRun) -> dict[str, Any]:
+    """What a run's results follow from: seed, clients, algorithm, and the parts of its recipe."""
+    recipe = {key: value for key, value in (run.recipe or {}).items() if key not in OTHERS}
+    beside = {"label": run.label, "seed": run.seed, "clients": run.clients}
+    return {**beside, "algorithm": dict(run.algorithm), **recipe, "versions": dict(run.versions)}
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
+    """The values of nested mappings by dotted key; a list is JSON, None is left out.
+
+    >>> flat({"training": {"lr": 0.1, "decay": None}, "world": {"seconds_per_step": [1, 2]}})
+    {'training.lr': 0.1, 'world.seconds_per_step': '[1, 2]'}
+    """
+    found: dict[str, Scalar] = {}
+    for key, value in tree.items():
+        match value:
+            case Mapping():
+                found |= flat(value, f"{prefix}{key}.")
+            case bool() | int() | float() | str():
+                found[f"{prefix}{key}"] = value
+            case list() | tuple():
+                found[f"{prefix}{key}"] = dumps(value, default=str)
+            case _ if value is not None:
+                found[f"{prefix}{key}"] = str(value)
+    return found
+
+
+def no_directory(option: str) -> UsageError:
+    """The error for a run without a directory, where a tracker writes files."""
+    return UsageError(f"the run has no directory for {option}: give {option}, or the run's directory (out)")
