@@ -8,6 +8,7 @@ import pytest
 from hypothesis import settings
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
+os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
 
 # No deadline: what an example takes says more about the machine's load than about the code. The environment
 # variable or pytest's --hypothesis-profile chooses; the option wins, as it is read later.

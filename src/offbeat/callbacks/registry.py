@@ -8,12 +8,19 @@ from pydantic import ValidationError
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.csv_tracker import CSVTracker
+from offbeat.callbacks.mlflow_tracker import MLflowTracker
+from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
+from offbeat.callbacks.tracker import RunTracker
+from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error
 from offbeat.named import load_named, named_errors
 
 CALLBACKS: dict[str, Callable[..., Callback]] = {
     "csv": CSVTracker,
+    "mlflow": MLflowTracker,
+    "tensorboard": TensorBoardTracker,
+    "wandb": WandbTracker,
 }
 """Built-in callbacks by name."""
 
@@ -58,6 +65,8 @@ def _make(entry: Entry) -> Callback:
         with named_errors(name, "callbacks", passing=ValidationError):
             _check(name, factory, options)
             made = factory(**options)
+            if isinstance(made, RunTracker):
+                made.require_library()
     except ValidationError as error:
         raise UsageError(f"callbacks {name}: {format_error(error)}") from None
     if not isinstance(made, Callback):

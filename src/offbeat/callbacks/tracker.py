@@ -2,16 +2,17 @@
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from json import dumps
 from math import nan
 from typing import Any, ClassVar, Literal, Protocol
 
+import yaml
+
 from offbeat.callbacks.callback import Callback, LiveRun
-from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.extras import missing_extra
 from offbeat.core.metric_names import CLIENTS, finite
 from offbeat.core.model import Model
@@ -63,25 +64,30 @@ class RunTracker(Callback, ABC):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "_open", {})
-        if self.library is not None and find_spec(self.library) is None:
-            raise missing_extra(self.library, self.library, f"callback {self.library}: ")
+
+    @classmethod
+    def require_library(cls) -> None:
+        """Raises `UsageError` where the tracker's library is not installed; imports nothing."""
+        if cls.library is not None:
+            found = find_spec(cls.library)
+            if found is None or found.origin is None:  # or a folder of that name, as W&B writes one
+                raise missing_extra(cls.library, cls.library)
 
     @abstractmethod
     def open(self, run: LiveRun) -> TrackedRun:
         """Begin to record a run with its settings, or go on; it has the evaluations of `run.past` once."""
 
     def on_start(self, run: LiveRun) -> None:
+        self.require_library()
         evaluations = EvaluationLog(higher_is_better=run.higher_is_better)
         for metrics in run.past:
             evaluations.restore(metrics)
-        with self._errors():
-            self._open[id(run)] = self.open(run), evaluations
+        self._open[id(run)] = self.open(run), evaluations
 
     def on_evaluation(self, run: LiveRun, metrics: Metric, model: Model) -> None:
         tracked, evaluations = self._open[id(run)]
         evaluations.restore(metrics)
-        with self._errors():
-            tracked.log(metrics)
+        tracked.log(metrics)
 
     def on_end(self, run: LiveRun, reason: str, model: Model) -> None:
         self._end(run, "finished", reason)
@@ -93,19 +99,7 @@ class RunTracker(Callback, ABC):
     def _end(self, run: LiveRun, status: Status, reason: str) -> None:
         if id(run) in self._open:  # else it could not be opened
             tracked, evaluations = self._open.pop(id(run))
-            with self._errors():
-                tracked.end(Ending(status, reason, evaluations.best_metrics))
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        """Turn what a library raises within the context into one line."""
-        try:
-            yield
-        except OffbeatError:
-            raise
-        except Exception as error:
-            text = " ".join(f"{type(error).__name__}: {error}".split())
-            raise RunError(f"{type(self).__name__}: {text}") from error
+            tracked.end(Ending(status, reason, evaluations.best_metrics))
 
 
 def run_name(run: LiveRun) -> str:
@@ -118,31 +112,33 @@ def values(metrics: Metric) -> dict[str, float]:
     return {name: nan if finite(value) is None else value for name, value in metrics.found.items()}
 
 
-def points(metrics: Metric, illegal: str = r"[^\w./ -]") -> dict[str, float]:
-    """The values of an evaluation under names that trackers group by what precedes a slash.
-
-    Args:
-        metrics: The evaluation.
-        illegal: A regular expression of the characters that a name cannot have; each becomes "_".
+def points(metrics: Metric) -> dict[str, float]:
+    """The values of an evaluation as trackers show them, which group names by what precedes a slash.
 
     Returns:
         Metrics by name, "clients/accuracy" for "clients.accuracy"; "run/t" in seconds of the run's clock,
         "run/tasks", "run/bytes_up" and "run/bytes_down".
 
     Raises:
-        RunError: Two names differ in illegal characters only.
+        RunError: Two names differ only in characters that `legal` replaces.
     """
-    named = {
-        f"clients/{name.removeprefix(CLIENTS)}" if name.startswith(CLIENTS) else name: value
-        for name, value in values(metrics).items()
-    }
-    named |= {f"run/{name}": getattr(metrics, name) for name in ("t", "tasks", "bytes_up", "bytes_down")}
-    legal: dict[str, float] = {}
-    for name, value in named.items():
-        if (clean := re.sub(illegal, "_", name)) in legal:
-            raise RunError(f'metric "{name}": another one is recorded as "{clean}" too; give it another name')
-        legal[clean] = value
-    return legal
+    found = {f"run/{name}": getattr(metrics, name) for name in ("t", "tasks", "bytes_up", "bytes_down")}
+    for name, value in values(metrics).items():
+        if (shown := legal(name)) in found:
+            raise RunError(f'metric "{name}": another one is recorded as "{shown}" too; give it another name')
+        found[shown] = value
+    return found
+
+
+def best_points(ending: Ending) -> dict[str, float]:
+    """The best values, "best/accuracy"."""
+    return {f"best/{legal(name)}": value for name, value in ending.best.items()}
+
+
+def legal(name: str) -> str:
+    """A name of letters, digits, "_", "-", "." and "/", which all trackers take; else a character is "_"."""
+    start = CLIENTS if name.startswith(CLIENTS) else ""
+    return start.replace(".", "/") + re.sub(r"[^\w./-]", "_", name.removeprefix(start))
 
 
 def settings(run: LiveRun) -> dict[str, Any]:
@@ -175,3 +171,23 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
 def no_directory(option: str) -> UsageError:
     """The error for a run without a directory, where a tracker writes files."""
     return UsageError(f"the run has no directory for {option}: give {option}, or the run's directory (out)")
+
+
+def kept_id(run: LiveRun, file: str) -> str | None:
+    """The identifier that an earlier process has kept in a file of the run's directory."""
+    path = run.directory and run.directory / file
+    return path.read_text(encoding="utf-8").strip() if path and path.exists() else None
+
+
+def keep_id(run: LiveRun, file: str, identifier: str) -> None:
+    """Keep an identifier for the process that resumes the run."""
+    if run.directory is not None:
+        (run.directory / file).write_text(f"{identifier}\n", encoding="utf-8")
+
+
+def recipe_text(run: LiveRun) -> str | None:
+    """The recipe as YAML; None for a run that is started from Python."""
+    if run.recipe is None:
+        return None
+    text: str = yaml.safe_dump(dict(run.recipe), sort_keys=False, allow_unicode=True)
+    return text
