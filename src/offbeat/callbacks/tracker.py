@@ -85,9 +85,10 @@ class RunTracker(Callback, ABC):
         self._open[id(run)] = self.open(run), evaluations
 
     def on_evaluation(self, run: LiveRun, metrics: Metric, model: Model) -> None:
-        tracked, evaluations = self._open[id(run)]
-        evaluations.restore(metrics)
-        tracked.log(metrics)
+        if id(run) in self._open:  # else it could not be opened, which has been told
+            tracked, evaluations = self._open[id(run)]
+            evaluations.restore(metrics)
+            tracked.log(metrics)
 
     def on_end(self, run: LiveRun, reason: str, model: Model) -> None:
         self._end(run, "finished", reason)
@@ -97,7 +98,7 @@ class RunTracker(Callback, ABC):
         self._end(run, "failed" if isinstance(error, Exception) else "killed", text)
 
     def _end(self, run: LiveRun, status: Status, reason: str) -> None:
-        if id(run) in self._open:  # else it could not be opened
+        if id(run) in self._open:
             tracked, evaluations = self._open.pop(id(run))
             tracked.end(Ending(status, reason, evaluations.best_metrics))
 
