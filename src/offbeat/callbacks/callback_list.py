@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from offbeat.callbacks.callback import Callback, LiveRun
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.model import Model
 from offbeat.runs.schema import Metric
 from offbeat.version import __version__
@@ -71,7 +71,7 @@ class CallbackList:
         return bool(self._callbacks)
 
     def on_start(self) -> None:
-        """The run starts. Raises `RunError` where a callback does; so do the methods that follow."""
+        """The run starts. Raises `OffbeatError` where a callback does; so do the methods that follow."""
         self._call("on_start")
 
     def on_evaluation(self, metrics: Metric, model: Model) -> None:
@@ -96,16 +96,18 @@ class CallbackList:
                 error.add_note(str(failure))
             raise
 
-    def failures(self, method: str, *arguments: object) -> Iterator[tuple[str, RunError]]:
+    def failures(self, method: str, *arguments: object) -> Iterator[tuple[str, OffbeatError]]:
         """Call a method of each callback.
 
         Yields:
-            Of each that fails which method of which one it is, and its error in one line, caused by what was
-            raised. The callbacks after it are called once the next failure is asked for.
+            Of each that fails which method of which one it is, and its error in one line: an OffbeatError as
+            it is, else a RunError caused by what was raised. The callbacks after it are called once the next failure is asked for.
         """
         for number, callback in enumerate(self._callbacks):
             try:
                 getattr(callback, method)(self.run, *arguments)
+            except OffbeatError as error:
+                yield f"{number} {type(callback).__name__}.{method}", error
             except Exception as error:
                 name = f"{type(callback).__name__}.{method}"
                 failure = RunError(f"the callback {name} has failed: {_one_line(error)}")
