@@ -101,7 +101,8 @@ class CallbackList:
 
         Yields:
             Of each that fails which method of which one it is, and its error in one line: an OffbeatError as
-            it is, else a RunError caused by what was raised. The callbacks after it are called once the next failure is asked for.
+            it is, else a RunError caused by what was raised. The callbacks after it are called once the next
+            failure is asked for.
         """
         for number, callback in enumerate(self._callbacks):
             try:
