@@ -24,6 +24,7 @@ from offbeat.core.errors import (
     RunError as RunError,
     UsageError as UsageError,
 )
+from offbeat.core.guard import Guard as Guard
 from offbeat.core.learner import NoTraining as NoTraining
 from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
 from offbeat.core.model import Layout as Layout, Model as Model

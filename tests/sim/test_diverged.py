@@ -50,7 +50,7 @@ def test_a_run_ends_and_says_where(factory: Factory[...]) -> None:
 def test_an_update_that_no_codec_can_encode(codec: Codec) -> None:
     coded = ob.compose(ob.fedbuff(size=2, steps=1), codec=codec)
     with pytest.raises(RunError, match=r"the update of task 0 has infinities or NaN.*smaller learning rate"):
-        ob.simulate(coded, WORLD, learner(), until=UNTIL)
+        ob.simulate(coded, WORLD, learner(), until=UNTIL, guard=None)
 
 
 class Diverged(NoTraining):
@@ -68,5 +68,6 @@ class Diverged(NoTraining):
 )
 def test_schedules_and_aggregators_take_what_is_no_number(factory: Factory[...]) -> None:
     options = {"fedasmu": {"size": 2, "period": 2.0}}.get(factory.name, {})
-    run = ob.simulate(factory(**options), WORLD, Diverged(3, parameters=4), until=UNTIL, evaluate=None)
+    wild = Diverged(3, parameters=4)
+    run = ob.simulate(factory(**options), WORLD, wild, until=UNTIL, evaluate=None, guard=None)
     assert run.summary.tasks == 25

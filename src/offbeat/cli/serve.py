@@ -177,6 +177,7 @@ def _server_options(
         return ServerOptions(
             clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
             until=recipe.until, evaluate=recipe.evaluate, evaluation_timeout=evaluation_timeout,
+            guard=recipe.guard,
         )  # fmt: skip
     except ValidationError as error:
         option = str(most_relevant(error)["loc"][0])

@@ -16,6 +16,7 @@ from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import TaskId, Version
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 
@@ -27,6 +28,9 @@ class GlobalModel:
         algorithm: The algorithm, whose aggregator and server steps make the versions.
         model: The initial model.
         version: Its version.
+
+    Attributes:
+        guard: Checks the updates before they arrive; None means nothing does.
     """
 
     def __init__(self, algorithm: Algorithm, model: Model, version: Version = 0) -> None:
@@ -38,6 +42,7 @@ class GlobalModel:
         self.updates: dict[TaskId, Update] = {}  # held
         self.memory: Tensors = {}  # of the aggregator
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
+        self.guard: UpdateGuard | None = None
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""

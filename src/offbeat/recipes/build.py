@@ -128,7 +128,8 @@ def run_recipe(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
-        client_memory=client_memory, initial=recipe.initial, callbacks=make_callbacks(recipe.callbacks),
+        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard,
+        callbacks=make_callbacks(recipe.callbacks),
     )  # fmt: skip
 
 
@@ -152,7 +153,7 @@ def resume_run(
         directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
         make_learner(recipe, record.seed),
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
-        client_memory=client_memory, initial=recipe.initial, callbacks=called,
+        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, callbacks=called,
     )  # fmt: skip
 
 

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.types import Count, Finite
 from offbeat.local.training import Training
@@ -86,6 +87,7 @@ class Recipe(Section):
         algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
         algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
             the name under `name`.
+        guard: Refuses updates whose size is absurd beside the recent ones; "off" means no guard.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
         callbacks: What is called while a run goes on: names, "module:function" of one's own, or mappings with
@@ -115,6 +117,7 @@ class Recipe(Section):
     world: World = World()
     algorithm: dict[str, Any]
     algorithms: dict[str, dict[str, Any]] = {}
+    guard: Annotated[Guard | None, BeforeValidator(lambda given: given or None)] = Guard()
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()

@@ -32,6 +32,7 @@ class Checkpoint:
         fresh: Version sent to each task in mid-task.
         clients: File of each client's state.
         client_bytes: Bytes of each client's state.
+        guard: State of the guard, as `UpdateGuard.save` gave it; None means there is none.
     """
 
     journal: int
@@ -43,6 +44,7 @@ class Checkpoint:
     fresh: dict[int, int] = field(default_factory=dict)
     clients: dict[int, str] = field(default_factory=dict)
     client_bytes: dict[int, int] = field(default_factory=dict)
+    guard: tuple[dict[str, list[tuple[int, float]]], int] | None = None
 
 
 @dataclass(frozen=True)

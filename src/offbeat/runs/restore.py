@@ -23,6 +23,8 @@ def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpo
     tensors.memory.update(_under(state, "aggregator."))
     for i, memory in enumerate(tensors.step_memories):
         memory.update(_under(state, f"step.{i}."))
+    if tensors.guard is not None and checkpoint.guard is not None:
+        tensors.guard.restore(checkpoint.guard)
     versions = {server.version: tensors.model}
 
     def base(version: int) -> Model:

@@ -186,6 +186,7 @@ class RunStore:
         data = {
             "state": names[0], "bases": bases, "fresh": fresh, "updates": updates,
             "clients": states, "client_bytes": clients.sizes(),
+            "guard": tensors.guard.save() if tensors.guard else None,
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])

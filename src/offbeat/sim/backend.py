@@ -11,8 +11,9 @@ from msgspec.structs import replace
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import Arrived, ClientId, ClientResults, Metrics, TaskId
+from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, TaskId
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row
 from offbeat.core.learner import (
     ClientEvaluator,
@@ -33,12 +34,18 @@ from offbeat.sim.executors.base import Executor
 from offbeat.sim.experiment import Experiment
 
 
+class _NotFiniteError(RunError):
+    """An update that cannot be encoded."""
+
+
 class LiveBackend:
     """Trains on an executor, from the versions of a global model."""
 
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
         self.tensors, self.clients = GlobalModel(experiment.algorithm, experiment.initial), clients
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
+        if experiment.guard is not None:
+            self.tensors.guard = UpdateGuard(experiment.guard, experiment.learner.clients)
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics, ClientResults] | None = None
@@ -58,17 +65,26 @@ class LiveBackend:
         norm = float(result.delta[: self.tensors.model.layout.parameters].norm())
         return {**result.metrics, "norm": norm}
 
-    def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Metrics, LocalResult | None]:
-        """Wait for the training of a task whose update is due; its metrics, and the update as it arrives.
+    def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Arrived | Lost, LocalResult | None]:
+        """Wait for the training of a task whose update is due; its arrival with metrics, and the update.
 
-        The update goes through the codec, and the client keeps its new state.
+        The update goes through the codec, and the client keeps its new state; not where the guard refuses
+        the update, with which the task is lost.
         """
-        result = self._result(arrival.task)
-        del self._finished[arrival.task]
+        client, task, steps = arrival.client, arrival.task, arrival.steps
+        result = self._result(task)
+        guard = self.tensors.guard
         if self._codec is not None:
-            result = self._coded(self._codec, arrival.task, result, upload.bits if upload else None)
-        self._keep(arrival.client, result.state)
-        return result.metrics, result
+            try:
+                result = self._coded(self._codec, task, result, upload.bits if upload else None)
+            except _NotFiniteError:
+                if guard is None:
+                    raise
+        if guard is not None and (reason := guard.check(client, steps, result, self.tensors.model)):
+            return Lost(client, task, f"rejected: {reason}"), None
+        del self._finished[task]
+        self._keep(client, result.state)
+        return Arrived(client, task, steps, result.metrics), result
 
     def _keep(self, client: ClientId, state: Tensors) -> None:
         """A client keeps its new state, with which it may evaluate the same version otherwise."""
@@ -84,13 +100,18 @@ class LiveBackend:
         except UsageError:
             if bool(result.delta.isfinite().all()):
                 raise
-            raise RunError(
+            raise _NotFiniteError(
                 f"the update of task {task} has infinities or NaN, which no codec can encode: its training "
                 "has diverged; give a smaller learning rate"
             ) from None
         layout = self.tensors.model.layout
         total = charged + 64 * layout.integers + 32 * layout.shared
         return replace(result, delta=delta, metrics={**result.metrics, "bits": total})
+
+    @property
+    def diverged(self) -> str | None:
+        """That the guard refuses all updates; None means that it does not."""
+        return self.tensors.guard.diverged if self.tensors.guard is not None else None
 
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
@@ -140,6 +161,7 @@ class ReplayBackend:
     """Answers from a run's record, and as its recorder checks that the run repeats it."""
 
     tensors: GlobalModel | None = None
+    diverged: str | None = None
 
     def __init__(self, record: RunRecord) -> None:
         self._journal, self._evaluations = RecordedJournal(record.rows()), record.evaluations()
@@ -168,9 +190,13 @@ class ReplayBackend:
         """The recorded metrics."""
         return self._recorded(task, "ready")
 
-    def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Metrics, LocalResult | None]:
-        """The recorded metrics."""
-        return self._recorded(arrival.task, "arrived"), None
+    def finish(self, arrival: Arrived, upload: Upload | None) -> tuple[Arrived | Lost, LocalResult | None]:
+        """The arrival with the recorded metrics; or that the guard refused the update."""
+        row = self._journal.peek()
+        if row is not None and (row.name, row.task) == ("lost", arrival.task):
+            return Lost(arrival.client, arrival.task, (row.data or {})["reason"]), None
+        metrics = self._recorded(arrival.task, "arrived")
+        return Arrived(arrival.client, arrival.task, arrival.steps, metrics), None
 
     def _recorded(self, task: TaskId, name: str) -> Metrics:
         row = self._journal.peek()

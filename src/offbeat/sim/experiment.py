@@ -9,6 +9,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from offbeat.core.guard import Guard
 from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_evaluated
 from offbeat.core.model import Model
@@ -30,6 +31,7 @@ class Experiment:
         every: How often the global model is evaluated.
         initial: The initial global model.
         complete: Makes of a version the model that is evaluated.
+        guard: Options of the guard against absurd updates; None means there is none.
     """
 
     algorithm: Algorithm
@@ -40,6 +42,7 @@ class Experiment:
     every: Every
     initial: Model
     complete: Finalizer
+    guard: Guard | None
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class Experiment:
         until: Until,
         evaluate: Every | None,
         initial: Initial | None = None,
+        guard: Guard | None = Guard(),
     ) -> Self:
         """Check that all fit; arguments as of `simulate`. Raises `UsageError` where they do not."""
         every = evaluate or Every()
@@ -67,7 +71,7 @@ class Experiment:
         learner = learner or NoTraining(clients)
         first = start_from(learner.initial(seed), initial)
         complete = finalizer(algorithm.buffers, learner, first, seed)
-        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete)
+        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard)
 
     @property
     def described(self) -> dict[str, Any]:

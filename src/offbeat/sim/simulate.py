@@ -11,6 +11,7 @@ from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.guard import Guard
 from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
@@ -57,6 +58,7 @@ def simulate(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     initial: Initial | None = None,
+    guard: Guard | None = Guard(),
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an algorithm in virtual time.
@@ -80,6 +82,7 @@ def simulate(
             means all of it stays in memory.
         initial: The weights that the run starts from: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
+        guard: Refuses updates whose size is absurd beside the recent ones. None means no guard.
         callbacks: What is called while the run goes on, in this order.
 
     Returns:
@@ -91,7 +94,7 @@ def simulate(
     """
     check_memory(client_memory)
     calls = CallbackList(callbacks)
-    experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate, initial)
+    experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate, initial, guard)
     with calls.exceptions():
         with (
             started(experiment.learner, algorithm.objective, workers, executor) as trainer,
@@ -128,6 +131,7 @@ def resume(
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     client_memory: int | None = None,
     initial: Initial | None = None,
+    guard: Guard | None = Guard(),
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Resume an interrupted run from its last checkpoint, given what it was started with.
@@ -147,6 +151,7 @@ def resume(
         checkpoint_seconds: Real seconds between two checkpoints, at most.
         client_memory: Bytes in memory of what clients keep from task to task.
         initial: The weights that the run started from.
+        guard: The guard that the run was started with.
         callbacks: What is called while the run goes on from its checkpoint; not if it has finished.
 
     Returns:
@@ -161,7 +166,7 @@ def resume(
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
-    experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate, initial)
+    experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate, initial, guard)
     if record.status == "finished":
         return _finished(record, experiment)
     record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal

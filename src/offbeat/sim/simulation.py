@@ -29,7 +29,7 @@ from offbeat.core.events import (
 )
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
-from offbeat.core.learner import LocalResult, MergePoint
+from offbeat.core.learner import MergePoint
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
@@ -115,7 +115,8 @@ class Simulation:
             self._end(until.out_of_time)
         else:
             self._apply(time, event)
-            if self.stop_reason is None and (reason := self.engine.stop_reason()) is not None:
+            reason = self.engine.stop_reason() or self._backend.diverged
+            if self.stop_reason is None and reason is not None:
                 self._end(reason)
 
     def stop(self, reason: str) -> None:
@@ -154,8 +155,11 @@ class Simulation:
         Kinds are compared by `is`: a struct's class takes three times as long to say that something is none.
         """
         self.now = time
+        result = None
         if type(event) is Arrived:
-            event, result = self._arrived(event)
+            upload = self.tasks[event.task].upload
+            event, result = self._backend.finish(event, upload[1] if upload else None)
+        if type(event) is Arrived:
             commands = self.engine.apply(time, event, result)
             del self.tasks[event.task]
         else:
@@ -174,12 +178,6 @@ class Simulation:
                 execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
-
-    def _arrived(self, event: Arrived) -> tuple[Arrived, LocalResult | None]:
-        """Wait for the training."""
-        upload = self.tasks[event.task].upload
-        metrics, result = self._backend.finish(event, upload[1] if upload else None)
-        return Arrived(event.client, event.task, event.steps, metrics), result
 
     def _ready(self, event: Ready) -> Ready:
         """Tell the update's length to schedules that choose by it."""

@@ -43,7 +43,7 @@ class Sites:
 
     def __init__(self, algorithm: ob.Algorithm, seed: int) -> None:
         count = max(3, algorithm.schedule.concurrency or 0)
-        terms = ServerOptions(clients=count, lease=1e9, max_consecutive_failures=None)
+        terms = ServerOptions(clients=count, lease=1e9, max_consecutive_failures=None, guard=None)
         model = Model.empty(LAYOUT)
         model.values.zero_()
         model.integers.zero_()

@@ -13,6 +13,7 @@ from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Up
 from offbeat.core.engine import Engine
 from offbeat.core.events import Arrived, Begin, Event, Left, TaskId, WantsModel
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
@@ -50,6 +51,8 @@ class Driver:
 
     def __init__(self, algorithm: Algorithm, initial: Model, options: ServerOptions, seed: int) -> None:
         self.tensors = GlobalModel(algorithm, initial)
+        if options.guard is not None:
+            self.tensors.guard = UpdateGuard(options.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
         self.engine = Engine(algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until)
         self.server = self.engine.server
@@ -106,6 +109,9 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
+                if result is not None and self.tensors.guard is not None:
+                    assert isinstance(event, Arrived)
+                    self.tensors.guard.check(event.client, event.steps, result, self.tensors.model)
                 self._advance(row.t, event, result)
                 self._check_limits()
         finally:

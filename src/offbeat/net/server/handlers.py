@@ -14,6 +14,7 @@ from msgspec import Struct
 from offbeat.core.algorithm import Algorithm, Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
+from offbeat.core.learner import LocalResult
 from offbeat.net.messages import (
     EvaluationResult,
     FromSite,
@@ -96,6 +97,7 @@ class MessageHandler:
         self._driver, self._info, self._options = driver, info, options
         self._codec, self._labels_needed = algorithm.codec, Feature.LABELS in algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
+        self._guard = driver.tensors.guard
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
         """Handle a message of a site.
@@ -275,6 +277,8 @@ class MessageHandler:
                     self._fail_task(now, site, task.id, shorten(message.reason))
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
+            if self._guard is not None and error.kind == "not finite":
+                self._guard.count_refused()
             if isinstance(message, UpdateSubmission):
                 self._send(site.name, UpdateAck(task.id, accepted=False, reason=str(error)))
             else:
@@ -324,14 +328,28 @@ class MessageHandler:
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
         result = check_update(update, layout, record.command.steps, self._codec, self._options.norm_bound)
+        self._check_size(site, update.steps, result)
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))
         self._driver.effects.updates[task.id] = result
         self._driver.apply(now, Arrived(site.client, task.id, update.steps, result.metrics), result)
 
+    def _check_size(self, site: SiteRecord, steps: int, result: LocalResult) -> None:
+        """Raises `InvalidUpdateError` where the guard refuses an update."""
+        if self._guard is None:
+            return
+        reason = self._guard.check(site.client, steps, result, self._driver.tensors.model)
+        if reason is not None:
+            log.warning("the update of %s is refused: %s", site.name, reason)
+            raise InvalidUpdateError(reason, "guard")
+
     def _fail_task(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
-        """A task is lost; its site has left, if that opens its circuit."""
-        failures = self.breaker.record_failure(now, site.name)
+        """A task is lost; its site has left, if that opens its circuit.
+
+        Where the updates of all sites are refused it is not for this one, which is not blamed.
+        """
+        diverged = self._guard is not None and self._guard.diverged is not None
+        failures = None if diverged else self.breaker.record_failure(now, site.name)
         if failures is None:
             self._driver.apply(now, Lost(site.client, task, reason))
         else:

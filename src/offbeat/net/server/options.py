@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.core.guard import Guard
 from offbeat.core.limits import Every, Until
 from offbeat.core.types import Seconds
 from offbeat.core.validation import STRICT
@@ -21,6 +22,7 @@ class ServerOptions:
         until: The run's limits; with none it goes on until it is stopped.
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
+        guard: Refuses updates whose size is absurd beside the recent ones; None means no guard.
         remembered: Of the tasks whose sites have gone, those from so many of the newest base versions can be
             brought back.
         max_consecutive_failures: The circuit breaker of a site that fails so many times in a row opens: the
@@ -35,5 +37,6 @@ class ServerOptions:
     until: Until = Until()
     evaluate: Every = Every()
     evaluation_timeout: Seconds = 60.0
+    guard: Guard | None = Guard()
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5

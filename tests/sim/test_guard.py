@@ -1,0 +1,108 @@
+"""One absurd update does not end a simulated run, and the guard changes nothing in an honest one."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from msgspec.structs import replace
+
+import offbeat as ob
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.sim.replay import replay
+from tests.sampling import thorough
+from tests.sim.sim_worlds import CALM, digits, make, outcome
+
+ATTACKER = 0
+
+
+class Attacked(ob.TorchLearner):
+    """From its third task on, one client sends its update many times as large."""
+
+    times, interrupted = 1e30, -1
+
+    def train(self, base, task: LocalTask, *rest) -> LocalResult:  # type: ignore[no-untyped-def]
+        if task.task == self.interrupted:
+            raise KeyboardInterrupt
+        result = super().train(base, task, *rest)
+        if task.client != ATTACKER or task.task < 12:
+            return result
+        return replace(result, delta=result.delta * self.times)
+
+
+def learner(times: float | None = None) -> ob.TorchLearner:
+    plain = digits()
+    if times is None:
+        return plain
+    attacked = Attacked(plain.module, plain.data, plain.training)
+    attacked.times = times
+    return attacked
+
+
+def refused(run: ob.Run) -> list[dict[str, object]]:
+    return [e for e in run.entries("lost") if str(e["reason"]).startswith("rejected: the norm of its")]
+
+
+@pytest.mark.parametrize("times", [100.0, 1e30, float("nan"), *thorough(1e3, 1e6)])
+@pytest.mark.parametrize(
+    "name", ["fedbuff", "fedasync", *thorough("fedavg", "fedcompass", "fedfa", "scaffold")]
+)
+def test_one_absurd_client_is_refused_and_the_others_learn(name: str, times: float) -> None:
+    until = ob.Until(tasks=150)
+    honest = ob.simulate(make(name), CALM, learner(), until=until, evaluate=ob.Every(versions=1000))
+    run = ob.simulate(make(name), CALM, learner(times), until=until, evaluate=ob.Every(versions=1000))
+    assert {entry["client"] for entry in refused(run)} == {ATTACKER}
+    assert not refused(honest)
+    assert run.summary.accuracy is not None
+    assert honest.summary.accuracy is not None
+    assert run.summary.accuracy > honest.summary.accuracy - 0.1
+    assert ruined(name, times, until, honest.summary.accuracy - 0.2)
+
+
+def ruined(name: str, times: float, until: ob.Until, accuracy: float) -> bool:
+    """Whether the same run without a guard fails, or ends below an accuracy."""
+    try:
+        run = ob.simulate(
+            make(name), CALM, learner(times), until=until, evaluate=ob.Every(versions=1000), guard=None
+        )
+    except ob.RunError as error:
+        return "diverged" in str(error) or "not finite" in str(error)
+    return (run.summary.accuracy or 0.0) < accuracy
+
+
+def test_a_run_with_refused_updates_is_resumed_and_replayed(tmp_path: Path) -> None:
+    until, interrupted = ob.Until(tasks=60), learner(1e6)
+    whole = ob.simulate(make("fedbuff"), CALM, learner(1e6), until=until, out=tmp_path / "whole")
+    assert refused(whole)
+    interrupted.interrupted = 40  # type: ignore[attr-defined]
+    with pytest.raises(KeyboardInterrupt):
+        ob.simulate(
+            make("fedbuff"), CALM, interrupted, until=until, out=tmp_path / "part", checkpoint_seconds=0
+        )
+    checkpoint = ob.read_run(tmp_path / "part").checkpoint()
+    assert checkpoint is not None
+    assert checkpoint.guard is not None
+    assert checkpoint.guard[0]["parameters"]
+    again = ob.resume(tmp_path / "part", make("fedbuff"), CALM, learner(1e6), until=until)
+    assert outcome(again) == outcome(whole)
+    assert replay(ob.read_run(tmp_path / "whole"), make("fedbuff")).difference is None
+
+
+def test_the_guard_changes_nothing_in_an_honest_run() -> None:
+    until = ob.Until(tasks=40)
+    with_it = ob.simulate(make("fedasync"), CALM, learner(), until=until)
+    assert outcome(with_it) == outcome(
+        ob.simulate(make("fedasync"), CALM, learner(), until=until, guard=None)
+    )
+
+
+def test_a_run_all_of_whose_updates_are_refused_ends() -> None:
+    class Wild(ob.TorchLearner):
+        def train(self, base, task: LocalTask, *rest) -> LocalResult:  # type: ignore[no-untyped-def]
+            result = super().train(base, task, *rest)
+            return replace(result, delta=result.delta * float("nan"))
+
+    plain = digits()
+    wild = Wild(plain.module, plain.data, plain.training)
+    run = ob.simulate(make("fedbuff"), CALM, wild, until=ob.Until(versions=50), evaluate=None)
+    assert run.stop_reason == "the last 10 updates were refused for their size: the training has diverged"
+    assert bool(torch.isfinite(run.model.values).all())
