@@ -83,5 +83,6 @@ def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) 
     run = ob.simulate(algorithm, world, learner, until=until, evaluate=ob.Every(versions=1000))
     steps = [sum(e["steps"] for e in run.entries("arrived") if e["client"] == c) for c in range(CLIENTS)]
     assert 0 < min(steps) <= max(steps) <= 500
+    assert not run.entries("lost")  # the guard gives no false alarm
     assert run.summary.accuracy is not None
     assert run.summary.accuracy > ALONE + MARGIN
