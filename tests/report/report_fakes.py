@@ -3,10 +3,13 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from offbeat.core.journal import Row
 
+_NUMBERS = count()
 EMPTY = dict.fromkeys(("client", "task", "base", "version", "staleness", "steps"))
 
 
@@ -26,6 +29,8 @@ class FakeRun:
     higher_is_better: dict[str, bool] = field(default_factory=dict)
     client_rows: list[dict[str, Any]] = field(default_factory=list)
     sites: dict[int, str] = field(default_factory=dict)
+    meta: dict[str, Any] = field(default_factory=dict)
+    path: Path = field(default_factory=lambda: Path(f"runs/{next(_NUMBERS)}"))
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         for seq, row in enumerate(self.written):

@@ -8,7 +8,16 @@ import pytest
 from offbeat.report import make_curves, participation, read_activity, staleness_histograms
 from offbeat.report.activity import Activity
 from offbeat.report.palette import GROUP_COLOURS, LABEL_COLOURS, choose_styles, group_colour, text_on
-from offbeat.report.units import byte_unit, duration_text, percent, seed_list, time_unit
+from offbeat.report.units import (
+    byte_unit,
+    decimals,
+    duration_text,
+    mean_text,
+    number_text,
+    percent,
+    seed_list,
+    time_unit,
+)
 from tests.report.report_fakes import FakeRun, evaluation, figure_1
 
 
@@ -63,11 +72,11 @@ def activity(staleness: dict[int, int]) -> Activity:
 
 def test_staleness_is_pooled_over_seeds_on_common_bins() -> None:
     a, b, c = staleness_histograms(
-        {"a": [activity({0: 1, 2: 1}), activity({2: 2})], "b": [activity({3: 5})], "c": [activity({})]}
+        {"a": [activity({0: 1, 2: 1}), activity({2: 4})], "b": [activity({3: 5})], "c": [activity({})]}
     )
     assert a.width == 1
     assert a.shares == (0.25, 0.0, 0.75, 0.0)
-    assert (a.mean, a.updates) == (1.5, 4)
+    assert (a.mean, a.updates) == (1.5, 6)  # the mean of 1 and 2, as in the table: each seed counts once
     assert b.shares == (0.0, 0.0, 0.0, 1.0)
     assert (c.shares, c.mean, c.updates) == ((0.0,) * 4, None, 0)
 
@@ -94,6 +103,37 @@ def test_participation_of_a_large_fleet_says_what_it_shows() -> None:
     part = participation(run, read_activity(run), max_clients=10)
     assert part.clients == tuple(range(0, 1000, 100))
     assert part.note == "10 of 1000 clients, evenly spaced by number"
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "text"),
+    [
+        (51.2487, 0.2012, "51.25 ± 0.20"),  # two digits from 100 to 354
+        (13.0, 1.4142, "13.0 ± 1.4"),
+        (78.47, 3.54, "78.5 ± 3.5"),
+        (78.47, 3.55, "78 ± 4"),
+        (12345.0, 230.0, "12340 ± 230"),
+        (12345.0, 830.0, "12300 ± 800"),
+        (0.1234567, 0.00054, "0.1235 ± 0.0005"),
+        (9.99, 0.96, "10.0 ± 1.0"),
+        (-0.01, 0.5, "0.0 ± 0.5"),
+        (0.7, 1e-17, "0.7 ± 0"),  # equal numbers, but for rounding
+        (36.0, 0.0, "36 ± 0"),
+        (66.004, None, "66"),
+        (1.69231, None, "1.692"),
+        (0.00012345, None, "0.0001234"),
+        (123456.7, None, "123457"),
+        (0.0, None, "0"),
+    ],
+)
+def test_a_mean_has_no_digits_beyond_its_deviation(value: float, spread: float | None, text: str) -> None:
+    assert mean_text(value, spread) == text
+    assert number_text(value, spread) == text.partition(" ")[0]
+
+
+def test_a_difference_has_its_sign() -> None:
+    assert [number_text(x, 0.5, sign=True) for x in (1.26, -1.26, -0.01)] == ["+1.3", "-1.3", "-0.0"]
+    assert [decimals(x) for x in (0.2, 0.4, 0.0199, 2e-7, 0.99, 10.0, 5e5)] == [2, 1, 3, 8, 1, 0, -5]
 
 
 def test_units() -> None:

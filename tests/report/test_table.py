@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.report import Stat, make_table, to_csv, to_markdown, to_rich, to_text
+from offbeat.report import Stat, make_table, to_csv, to_markdown, to_text
 from offbeat.report.render import to_cells
 from tests.report.report_fakes import FakeRun, evaluation, figure_1, reaching
 
@@ -37,9 +37,10 @@ def test_times_are_relative_to_fedcompass_when_it_is_there() -> None:
     assert half.relative is None
     cells = to_cells(table)
     assert cells.heads[2:5] == ("best accuracy (%)", "final (%)", "time to 90 % (s)")
-    assert [row[3] for row in cells.rows] == ["70.00 ± 0.00", "63.33 ± 11.55", "60.00 ± 14.14"]
-    assert [row[5] for row in cells.rows] == ["2.50x", "1.00x", "-"]
-    assert [row[6] for row in cells.rows] == ["2/2", "2/3", "1/2"]
+    assert [row[3] for row in cells.rows] == ["70 ± 0", "63 ± 12", "60 ± 14"]
+    assert [row[4] for row in cells.rows] == ["150 ± 70", "60 ± 14, > 1", "10, > 1"]
+    assert [row[5] for row in cells.rows] == ["2.5x", "1.00x", "-"]
+    assert [row[6] for row in cells.rows] == ["2 of 2", "2 of 3", "1 of 2"]
 
 
 def test_deviations_use_ddof_1_over_seeds() -> None:
@@ -81,7 +82,7 @@ def test_a_metric_of_which_less_is_better() -> None:
     (row,) = table.rows
     assert (row.best, row.final, row.time) == (Stat(1.0, 0.0, 1), Stat(2.0, 0.0, 1), Stat(5.0, 0.0, 1))
     assert to_cells(table).heads[2:5] == ("best loss", "final", "time to 1.5 (s)")
-    assert to_cells(table).rows[0][2:5] == ("1.0000", "2.0000", "5.00")
+    assert to_cells(table).rows[0][2:5] == ("1", "2", "5")
     assert "at loss 1.5 or less" in table.notes[0]
 
 
@@ -107,12 +108,12 @@ def test_runs_that_did_not_finish_and_unequal_seeds_are_noted() -> None:
 def test_missing_accuracies_are_dashes() -> None:
     table = make_table([FakeRun("a", evaluations=[evaluation(0.0, None)])], target=0.5)
     assert table.rows[0].best is None
-    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "-", "0/1", "0", "0", "-", "-")
+    assert to_cells(table).rows[0] == ("a", "1", "-", "-", "-", "-", "0 of 1", "0", "0", "-", "-")
 
 
 def test_figure_1_row() -> None:
     (row,) = to_cells(make_table([figure_1()], target=0.5)).rows
-    assert row == ("fedcompass", "1", "66.00", "66.00", "22.00", "1.00x", "1/1", "7", "13", "1.69", "0.0")
+    assert row == ("fedcompass", "1", "66", "66", "22", "1.00x", "1 of 1", "7", "13", "1.692", "0")
 
 
 @pytest.mark.parametrize(
@@ -128,11 +129,9 @@ def test_wrong_options_name_themselves(options: dict[str, Any], words: str) -> N
         make_table(runs(), **options)
 
 
-def test_no_runs_and_repeated_seeds_are_refused() -> None:
+def test_no_runs_are_refused() -> None:
     with pytest.raises(UsageError, match="no run"):
         make_table([])
-    with pytest.raises(UsageError, match="two runs are labelled 'a' with seed 0"):
-        make_table([reaching("a", 0, 5.0), reaching("a", 0, 6.0)])
 
 
 def test_text_shows_every_cell_and_takes_labels_literally() -> None:
@@ -140,7 +139,6 @@ def test_text_shows_every_cell_and_takes_labels_literally() -> None:
     text = to_text(table)
     assert "[red]a[/red]" in text
     assert "1.00x" in text
-    assert to_rich(table).row_count == 1
 
 
 def test_markdown_escapes_what_would_break_the_table() -> None:

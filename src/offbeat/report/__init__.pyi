@@ -21,20 +21,26 @@ from offbeat.report.distributions import (
     staleness_histograms as staleness_histograms,
 )
 from offbeat.report.html import write_html as write_html
+from offbeat.report.labels import Group as Group, Label as Label, group_by_label as group_by_label
 from offbeat.report.records import group_runs as group_runs
-from offbeat.report.render import (
-    to_csv as to_csv,
-    to_markdown as to_markdown,
-    to_rich as to_rich,
-    to_text as to_text,
-)
+from offbeat.report.render import to_rich as to_rich, to_text as to_text
 from offbeat.report.static import write_figures as write_figures
-from offbeat.report.table import (
+from offbeat.report.statistics import (
+    Difference as Difference,
     Stat as Stat,
+    paired_difference as paired_difference,
+)
+from offbeat.report.table import (
     Table as Table,
     TableRow as TableRow,
     make_table as make_table,
     read_activities as read_activities,
+)
+from offbeat.report.table_files import (
+    to_csv as to_csv,
+    to_latex as to_latex,
+    to_markdown as to_markdown,
+    write_table as write_table,
 )
 from offbeat.report.timeline import (
     Aggregation as Aggregation,

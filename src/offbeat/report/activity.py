@@ -31,7 +31,7 @@ class Activity:
 
     @property
     def mean_staleness(self) -> float | None:
-        """Mean staleness of the arrived updates, in versions; None when none arrived."""
+        """Mean staleness of the updates that arrived, used or not, in versions; None when none arrived."""
         total = sum(self.staleness.values())
         return sum(s * n for s, n in self.staleness.items()) / total if total else None
 

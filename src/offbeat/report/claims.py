@@ -17,6 +17,7 @@ from pydantic.dataclasses import dataclass as checked
 from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import STRICT
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
+from offbeat.report.units import mean_text
 from offbeat.runs.record import RunRecord
 
 CHANGE = "change"
@@ -83,7 +84,8 @@ def cells(finding: Finding) -> tuple[str, str, str, str]:
     sign = ">" if finding.measure.higher_is_better else "<"
     scale, unit = finding.measure.scale, " points" if finding.measure.is_share else ""
     pair = f"{finding.better} {sign} {finding.than} ({finding.by})"
-    gap = f"{scale * finding.mean:+.2f} ± {scale * finding.std:.2f}{unit}"
+    std = scale * finding.std if finding.seeds > 1 else None
+    gap = f"{mean_text(scale * finding.mean, std, sign=True)}{unit}"
     verdict = "no" if finding.mean <= 0 else "yes" if finding.agreeing == finding.seeds else "on average"
     return pair, gap, f"{finding.agreeing} of {finding.seeds}", verdict
 

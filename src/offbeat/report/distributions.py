@@ -1,10 +1,10 @@
 """How stale the updates of each label were, and how often each client took part."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offbeat.report.activity import Activity
+from offbeat.report.statistics import stat
 from offbeat.runs.record import RunRecord
 
 MAX_BINS = 40
@@ -13,10 +13,11 @@ MAX_CLIENTS = 200
 
 @dataclass(frozen=True, slots=True)
 class StalenessHistogram:
-    """Histogram of one label's arrived updates over all its seeds.
+    """Histogram of one label's arrived updates: the mean of the histograms of its seeds.
 
     Bin k holds staleness k·width .. (k+1)·width − 1 (versions); `shares` add up to 1 unless `updates`,
-    the number of updates counted, is 0. `mean` is over the updates.
+    the number of updates counted, is 0. `mean` is the mean over the seeds of `Activity.mean_staleness`, as in
+    the table.
     """
 
     label: str
@@ -35,20 +36,21 @@ def staleness_histograms(activities: Mapping[str, Sequence[Activity]]) -> list[S
     Returns:
         A histogram for each label, on bins common to all labels (at most 40 of them).
     """
-    counts = {
-        label: sum((Counter(activity.staleness) for activity in group), Counter[int]())
-        for label, group in activities.items()
-    }
-    worst = max((s for count in counts.values() for s in count), default=0)
+    worst = max((s for group in activities.values() for run in group for s in run.staleness), default=0)
     width = -(-(worst + 1) // MAX_BINS)
-    histograms = []
-    for label, count in counts.items():
-        total = count.total()
-        bins = [sum(count[s] for s in range(low, low + width)) for low in range(0, worst + 1, width)]
-        mean = sum(s * n for s, n in count.items()) / total if total else None
-        shares = tuple(n / (total or 1) for n in bins)
-        histograms.append(StalenessHistogram(label, width, shares, total, mean))
-    return histograms
+    return [_histogram(label, group, width, worst // width + 1) for label, group in activities.items()]
+
+
+def _histogram(label: str, runs: Sequence[Activity], width: int, bins: int) -> StalenessHistogram:
+    shares, updates = [0.0] * bins, 0
+    counted = [run for run in runs if run.staleness]
+    for run in counted:
+        total = sum(run.staleness.values())
+        updates += total
+        for staleness, count in run.staleness.items():
+            shares[staleness // width] += count / total / len(counted)
+    mean = stat([run.mean_staleness for run in runs])
+    return StalenessHistogram(label, width, tuple(shares), updates, None if mean is None else mean.mean)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from offbeat.report.interactive import clients_figure, curve_figure, panels_figu
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.records import Evaluations, group_runs, metric_of, read_evaluations, recorded_metrics
-from offbeat.report.render import relative_text, to_cells
+from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import Timeline, make_timeline
-from offbeat.report.units import duration_text, seed_list
+from offbeat.report.units import duration_text, seed_list, time_unit
 from offbeat.runs.record import RunRecord
 
 MAX_TIMELINES = 24
@@ -92,6 +92,10 @@ def write_html(
         cards=_cards(table),
         metrics=metrics,
         summary=to_cells(table),
+        labels=[row.label for row in table.rows],
+        differences=difference_cells(table),
+        others=[row.label for row in table.rows if row.label != table.baseline],
+        baseline=table.baseline,
         best=_best(table),
         notes=table.notes,
         claims=_claims(groups),
@@ -173,26 +177,23 @@ def _plural(n: int, noun: str) -> str:
 def _cards(table: Table) -> list[tuple[str, str, str]]:
     """The best label by time, by metric and by idleness, where there is a choice: (value, text, label)."""
     measure = table.measure
-    timed = [
-        (row.relative, row.time.mean, row.label)
-        for row in table.rows
-        if row.relative is not None and row.time
-    ]
-    values = {row.label: row.best.mean for row in table.rows if row.best}
-    idle = [(row.idle.mean, row.label) for row in table.rows if row.idle]
+    timed = [(row.relative, row) for row in table.rows if row.relative is not None and row.time]
+    values = [row for row in table.rows if row.best]
+    idle = [(row.idle.mean, row) for row in table.rows if row.idle]
     cards = []
     if timed:
-        relative, time, label = min(timed, key=itemgetter(0))
-        text = f"first to {measure.value_text(table.target or 0)}: {label}, {relative_text(relative)}"
-        cards.append((duration_text(time), text, label))
+        row = min(timed, key=itemgetter(0))[1]
+        unit = time_unit(row.time.mean if row.time else 0.0)
+        text = f"first to {measure.value_text(table.target or 0)}: {row.label}, {relative_text(row)}"
+        cards.append((f"{time_text(row, unit)} {unit.name}", text, row.label))
     if values:
-        best = measure.best(values.values())
-        label = next(label for label, value in values.items() if value == best)
-        shown = f"{measure.scale * values[label]:.3g}{measure.unit}"
-        cards.append((shown, f"best {measure.words}: {label}", label))
+        best = measure.best(row.best.mean for row in values if row.best)
+        row = next(row for row in values if row.best and row.best.mean == best)
+        shown = f"{stat_text(row.best, measure.scale)}{measure.unit}"
+        cards.append((shown, f"best {measure.words}: {row.label}", row.label))
     if idle:
-        share, label = min(idle, key=itemgetter(0))
-        cards.append((f"{100 * share:.1f} %", f"least client time idle: {label}", label))
+        row = min(idle, key=itemgetter(0))[1]
+        cards.append((f"{stat_text(row.idle, 100.0)} %", f"least client time idle: {row.label}", row.label))
     return cards
 
 
@@ -200,9 +201,10 @@ def _best(table: Table) -> set[tuple[str, int]]:
     """The cells of the summary, by label and column, that no other label exceeds."""
     found = table.measure.best(row.best.mean for row in table.rows if row.best)
     relatives = [row.relative for row in table.rows if row.relative is not None]
-    best = {(row.label, 2) for row in table.rows if row.best and row.best.mean == found}
+    first = 2 + len(table.options)  # after the label, the options and the seeds
+    best = {(row.label, first) for row in table.rows if row.best and row.best.mean == found}
     fastest = [row.label for row in table.rows if row.relative is not None and row.relative == min(relatives)]
-    return best | {(label, column) for label in fastest for column in (4, 5)}
+    return best | {(label, first + column) for label in fastest for column in (2, 3)}
 
 
 def _claims(groups: Groups) -> list[tuple[str, ...]]:

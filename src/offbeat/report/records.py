@@ -6,6 +6,7 @@ from typing import Any
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import check_target
 from offbeat.core.metric_names import COLUMNS, NamedMetric, first_shown, in_order
+from offbeat.report.labels import group_by_label
 from offbeat.runs.record import RunRecord
 
 
@@ -13,27 +14,17 @@ def group_runs(records: Sequence[RunRecord]) -> dict[str, list[RunRecord]]:
     """Group runs by label.
 
     Args:
-        records: The runs; those with the same label are seeds of one experiment.
+        records: The runs. Those of one label that were started with the same options are seeds of one
+            experiment; others get a label of their own, such as "fedavg lr=0.1" and "fedavg lr=0.01", or
+            with their directory where nothing else differs.
 
     Returns:
-        The runs of each label, labels in order of appearance, seeds ascending.
+        The runs of each label, which carry it; labels in order of appearance, seeds ascending.
 
     Raises:
-        UsageError: There is no run, or two runs share a label and a seed: counting one seed twice would make
-            the deviations wrong.
+        UsageError: There is no run.
     """
-    if not records:
-        raise UsageError("there is no run to report on: give at least one finished or running run")
-    groups: dict[str, list[RunRecord]] = {}
-    for record in records:
-        group = groups.setdefault(record.label, [])
-        if any(other.seed == record.seed for other in group):
-            raise UsageError(
-                f"two runs are labelled {record.label!r} with seed {record.seed}: "
-                "give them different labels, or leave one out"
-            )
-        group.append(record)
-    return {label: sorted(group, key=lambda run: run.seed) for label, group in groups.items()}
+    return {group.label.text: list(group.runs) for group in group_by_label(records)}
 
 
 Evaluation = Mapping[str, Any]

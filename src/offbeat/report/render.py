@@ -1,18 +1,19 @@
-"""The comparison table as text, Markdown and CSV."""
+"""The comparison table as words: its cells, and how a terminal shows it."""
 
-import csv
-import html
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import rich.table
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.table import Column
 from rich.text import Text
 
-from offbeat.report.table import Stat, Table, TableRow
-from offbeat.report.units import Unit, time_unit
+from offbeat.report.labels import short_keys
+from offbeat.report.statistics import Difference, Stat
+from offbeat.report.table import Table, TableRow
+from offbeat.report.units import Unit, mean_text, number_text, time_unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,34 +23,90 @@ class Cells:
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    @classmethod
+    def of(cls, rows: Sequence[dict[str, str]]) -> "Cells":
+        """The cells of rows, one or more, by the heads of their columns."""
+        return cls(tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
+
 
 def to_cells(table: Table) -> Cells:
-    """Write every number of a table as a reader wants it; "-" where there is none.
+    """Write the numbers of each label as a reader wants them; "-" where there is none.
+
+    The first columns are the label and the options in which labels of one name differ.
 
     Args:
         table: A table of one row or more.
     """
-    unit = time_unit(max((row.time.mean for row in table.rows if row.time), default=0.0))
-    rows = [_cells(row, table, unit) for row in table.rows]
-    return Cells(tuple(rows[0]), tuple(tuple(row.values()) for row in rows))
+    unit = _time_unit(table)
+    return Cells.of([_names(row, table) | _cells(row, table, unit) for row in table.rows])
 
 
-def relative_text(relative: float | None) -> str:
+def difference_cells(table: Table) -> Cells | None:
+    """Write how each label differs from the baseline, seed by seed; None where there is no other label."""
+    unit = _time_unit(table)
+    rows = [
+        _names(row, table) | _differences(row, table, unit)
+        for row in table.rows
+        if row.label != table.baseline
+    ]
+    return Cells.of(rows) if rows else None
+
+
+def relative_text(row: TableRow) -> str:
     """Write a relative time as FedCompass's Table 1 does: "1.00x", or "-"."""
-    return "-" if relative is None else f"{relative:.2f}x"
+    if row.relative is None:
+        return "-"
+    if not row.relative_std:
+        return f"{row.relative:.2f}x"
+    return f"{number_text(row.relative, max(row.relative_std, 0.02))}x"
 
 
-def to_rich(table: Table) -> rich.table.Table:
-    """Return the table for a rich console, its notes as the caption."""
-    cells = to_cells(table)
+def time_text(row: TableRow, unit: Unit) -> str:
+    """Write the time to the target: "36 ± 2", "36 ± 2, > 720" with seeds that did not get there, "> 720"."""
+    reached = [] if row.time is None else [stat_text(row.time, 1 / unit.size)]
+    others = [] if row.beyond is None else [f"> {number_text(row.beyond / unit.size)}"]
+    return ", ".join(reached + others) or "-"
+
+
+def stat_text(found: Stat | None, scale: float = 1.0) -> str:
+    """Write a mean and its deviation over seeds, "51.2 ± 0.2"; "-" where there is none."""
+    if found is None:
+        return "-"
+    return mean_text(found.mean * scale, None if found.spread is None else found.spread * scale)
+
+
+def difference_text(found: Difference | None, scale: float = 1.0) -> str:
+    """Write a difference and its confidence interval, "+1.2 [-0.3, +2.7]"; "-" where there is none."""
+    if found is None:
+        return "-"
+    half = None if found.half is None else found.half * scale
+    texts = [number_text(end * scale, half, sign=True) for end in (found.mean, *(found.interval or ()))]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if half is not None else f"{texts[0]} (one seed)"
+
+
+def to_rich(table: Table) -> Group:
+    """Return the table for a rich console, with the differences from the baseline and the notes below it."""
+    differences = difference_cells(table)
+    parts = [_rich_table(to_cells(table), None)]
+    if differences is not None:
+        parts.append(_rich_table(differences, f"Differences from {table.baseline}"))
+    return Group(*parts, Text("\n".join(table.notes)))
+
+
+def to_text(table: Table, width: int = 160) -> str:
+    """Return the table and its notes as plain text, at most `width` characters wide."""
+    out = io.StringIO()
+    Console(file=out, width=width, color_system=None, force_terminal=False).print(to_rich(table))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _rich_table(cells: Cells, title: str | None) -> rich.table.Table:
     columns = [
         Column(head, justify="right" if k else "left", min_width=_widest_word(cells, k))
         for k, head in enumerate(cells.heads)
     ]
-    out = rich.table.Table(*columns, caption_justify="left", header_style="bold", box=SIMPLE_HEAD)
-    out.padding = (0, 1, 0, 0)
-    if table.notes:
-        out.caption = Text("\n".join(table.notes), justify="left")
+    out = rich.table.Table(*columns, header_style="bold", box=SIMPLE_HEAD, title_justify="left")
+    out.padding, out.title = (0, 1, 0, 0), None if title is None else Text(title)
     for row in cells.rows:
         out.add_row(*map(Text, row))
     return out
@@ -61,80 +118,45 @@ def _widest_word(cells: Cells, column: int) -> int:
     return max(map(len, words))
 
 
-def to_text(table: Table, width: int = 160) -> str:
-    """Return the table and its notes as plain text, at most `width` characters wide."""
-    out = io.StringIO()
-    Console(file=out, width=width, color_system=None, force_terminal=False).print(to_rich(table))
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+def _time_unit(table: Table) -> Unit:
+    times = [row.time.mean if row.time else row.beyond for row in table.rows]
+    return time_unit(max((time for time in times if time is not None), default=0.0))
 
 
-def to_markdown(table: Table) -> str:
-    """Return the table as a Markdown table, followed by its notes as a list."""
-    cells = to_cells(table)
-    lines = [
-        _markdown_line(cells.heads),
-        "|" + "|".join([" :-- "] + [" --: "] * (len(cells.heads) - 1)) + "|",
-        *map(_markdown_line, cells.rows),
-        "",
-        *(f"- {_markdown_text(note)}" for note in table.notes),
-    ]
-    return "\n".join(lines).rstrip() + "\n"
-
-
-def to_csv(table: Table) -> str:
-    """Return the numbers unrounded: times in virtual seconds, accuracies and idleness as shares."""
-    stats = ("best", "final", "time", "versions", "tasks", "staleness", "idle")
-    heads = [f"{name}_{part}" for name in stats for part in ("mean", "std", "n")]
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["label", "seeds", "metric", "target", "reached", "baseline", "relative", *heads])
-    for row in table.rows:
-        values: list[float | None] = []
-        for name in stats:
-            stat: Stat | None = getattr(row, name)
-            values += [None, None, 0] if stat is None else [stat.mean, stat.std, stat.n]
-        known = row.label, row.seeds, table.measure.name, table.target, row.reached, table.baseline
-        writer.writerow([*known, row.relative, *values])
-    return out.getvalue()
+def _names(row: TableRow, table: Table) -> dict[str, str]:
+    """The label, and the values of the options in which labels of one name differ."""
+    short = short_keys(table.options)
+    return {"label": row.name} | {short[key]: row.options.get(key, "-") for key in table.options}
 
 
 def _cells(row: TableRow, table: Table, unit: Unit) -> dict[str, str]:
-    """The cells of a row by the heads of their columns."""
+    """The numbers of a row by the heads of their columns."""
     target, measure = table.target, table.measure
-    places = 2 if measure.is_share else 4
     time = "time to target" if target is None else f"time to {measure.value_text(target)} ({unit.name})"
     return {
-        "label": row.label,
         "seeds": str(row.seeds),
-        f"best {measure.title}": _stat_text(row.best, measure.scale, places),
-        "final (%)" if measure.is_share else "final": _stat_text(row.final, measure.scale, places),
-        time: _stat_text(row.time, 1 / unit.size),
-        "relative time": relative_text(row.relative),
-        "reached": "-" if target is None else f"{row.reached}/{row.seeds}",
-        "versions": _count_text(row.versions),
-        "client tasks": _count_text(row.tasks),
-        "mean staleness": _stat_text(row.staleness, 1.0),
-        "idle (%)": "-" if row.idle is None else f"{100 * row.idle.mean:.1f}",
+        f"best {measure.title}": stat_text(row.best, measure.scale),
+        "final (%)" if measure.is_share else "final": stat_text(row.final, measure.scale),
+        time: "-" if target is None else time_text(row, unit),
+        "relative time": relative_text(row),
+        "reached": "-" if target is None else f"{row.reached} of {row.seeds}",
+        "versions": stat_text(row.versions),
+        "client tasks": stat_text(row.tasks),
+        "mean staleness": stat_text(row.staleness),
+        "idle (%)": stat_text(row.idle, 100.0),
     }
 
 
-def _stat_text(stat: Stat | None, scale: float, places: int = 2) -> str:
-    if stat is None:
-        return "-"
-    mean, std = stat.mean * scale, stat.std * scale
-    return f"{mean:.{places}f}" if stat.n == 1 else f"{mean:.{places}f} ± {std:.{places}f}"
-
-
-def _count_text(stat: Stat | None) -> str:
-    if stat is None:
-        return "-"
-    return f"{stat.mean:.0f}" if stat.mean >= 100 or stat.mean.is_integer() else f"{stat.mean:.1f}"
-
-
-def _markdown_line(cells: tuple[str, ...]) -> str:
-    return "| " + " | ".join(map(_markdown_text, cells)) + " |"
-
-
-def _markdown_text(text: str) -> str:
-    plain = " ".join(text.split())
-    return html.escape(plain.replace("\\", "\\\\").replace("|", "\\|"), quote=False)
+def _differences(row: TableRow, table: Table, unit: Unit) -> dict[str, str]:
+    """The differences of a row by the heads of their columns."""
+    target, measure = table.target, table.measure
+    pairs = [found.n for found in (row.best_difference, row.final_difference) if found is not None]
+    points = " (points)" if measure.is_share else ""
+    return {
+        "common seeds": str(max(pairs, default=0)),
+        f"best {measure.words}{points}": difference_text(row.best_difference, measure.scale),
+        f"final{points}": difference_text(row.final_difference, measure.scale),
+        "time to target" if target is None else f"time to {measure.value_text(target)} ({unit.name})": (
+            difference_text(row.time_difference, 1 / unit.size)
+        ),
+    }

@@ -93,7 +93,7 @@ def write_figures(
 def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
     goal = found[0].measure
     target = table.target if goal == table.measure else None
-    relative = {row.label: relative_text(row.relative) for row in table.rows}
+    relative = {row.label: relative_text(row) for row in table.rows}
     show_relative = target is not None and found[0].axis == "time"
     title, measure, shown = curves.in_shown_units(found)
     figure, (ax,) = new_figure(7.5, 4.6)

@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import hypot
 
 import numpy as np
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.report.activity import Activity, read_activity
-from offbeat.report.records import Evaluations, Rows, choose_metric, group_runs, read_evaluations
+from offbeat.report.labels import Label, group_by_label
+from offbeat.report.records import Evaluations, Rows, choose_metric, read_evaluations
+from offbeat.report.statistics import BySeed, Difference, Stat, paired_difference, stat
 from offbeat.runs.record import RunRecord
 
 DEFAULT_BASELINE = "fedcompass"
@@ -18,36 +21,49 @@ Times = Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Stat:
-    """Mean and standard deviation (ddof = 1; 0 for a single value) over `n` seeds."""
-
-    mean: float
-    std: float
-    n: int
-
-
-@dataclass(frozen=True, slots=True)
 class TableRow:
     """One label over its seeds; None where there is nothing to take a mean of.
 
-    `best` and `final` are the best value of the metric in each seed and that of its last evaluation (shares
-    in [0, 1]), without the seeds where it is undefined; `time` the virtual seconds to first
-    reach the target, over the `reached` seeds that did; `relative` that time over the baseline's, None
-    if at least half of the seeds of either failed; `versions` and `tasks` (arrived updates) are counts;
-    `staleness` is in versions; `idle` a share of the clients' time in the fleet.
+    Attributes:
+        label: The label.
+        name: The label without options.
+        options: Value, as text, of each option that tells it from others of its name, by dotted key.
+        seeds: Number of its runs.
+        best: Best value of the metric in each seed.
+        final: Value of the metric in the last evaluation of each seed, without those where it is undefined.
+        time: Virtual seconds until the target, over the seeds that got there.
+        reached: Number of seeds that got there.
+        beyond: Virtual seconds up to which a seed that did not get there was evaluated: its time is longer
+            than that. The least over these seeds; None where there is none.
+        relative: Mean time over that of the baseline. None where at least half of the seeds of either failed.
+        relative_std: Its deviation, as those of the two times give it. None where there is none.
+        versions: Versions of the global model.
+        tasks: Updates that arrived.
+        staleness: Mean staleness of a run's updates that arrived, in versions.
+        idle: Share of the clients' time in the fleet that they did not train.
+        best_difference: Of the best value from that of the baseline; None for the baseline, too.
+        final_difference: Of the final value.
+        time_difference: Of the virtual seconds until the target.
     """
 
     label: str
+    name: str
+    options: Mapping[str, str]
     seeds: int
     best: Stat | None
     final: Stat | None
     time: Stat | None
     reached: int
+    beyond: float | None
     relative: float | None
+    relative_std: float | None
     versions: Stat | None
     tasks: Stat | None
     staleness: Stat | None
     idle: Stat | None
+    best_difference: Difference | None
+    final_difference: Difference | None
+    time_difference: Difference | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +75,21 @@ class Table:
     baseline: str
     target: float | None
     notes: tuple[str, ...]
+
+    @property
+    def options(self) -> list[str]:
+        """Dotted keys of the options in which labels of one name differ."""
+        return list(dict.fromkeys(key for row in self.rows for key in row.options))
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """What the runs of a label gave, by seed."""
+
+    best: BySeed
+    final: BySeed
+    time: BySeed
+    beyond: Sequence[float]
 
 
 def make_table(
@@ -88,21 +119,20 @@ def make_table(
         UsageError: The target is out of range, the metric was not recorded, the baseline is unknown, there
             are no runs, or two have the same label and seed.
     """
-    groups = group_runs(records)
-    evaluations = evaluations or read_evaluations(groups)
+    groups = group_by_label(records)
+    runs = {group.label.text: group.runs for group in groups}
+    evaluations = evaluations or read_evaluations(runs)
     measure = choose_metric(records, evaluations, metric, target)
-    baseline = _baseline(baseline, list(groups))
-    activities = activities or read_activities(groups)
-    times = {
-        label: [_first_reach(rows, measure, target) for rows in runs] for label, runs in evaluations.items()
-    }
-    reference = _mean_time(times[baseline])
+    base = _baseline(baseline, [group.label for group in groups])
+    activities = activities or read_activities(runs)
+    measured = {label: _measure(runs[label], rows, measure, target) for label, rows in evaluations.items()}
     rows = tuple(
-        _row(label, evaluations[label], measure, activities[label], times[label], reference)
-        for label in groups
+        _row(group.label, activities[group.label.text], measured[group.label.text], measured[base])
+        for group in groups
     )
-    notes = (*_time_notes(times, measure, target, baseline), *_run_notes(groups))
-    return Table(rows, measure, baseline, target, notes)
+    times = {label: list(found.time.values()) for label, found in measured.items()}
+    notes = (*_time_notes(times, measure, target, base), *_seed_notes(runs, base), *_run_notes(runs))
+    return Table(rows, measure, base, target, notes)
 
 
 def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[Activity]]:
@@ -110,51 +140,78 @@ def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list
     return {label: [read_activity(run) for run in runs] for label, runs in groups.items()}
 
 
-def _baseline(asked: str | None, labels: list[str]) -> str:
-    if asked is None:
-        return DEFAULT_BASELINE if DEFAULT_BASELINE in labels else labels[0]
-    if asked not in labels:
-        raise UsageError(f"baseline is {asked!r}, but the runs are labelled {', '.join(map(repr, labels))}")
-    return asked
+def _baseline(asked: str | None, labels: Sequence[Label]) -> str:
+    """The label that is asked for, or else the first one of that name; without being asked the usual one."""
+    wanted = asked or DEFAULT_BASELINE
+    found = [label.text for label in labels if label.name == wanted]
+    if any(label.text == wanted for label in labels):
+        return wanted
+    if asked is not None and not found:
+        known = ", ".join(repr(label.text) for label in labels)
+        raise UsageError(f"baseline is {asked!r}, but the runs are labelled {known}")
+    return next(iter(found), labels[0].text)
 
 
-def _row(
-    label: str,
-    runs: Sequence[Rows],
-    measure: NamedMetric,
-    activities: Sequence[Activity],
-    times: Times,
-    reference: float | None,
-) -> TableRow:
-    mean_time = _mean_time(times)
-    relative = mean_time / reference if mean_time is not None and reference else None
-    return TableRow(
-        label=label,
-        seeds=len(runs),
-        best=_stat([measure.best(row.get(measure.name) for row in rows) for rows in runs]),
-        final=_stat([_final(rows, measure) for rows in runs]),
-        time=_stat(times),
-        reached=sum(time is not None for time in times),
-        relative=relative,
-        versions=_stat([float(activity.versions) for activity in activities]),
-        tasks=_stat([float(activity.arrived) for activity in activities]),
-        staleness=_stat([activity.mean_staleness for activity in activities]),
-        idle=_stat([activity.idle_share for activity in activities]),
+def _measure(
+    runs: Sequence[RunRecord], evaluations: Sequence[Rows], measure: NamedMetric, target: float | None
+) -> _Measured:
+    found = {run.seed: rows for run, rows in zip(runs, evaluations, strict=True)}
+    times = {seed: _first_reach(rows, measure, target) for seed, rows in found.items()}
+    return _Measured(
+        best={seed: measure.best(row.get(measure.name) for row in rows) for seed, rows in found.items()},
+        final={seed: _final(rows, measure) for seed, rows in found.items()},
+        time=times,
+        beyond=[
+            last for seed, rows in found.items() if times[seed] is None and (last := _last(rows, measure))
+        ],
     )
 
 
-def _stat(values: Sequence[float | None]) -> Stat | None:
-    known = [value for value in values if value is not None]
-    if not known:
-        return None
-    std = float(np.std(known, ddof=1)) if len(known) > 1 else 0.0
-    return Stat(float(np.mean(known)), std, len(known))
+def _row(label: Label, activities: Sequence[Activity], own: _Measured, base: _Measured) -> TableRow:
+    relative, relative_std = _relative(list(own.time.values()), list(base.time.values()))
+    return TableRow(
+        label=label.text,
+        name=label.name,
+        options=label.options,
+        seeds=len(own.time),
+        best=stat(list(own.best.values())),
+        final=stat(list(own.final.values())),
+        time=stat(list(own.time.values())),
+        reached=sum(time is not None for time in own.time.values()),
+        beyond=min(own.beyond, default=None),
+        relative=relative,
+        relative_std=None if own is base else relative_std,
+        versions=stat([float(activity.versions) for activity in activities]),
+        tasks=stat([float(activity.arrived) for activity in activities]),
+        staleness=stat([activity.mean_staleness for activity in activities]),
+        idle=stat([activity.idle_share for activity in activities]),
+        best_difference=None if own is base else paired_difference(own.best, base.best),
+        final_difference=None if own is base else paired_difference(own.final, base.final),
+        time_difference=None if own is base else paired_difference(own.time, base.time),
+    )
+
+
+def _relative(times: Times, reference: Times) -> tuple[float | None, float | None]:
+    """A mean time over another one, and the deviation that follows from theirs (to first order)."""
+    mean, other = _mean_time(times), _mean_time(reference)
+    if mean is None or not other:
+        return None, None
+    own, base = stat(times), stat(reference)
+    if not mean or own is None or base is None or min(own.n, base.n) < 2:
+        return mean / other, None
+    return mean / other, mean / other * hypot(own.std / mean, base.std / other)
 
 
 def _final(rows: Rows, measure: NamedMetric) -> float | None:
     """The value of the last evaluation of the metric; None where it is undefined."""
     values = [row[measure.name] for row in rows if measure.name in row]
     return finite(values[-1]) if values else None
+
+
+def _last(rows: Rows, measure: NamedMetric) -> float | None:
+    """When the metric was last evaluated and defined."""
+    times = [float(row["t"]) for row in rows if finite(row.get(measure.name)) is not None]
+    return times[-1] if times else None
 
 
 def _first_reach(rows: Rows, measure: NamedMetric, target: float | None) -> float | None:
@@ -181,6 +238,7 @@ def _time_notes(
     notes = [
         f"Time: virtual time of the first evaluation at {goal} or {more}, over the seeds "
         f"that got there; relative to {baseline}. "
+        "“> T”: a seed had not got there at its last evaluation, at T. "
         "A relative time is “-” where at least half of the seeds did not get there."
     ]
     reference = times[baseline]
@@ -193,6 +251,19 @@ def _time_notes(
     elif not _mean_time(reference):
         notes.append(f"No relative times: the baseline {baseline} was at the target from the start.")
     return notes
+
+
+def _seed_notes(groups: Mapping[str, Sequence[RunRecord]], baseline: str) -> list[str]:
+    """What the deviations and the differences say, where there is more than one label."""
+    if max(map(len, groups.values())) < 2:
+        return ["There is one seed: no deviations, and no confidence intervals."]
+    deviations = "±: one standard deviation over the seeds."
+    if len(groups) < 2:
+        return [deviations]
+    return [
+        f"{deviations} Differences: paired over the seeds in common with {baseline}, with their 95 % "
+        "confidence interval (Student's t)."
+    ]
 
 
 def _run_notes(groups: Mapping[str, Sequence[RunRecord]]) -> list[str]:

@@ -1,6 +1,9 @@
 """Units and numbers as a reader wants to see them."""
 
+from math import floor, log10
 from typing import NamedTuple
+
+_EXACT = 1e-9  # relative to a number, a spread below this is rounding
 
 
 class Unit(NamedTuple):
@@ -53,3 +56,46 @@ def seed_list(seeds: list[int]) -> str:
     if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[-1] + 1)):
         return f"seeds {ordered[0]}-{ordered[-1]}"
     return "seeds " + ", ".join(map(str, ordered))
+
+
+def number_text(value: float, spread: float | None = None, *, sign: bool = False) -> str:
+    """Write a number with no more digits than its spread allows.
+
+    The number is rounded where its spread is: 51.2487 with 0.2012 is "51.25", with 0.4 "51.2", with 7 "51".
+
+    Args:
+        value: The number.
+        spread: Its standard deviation, or half the width of its confidence interval. None or 0 means that it
+            is not known, and the number gets four significant digits.
+        sign: Whether a number gets its sign, one that is rounded to 0 too.
+    """
+    places = decimals(spread) if spread and spread > abs(value) * _EXACT else _digits(value, 4)
+    shown = round(value, places) + (-0.0 if sign else 0.0)  # else no minus zero
+    return f"{shown:{'+' if sign else ''}.{max(0, places)}f}"
+
+
+def decimals(spread: float) -> int:
+    """Decimal places that a spread above 0 allows; below 0 for tens, hundreds, …
+
+    It gets two significant digits if its first three are 100 to 354, else one (Particle Data Group, Review of
+    Particle Physics, section 5.3 of the introduction).
+    """
+    digits, _, exponent = f"{spread:.2e}".partition("e")
+    return -int(exponent) + (float(digits) < 3.545)
+
+
+def mean_text(mean: float, std: float | None, *, sign: bool = False) -> str:
+    """Write a mean and its standard deviation, "51.2 ± 0.2"; without a deviation the mean alone."""
+    if std is None:
+        return number_text(mean, sign=sign)
+    places = decimals(std) if std > abs(mean) * _EXACT else 0
+    return f"{number_text(mean, std, sign=sign)} ± {round(std, places):.{max(0, places)}f}"
+
+
+def _digits(value: float, significant: int) -> int:
+    """Decimal places of so many significant digits, without zeros at the end."""
+    if not value:
+        return 0
+    places = significant - 1 - floor(log10(abs(value)))
+    digits = f"{round(value, places):.{max(0, places)}f}".rpartition(".")[2].rstrip("0")
+    return len(digits) if places > 0 else max(places, 0)
