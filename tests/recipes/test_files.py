@@ -69,7 +69,7 @@ def test_built_in_recipes_are_right(name: str, scale: str | None) -> None:
     assert recipe.title
     assert algorithm(recipe).name in ALGORITHMS
     for label in recipe.algorithms:
-        made = make_algorithm({"label": label, **recipe.spec(label)})
+        made = make_algorithm(recipe.spec(label))
         concurrency = made.schedule.concurrency
         assert concurrency is None or concurrency <= recipe.clients
     assert recipe.baseline is None or recipe.baseline in recipe.algorithms

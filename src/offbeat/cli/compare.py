@@ -1,5 +1,7 @@
 """The command that runs several algorithms under several seeds."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +29,10 @@ def compare(
     metric: options.MetricName = None,
     baseline: options.Baseline = None,
     sets: options.Sets = None,
+    sweeps: Annotated[
+        list[str] | None,
+        typer.Option("--sweep", metavar="KEY=A,B,C", help="values to try; again for each with each"),
+    ] = None,
     scales: options.Scales = None,
     directory: options.OutOption = None,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
@@ -34,14 +40,19 @@ def compare(
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
+    tables: options.Tables = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.compare import compare as run_comparison
     from offbeat.recipes.compare import plan
     from offbeat.recipes.load import load_recipe
+    from offbeat.report.table_files import table_format
 
-    loaded = load_recipe(recipe, sets=options.with_options(sets, callbacks=callbacks), scales=scales or ())
+    for path in tables or ():
+        table_format(path)  # now, not when all has been computed
+    changes = options.with_options(sets, callbacks=callbacks)
+    loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels)
     place = directory or new_directory(recipe)
     measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)
@@ -50,12 +61,13 @@ def compare(
     _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
     planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=chosen)
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
-    if base is not None and base not in names:
-        raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, names)}")
+    known = {*names, *(run.label for run in planned)}
+    if base is not None and base not in known:
+        raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, known)}")
     make_directory(place)
     with live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
-    _print_table(records, measured, goal, base)
+    _print_table(records, measured, goal, base, tables or ())
     out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
 
 
@@ -78,10 +90,14 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
 
 
 def _print_table(
-    records: "list[RunRecord]", metric: str | None, target: float | None, baseline: str | None
+    records: "list[RunRecord]",
+    metric: str | None,
+    target: float | None,
+    baseline: str | None,
+    files: Sequence[Path],
 ) -> None:
     """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
-    from offbeat.report import claims_of, findings, group_runs, make_table, to_rich
+    from offbeat.report import claims_of, findings, group_runs, make_table, to_rich, write_table
     from offbeat.report.claims import cells
 
     table = make_table(records, target=target, metric=metric, baseline=baseline)
@@ -92,3 +108,8 @@ def _print_table(
         add_row(claimed, found.says, *cells(found))
     if claimed.rows:
         out.print(claimed, width=width, crop=False, soft_wrap=False)
+    for path in files:
+        try:
+            out.print(f"wrote {write_table(table, path)}", markup=False)
+        except OSError as error:
+            raise UsageError(f"--table {path} cannot be written: {error}") from None

@@ -22,6 +22,10 @@ Target = Annotated[float | None, typer.Option(help="value of the metric whose fi
 MetricName = Annotated[
     str | None, typer.Option("--metric", metavar="NAME", help="what runs are compared by; usually accuracy")
 ]
+Tables = Annotated[
+    list[Path] | None,
+    typer.Option("--table", metavar="FILE", help="the table as *.csv, *.md or *.tex; may be repeated"),
+]
 Baseline = Annotated[str | None, typer.Option(help="label whose time is 1.00x")]
 Initial = Annotated[
     Path | None,

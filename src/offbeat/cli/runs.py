@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli.console import err, out
-from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Target, choose_goal
+from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Tables, Target, choose_goal
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def report(
     clients_csv: Annotated[
         Path | None, typer.Option(help="file for every evaluation of every client, as CSV")
     ] = None,
+    tables: Tables = None,
     target: Target = None,
     metric: MetricName = None,
     baseline: Baseline = None,
@@ -31,16 +32,19 @@ def report(
 ) -> None:
     """Write one self-contained interactive page about runs."""
     from offbeat.report import clients_csv as to_csv
-    from offbeat.report import write_figures, write_html
+    from offbeat.report import make_table, write_figures, write_html, write_table
+    from offbeat.report.labels import group_by_label, in_recipe_order
+    from offbeat.report.table_files import table_format
     from offbeat.runs.record import find_runs
 
-    records = [record for directory in directories for record in find_runs(directory)]
+    for path in tables or ():
+        table_format(path)
+    records = in_recipe_order([record for directory in directories for record in find_runs(directory)])
     known = records[0].recipe or {}
-    order = list(known.get("algorithms", {}))  # as the recipe has them, others after
-    records.sort(key=lambda r: (order.index(r.label) if r.label in order else len(order), r.label, r.seed))
     measured, goal = choose_goal(metric, target, known.get("metric"), known.get("target"))
     usual = known.get("baseline")
-    base = baseline or (usual if any(record.label == usual for record in records) else None)
+    names = {name for group in group_by_label(records) for name in (group.label.text, group.label.name)}
+    base = baseline or (usual if usual in names else None)
     heading = title or known.get("title") or "Offbeat report"
     forms: list[tuple[Form, Path | None]] = [("png", png), ("svg", svg), ("pdf", pdf)]
     try:
@@ -52,6 +56,9 @@ def report(
                     records, place, target=goal, metric=measured, baseline=base, form=form
                 )
                 lines.append(f"wrote {len(figures)} figures to {place}")
+        if tables:
+            table = make_table(records, target=goal, metric=measured, baseline=base)
+            lines += [f"wrote {write_table(table, path)}" for path in tables]
         if clients_csv is not None:
             clients_csv.write_text(to_csv(records), encoding="utf-8")
             lines.append(f"wrote {clients_csv}")

@@ -84,12 +84,13 @@ def serve(
         from offbeat.net.wire.limits import Limits
     from offbeat.callbacks.registry import make_callbacks
     from offbeat.recipes.build import make_algorithm, make_server_learner
-    from offbeat.recipes.load import document_of, load_recipe
+    from offbeat.recipes.load import document_of, load_recipe, own_recipe
 
     setup_logs(log, log_level)
     loaded = load_recipe(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
+    loaded = own_recipe(loaded, loaded.algorithm)
     server_options = _server_options(loaded, sites, lease, norm_bound, evaluation_timeout)
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,

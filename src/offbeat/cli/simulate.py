@@ -2,9 +2,13 @@
 
 from datetime import datetime
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from offbeat.cli import executor_options, options
 from offbeat.cli.console import RunWatcher, live_progress, out, show_run
+from offbeat.core.errors import UsageError
 
 
 def run(
@@ -14,6 +18,7 @@ def run(
     seed: options.Seed = None,
     initial: options.Initial = None,
     directory: options.OutOption = None,
+    label: Annotated[str | None, typer.Option(metavar="NAME", help="what reports call the run")] = None,
     workers: executor_options.WorkersOption = "0",
     executor: executor_options.ExecutorOption = "local",
     ray_address: executor_options.RayAddress = None,
@@ -27,6 +32,8 @@ def run(
     loaded = load_recipe(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
+    if label is not None and not label.strip():
+        raise UsageError(f"--label {label!r} is not allowed: give what reports shall call the run")
     place = directory or new_directory(recipe)
     memory = executor_options.memory_size("--client-memory", client_memory)
     count, chosen = executor_options.choose_executor(workers, executor, ray_address)
@@ -34,6 +41,7 @@ def run(
         finished = run_recipe(
             loaded, loaded.algorithm, seed=loaded.seed, out=place,
             workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
+            label=label,
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 

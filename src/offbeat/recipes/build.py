@@ -21,7 +21,7 @@ from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker
 from offbeat.named import load_named
-from offbeat.recipes.load import check, document_of
+from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.own import own_data, own_training
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
@@ -34,7 +34,9 @@ from offbeat.sim.simulate import resume, simulate
 
 def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
     """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
-    return build_algorithm(ALGORITHMS, {k: v for k, v in spec.items() if k != "label"}, load_named)
+    return build_algorithm(
+        ALGORITHMS, {k: v for k, v in spec.items() if k not in ("label", "set")}, load_named
+    )
 
 
 def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
@@ -105,29 +107,32 @@ def run_recipe(
     executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
     client_memory: int | None = None,
+    label: str | None = None,
 ) -> Run:
     """Simulate one algorithm of a recipe under one seed.
 
     Args:
         recipe: The experiment.
-        spec: The algorithm, as `Recipe.spec` gives it; a "label" is for reports.
+        spec: The algorithm, as `Recipe.spec` gives it; a "label" is for reports, "set" changes the recipe.
         seed: The run's seed.
         out: The run's directory. None means that nothing is recorded.
         workers: Number of worker processes; 0 trains in this one.
         executor: The executor. None means this process or worker processes.
         watch: Called with the run's progress.
         client_memory: Most bytes of client states in memory. None means all.
+        label: What the run is called in reports. None means the algorithm's label, or its name.
 
     Raises:
         UsageError: The recipe, the data or the directory does not allow the run.
     """
-    algorithm = make_algorithm(spec)
+    recipe = own_recipe(recipe, spec)
+    algorithm = make_algorithm(recipe.algorithm)
     learner = make_learner(recipe, seed)
-    own = recipe.model_copy(update={"seed": seed, "algorithm": dict(spec)})  # repeats exactly this run
+    own = recipe.model_copy(update={"seed": seed})  # repeats exactly this run
     return simulate(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
-        label=str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
+        label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard,
         callbacks=make_callbacks(recipe.callbacks),
     )  # fmt: skip

@@ -1,5 +1,7 @@
 """Comparison of algorithms: every label under every seed, several runs at a time, each in its own directory.
 
+A recipe with a sweep has each label once for each combination of the sweep's values.
+
 A comparison can be repeated on the same directory: finished runs stay as they are, interrupted ones resume
 from their last checkpoint.
 """
@@ -12,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +22,11 @@ from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
-from offbeat.recipes.load import check, document_of
+from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.sweep import directory_name, sweep_points
+from offbeat.report.labels import label_text
+from offbeat.runs.options import BESIDE
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.executors.batched import Batched
@@ -29,14 +35,18 @@ from offbeat.sim.executors.start_method import adopt_environment, worker_context
 from offbeat.sim.progress import Progress
 from offbeat.sim.signals import terminated_as_interrupted
 
+MAX_RUNS = 1000
+_NOT_OF_DATA = (*BESIDE, "until", "evaluate", "world", "training")  # a learner's data do not depend on these
+
 
 @dataclass(frozen=True)
 class PlannedRun:
     """One run of a comparison.
 
     Attributes:
-        recipe: The experiment.
+        recipe: The experiment as this run has it.
         spec: The algorithm, with its label.
+        label: What the run is called: the label, with the values of a sweep.
         seed: The run's seed.
         directory: The run's directory.
         client_memory: Most bytes of client states in memory. None means all.
@@ -45,6 +55,7 @@ class PlannedRun:
 
     recipe: Recipe
     spec: Mapping[str, Any]
+    label: str
     seed: int
     directory: Path
     client_memory: int | None = None
@@ -53,7 +64,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Label and seed."""
-        return f"{self.spec['label']} seed {self.seed}"
+        return f"{self.label} seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -85,34 +96,58 @@ def plan(
 
     Args:
         recipe: The experiment.
-        labels: Labels of the algorithms.
+        labels: Labels of the algorithms; each is run with each combination of the recipe's sweep.
         seeds: Number of seeds, from the recipe's on.
         out: Directory of the comparison.
         client_memory: Most bytes of client states in memory, per run. None means all.
         executor: Executor of each run. None means that a run trains in its own process.
 
     Raises:
-        UsageError: An algorithm, a callback or the data is not valid, or a directory holds another
-            experiment's run.
+        UsageError: An algorithm, an option, a callback or the data is not valid, there are too many runs, or
+            a directory holds another experiment's run.
     """
-    specs = [{"label": label, **recipe.spec(label)} for label in labels]
-    algorithms = {spec["label"]: make_algorithm(spec) for spec in specs}
     make_callbacks(recipe.callbacks)  # one that is unknown is refused now; each run makes its own
-    clients = make_learner(recipe, recipe.seed).clients
-    for label, algorithm in algorithms.items():
+    points = sweep_points(recipe.sweep)
+    count = len(labels) * len(points) * seeds
+    if count > MAX_RUNS:
+        raise UsageError(
+            f"{len(labels)} labels x {len(points)} combinations of the sweep x {seeds} seeds are {count:,} "
+            f"runs, and a comparison has at most {MAX_RUNS:,}: leave out values, labels or seeds"
+        )
+    runs, clients = [], dict[str, int]()
+    for label, point in product(labels, points):
+        spec, text = recipe.spec(label), label_text(label, point.texts)
+        own = own_recipe(recipe, {**spec, "label": text}, point.values)
+        own = own.model_copy(
+            update={
+                "algorithm": {**own.algorithm, "label": label},
+                "sweep": {key: [value] for key, value in point.values.items()},
+            }
+        )
+        try:
+            algorithm = make_algorithm(own.algorithm)
+        except UsageError as error:
+            raise UsageError(f"{text}: {error}") from None
+        data = repr(document_of(own) | dict.fromkeys(_NOT_OF_DATA))
+        if data not in clients:
+            clients[data] = make_learner(own, own.seed).clients
         concurrency = algorithm.schedule.concurrency
-        if concurrency is not None and concurrency > clients:
+        if concurrency is not None and concurrency > clients[data]:
             raise UsageError(
-                f"{label}: {concurrency} clients cannot train at the same time, there are {clients}"
+                f"{text}: {concurrency} clients cannot train at the same time, there are {clients[data]}"
             )
-    runs = [
-        PlannedRun(recipe, spec, seed, out / spec["label"] / f"seed-{seed}", client_memory, executor)
-        for seed in range(recipe.seed, recipe.seed + seeds)
-        for spec in specs
-    ]
-    for run in runs:
-        _check_same(run, algorithms[run.spec["label"]])
-    return runs
+        runs += [
+            PlannedRun(
+                own, own.algorithm, text, seed, out / directory_name(label, point) / f"seed-{seed}",
+                client_memory, executor,
+            )
+            for seed in range(recipe.seed, recipe.seed + seeds)
+        ]  # fmt: skip
+        for run in runs[-seeds:]:
+            _check_same(run, algorithm)
+    if len({run.directory for run in runs}) < len(runs):
+        raise UsageError("two labels of the comparison have the same directory: call one otherwise")
+    return sorted(runs, key=lambda run: run.seed)
 
 
 def compare(
@@ -207,7 +242,7 @@ def _run(run: PlannedRun) -> None:
         else:
             run_recipe(
                 run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
-                watch=watch, client_memory=run.client_memory,
+                watch=watch, client_memory=run.client_memory, label=run.label,
             )  # fmt: skip
     except KeyboardInterrupt:
         _interrupted = True
@@ -232,8 +267,4 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
 
 def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:
     """Parts of a recipe that a single run depends on."""
-    beside = {
-        "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline",
-        "claims", "scales", "callbacks",
-    }  # fmt: skip
-    return {k: v for k, v in (document or {}).items() if k not in beside}
+    return {k: v for k, v in (document or {}).items() if k not in BESIDE}

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from offbeat.core.errors import UsageError
 from offbeat.recipes.build import recorded_recipe
-from offbeat.recipes.load import amend, document_of
+from offbeat.recipes.load import amend, document_of, own_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord
 from offbeat.world.fit import Fit, Speeds, fit_world
@@ -33,7 +33,8 @@ def simulate_like(
 
     Args:
         record: The run.
-        algorithm: Another algorithm, a label or a name. None means the run's own.
+        algorithm: Another algorithm, a label or a name. None means the run's own. What a label sets comes
+            after the run's own options, and before the fitted world.
         sets: Changes `section.key=value` as of `load_recipe`, to the fitted world too.
         speeds: Model of the clients' speeds, as of `fit_world`.
 
@@ -42,9 +43,11 @@ def simulate_like(
     """
     recipe = recorded_recipe(record)
     fit = fit_run(record, speeds=speeds)
+    if algorithm is not None:
+        chosen = amend(document_of(recipe), [f"algorithm={algorithm}"], str(record.path))
+        recipe = own_recipe(chosen, chosen.algorithm)
     document = document_of(recipe) | {"clients": len(fit.clients), "world": world_document(fit.world)}
-    chosen = [f"algorithm={algorithm}"] if algorithm is not None else []
-    return Like(amend(document, [*chosen, *sets], str(record.path)), fit)
+    return Like(amend(document, sets, str(record.path)), fit)
 
 
 def fit_run(record: RunRecord, *, speeds: Speeds = "jitter") -> Fit:

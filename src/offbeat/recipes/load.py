@@ -1,6 +1,7 @@
 """Load recipes: find, read, change and check them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
-from offbeat.recipes.trace import inline_trace, resolve_trace_path
+from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
+from offbeat.runs.options import BESIDE
 
 
 def built_in() -> dict[str, Path]:
@@ -23,7 +25,12 @@ def built_in() -> dict[str, Path]:
 
 
 def load_recipe(
-    name: str, *, sets: Sequence[str] = (), scales: Sequence[str] = (), seed: int | None = None
+    name: str,
+    *,
+    sets: Sequence[str] = (),
+    scales: Sequence[str] = (),
+    seed: int | None = None,
+    sweeps: Sequence[str] = (),
 ) -> Recipe:
     """Load a recipe and apply changes to it.
 
@@ -33,6 +40,7 @@ def load_recipe(
             or `initial` is relative to the current directory, one in the recipe to the recipe's own.
         scales: Names of the recipe's own sets of changes, applied in this order.
         seed: The seed. None means the recipe's own.
+        sweeps: Values of further keys of its `sweep`, `section.key=value,value,…` each.
 
     Raises:
         UsageError: The recipe is not found, is not valid, or a change is not allowed; one line.
@@ -47,8 +55,13 @@ def load_recipe(
     if seed is not None:
         document["seed"] = seed
     resolve_trace_path(document, path.parent)
-    if isinstance(document.get("initial"), str):
-        document["initial"] = str(path.parent / document["initial"])
+    for changes in _label_changes(document):
+        inline_label_trace(changes, path.parent)
+    for section in (document, *_label_changes(document)):
+        _resolve_initial(section, path.parent)
+    for text in sweeps:
+        key, values = _assignment(text, "--sweep", "section.key=value,value", "[{}]")
+        document["sweep"] = {**_mapping(document, "sweep"), key: values}
     return amend(document, sets, name)
 
 
@@ -57,30 +70,63 @@ def amend(document: dict[str, Any], sets: Sequence[str], source: str) -> Recipe:
 
     A trace is read, so that the recipe holds the world itself.
     """
-    for text in sorted(sets, key=lambda text: not text.startswith(("algorithm=", "algorithm.name="))):
-        key, equals, value = text.partition("=")  # the algorithm is chosen before its options
-        if not (key and equals):
-            raise UsageError(f"--set {text} is not allowed: write section.key=value")
-        change(document, key, _yaml(value, f"--set {text}"))
+    given = [_assignment(text, "--set", "section.key=value") for text in sets]
+    for key, value in sorted(given, key=lambda own: own[0] not in ("algorithm", "algorithm.name")):
+        change(document, key, value)  # the algorithm is chosen before its options
     _choose(document)
+    algorithm = document["algorithm"]
+    if isinstance(algorithm, dict) and isinstance(algorithm.get("set"), dict):  # given ones come after these
+        own = {key: value for key, value in given if key.split(".")[0] not in BESIDE and key != "world.trace"}
+        document["algorithm"] = algorithm | {"set": algorithm["set"] | own}
     inline_trace(document)
-    if isinstance(document.get("initial"), str):  # a run may be resumed from another directory
-        document["initial"] = str(Path(document["initial"]).absolute())
+    _resolve_initial(document, Path.cwd())
     return check(document, source)
 
 
+def own_recipe(
+    recipe: Recipe, spec: Mapping[str, Any], changes: Mapping[str, Any] = {}, source: str = ""
+) -> Recipe:
+    """The recipe of the runs of one label: with what the label sets, and with its algorithm.
+
+    Args:
+        recipe: The experiment.
+        spec: The label's algorithm, as `Recipe.spec` gives it.
+        changes: Further changes, by dotted key, that come after those.
+        source: What the recipe is from, for errors.
+
+    Raises:
+        UsageError: A change is not allowed; one line with the label.
+    """
+    algorithm = {key: value for key, value in spec.items() if key != "set"}
+    changes = {**spec.get("set", {}), **changes}
+    if not changes:
+        return recipe.model_copy(update={"algorithm": algorithm})
+    document = document_of(recipe) | {"algorithm": algorithm}
+    where = ": ".join(filter(None, [source, f"label {spec.get('label', spec['name'])}"]))
+    for key, value in changes.items():
+        change(document, key, deepcopy(value), where)
+    _resolve_initial(document, Path.cwd())
+    return _validated(document, where)
+
+
 def check(document: Any, source: str) -> Recipe:
-    """Validate a document; errors begin with `source`."""
-    try:
-        recipe = Recipe.model_validate(document)
-    except ValidationError as error:
-        raise UsageError(
-            f"{source}: {format_error(error, keys_allowed(most_relevant(error)['loc']))}"
-        ) from None
+    """Validate a document, and what its labels set; errors begin with `source`."""
+    recipe = _validated(document, source)
+    for label in recipe.algorithms:
+        own_recipe(recipe, recipe.spec(label), source=source)
     base, known = recipe.baseline, {*recipe.algorithms, *ALGORITHMS}
     if base is not None and base not in known:
         raise UsageError(f"{source}: baseline {base!r} is none of the algorithms{did_you_mean(base, known)}")
     return recipe
+
+
+def _validated(document: Any, source: str) -> Recipe:
+    try:
+        return Recipe.model_validate(document)
+    except ValidationError as error:
+        raise UsageError(
+            f"{source}: {format_error(error, keys_allowed(most_relevant(error)['loc']))}"
+        ) from None
 
 
 def _read(name: str) -> tuple[Path, dict[str, Any]]:
@@ -100,7 +146,7 @@ def _read(name: str) -> tuple[Path, dict[str, Any]]:
     return path, document
 
 
-def change(document: dict[str, Any], key: str, value: Any) -> None:
+def change(document: dict[str, Any], key: str, value: Any, where: str = "--set") -> None:
     """Set a dotted key. `algorithm.name=LABEL` chooses the label, as `algorithm=LABEL` does."""
     if key == "algorithm.name":
         key = "algorithm"
@@ -113,7 +159,7 @@ def change(document: dict[str, Any], key: str, value: Any) -> None:
         if inner is None:
             inner = place[part] = {}
         if not isinstance(inner, dict):
-            raise UsageError(f"--set {key} is not allowed: {part} is not a section but {inner!r}")
+            raise UsageError(f"{where} {key} is not allowed: {part} is not a section but {inner!r}")
         place = inner
     place[last] = value
 
@@ -139,6 +185,26 @@ def _mapping(section: dict[str, Any], key: str, path: str = "") -> dict[str, Any
         where = f"{path}.{key}" if path else key
         raise UsageError(f"{where} = {value!r} is not allowed: should be a mapping")
     return value
+
+
+def _resolve_initial(section: dict[str, Any], directory: Path) -> None:
+    """Make the path of initial weights absolute: a run may be resumed from another directory."""
+    if isinstance(section.get("initial"), str):
+        section["initial"] = str((directory / section["initial"]).absolute())
+
+
+def _label_changes(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """What the labels of a document set, of those that set something."""
+    labels = (own for own in _mapping(document, "algorithms").values() if isinstance(own, dict))
+    return [changes for own in labels if isinstance(changes := own.get("set"), dict)]
+
+
+def _assignment(text: str, option: str, form: str, wrapped: str = "{}") -> tuple[str, Any]:
+    """Key and YAML value of an option `key=value`."""
+    key, equals, value = text.partition("=")
+    if not (key and equals):
+        raise UsageError(f"{option} {text} is not allowed: write {form}")
+    return key, _yaml(wrapped.format(value), f"{option} {text}")
 
 
 def _yaml(text: str, what: str) -> Any:

@@ -1,5 +1,7 @@
 """The recipe: one checked document for a whole experiment."""
 
+import re
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
@@ -10,6 +12,7 @@ from offbeat.core.types import Count, Finite
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
+from offbeat.runs.options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
@@ -86,7 +89,7 @@ class Recipe(Section):
         world: Speeds, links and availability of the clients.
         algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
         algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
-            the name under `name`.
+            the name under `name`, and what else of the recipe it changes, by dotted key, under `set`.
         guard: Refuses updates whose size is absurd beside the recent ones; "off" means no guard.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
@@ -100,6 +103,8 @@ class Recipe(Section):
         baseline: Label whose time is 1.00x.
         claims: Claims of a paper about the labels.
         scales: Named sets of changes, by dotted key.
+        sweep: Values that a comparison tries, each with each other, by dotted key; "algorithm.steps" is a
+            hyper-parameter of every label's algorithm.
     """
 
     title: str = ""
@@ -128,6 +133,7 @@ class Recipe(Section):
     baseline: str | None = None
     claims: list[Claim] = []
     scales: dict[str, dict[str, Any]] = {}
+    sweep: dict[str, Annotated[list[Any], Field(min_length=1)]] = {}
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -140,6 +146,14 @@ class Recipe(Section):
                 raise ValueError(
                     f"label {label!r} in algorithms names a directory: leave out / and a leading dot"
                 )
+        for label, own in self.algorithms.items():
+            if not isinstance(changes := own.get("set", {}), dict):
+                raise ValueError(
+                    f"algorithms.{label}.set = {changes!r} is not allowed: write dotted keys and values, "
+                    "such as {training.lr: 0.01}"
+                )
+            _check_changes(f"algorithms.{label}.set", changes)
+        _check_changes("sweep", [key for key in self.sweep if not _HYPERPARAMETER.fullmatch(key)])
         if self.world.clients not in (None, self.clients):
             raise ValueError(
                 f"world.clients = {self.world.clients} is not clients = {self.clients}: leave it out"
@@ -147,5 +161,18 @@ class Recipe(Section):
         return self
 
     def spec(self, label: str) -> dict[str, Any]:
-        """Name and hyper-parameters of a label: its entry in `algorithms`, or else the defaults."""
-        return {"name": label, **self.algorithms.get(label, {})}
+        """Name, hyper-parameters and `set` of a label: its entry in `algorithms`, or else the defaults."""
+        return {"label": label, "name": label, **self.algorithms.get(label, {})}
+
+
+_HYPERPARAMETER = re.compile(r"algorithm\.(?!(name|label|set)$).+")
+
+
+def _check_changes(option: str, keys: Iterable[Any]) -> None:
+    """Refuse keys of the comparison as such: all its labels have the same."""
+    for key in map(str, keys):
+        if key.split(".")[0] in BESIDE or key == "world.trace":
+            raise ValueError(
+                f"{option} has {key!r}, which is not allowed: give keys that a run depends on, such as "
+                "training.lr, clients or until.seconds"
+            )

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.runs.options import flatten
 from offbeat.world.trace import trace_section
 
 
@@ -39,6 +40,14 @@ def inline_trace(document: dict[str, Any]) -> None:
             "it out"
         )
     _add(document["world"], section, "world", path)
+
+
+def inline_label_trace(changes: dict[str, Any], directory: Path) -> None:
+    """Replace `world.trace` in what a label sets by the values of the trace, a path from a directory."""
+    if isinstance(path := changes.get("world.trace"), str):
+        section = trace_section(directory / path)
+        del changes["world.trace"]
+        changes |= {"clients": section.pop("clients"), **flatten({"world": section})}
 
 
 def _add(into: dict[str, Any], section: dict[str, Any], name: str, path: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.report.render import Cells, difference_cells, to_cells
+from offbeat.report.statistics import Difference, Stat
 from offbeat.report.table import Table, TableRow
 
 _STATS = ("best", "final", "time", "versions", "tasks", "staleness", "idle")
@@ -93,15 +94,14 @@ def _csv_row(row: TableRow, table: Table) -> dict[str, object]:
     cells |= {"reached": row.reached, "time_beyond": None if table.target is None else row.beyond}
     cells |= {"baseline": table.baseline, "relative": row.relative, "relative_std": row.relative_std}
     for name in _STATS:
-        stat = getattr(row, name)
+        stat: Stat | None = getattr(row, name)
         known = (None, None, 0) if stat is None else (stat.mean, stat.spread, stat.n)
         cells |= dict(zip((f"{name}_mean", f"{name}_std", f"{name}_n"), known, strict=True))
     for name in _DIFFERENCES:
-        found = getattr(row, name)
-        known = (None, None, None, 0)
-        if found is not None:
-            known = (found.mean, *(found.interval or (None, None)), found.n)
-        cells |= dict(zip((f"{name}_{part}" for part in ("mean", "low", "high", "n")), known, strict=True))
+        found: Difference | None = getattr(row, name)
+        low, high = (found and found.interval) or (None, None)
+        cells |= {f"{name}_mean": found and found.mean, f"{name}_low": low, f"{name}_high": high}
+        cells |= {f"{name}_n": found.n if found else 0}
     return cells
 
 

@@ -7,7 +7,7 @@ from offbeat.runs.record import RunRecord
 
 BESIDE = frozenset({
     "title", "about", "algorithm", "algorithms", "seed", "seeds", "metric", "target", "baseline", "claims",
-    "scales", "sweep",
+    "scales", "sweep", "callbacks",
 })  # fmt: skip
 """Keys of a recipe that describe a comparison, or are given to each of its runs."""
 
