@@ -1,5 +1,6 @@
 """The command line: what it prints, writes and answers, and how it says what is wrong."""
 
+import csv
 import hashlib
 import json
 import math
@@ -229,6 +230,31 @@ def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
     assert "holds another experiment's run: choose another --out" in other.complaint()
     assert before == {p: p.stat().st_mtime_ns for p in before}
     assert offbeat("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
+
+
+def test_a_sweep_its_tables_and_runs_of_equal_labels(recipe: str, offbeat: Any) -> None:
+    sweep = ("-a", "fedbuff", "--seeds", 2, "--set", "until.tasks=4", "--sweep", "training.lr=0.01,0.5")
+    found = offbeat(
+        "compare", recipe, *sweep, "--out", "grid", "--table", "grid.csv", "--table", "t/grid.tex"
+    )
+    assert found.code == 0, found.err
+    assert "fedbuff lr=0.5 seed 1: done" in found.err
+    assert re.search(r"label +lr +seeds +best accuracy", found.out)
+    assert re.search(r"Differences from fedbuff lr=0.01\s", found.out)
+    assert Path("t/grid.tex").read_text().count("\\toprule") == 2
+    rows = list(csv.DictReader(Path("grid.csv").open()))
+    assert [(row["label"], row["training.lr"], row["best_difference_n"]) for row in rows] == [
+        ("fedbuff lr=0.01", "0.01", "0"), ("fedbuff lr=0.5", "0.5", "2"),
+    ]  # fmt: skip
+    for name, rate in (("a", 0.01), ("b", 0.5)):
+        more = ("--set", "algorithm=fedbuff", "--set", "until.tasks=4", "--set", f"training.lr={rate}")
+        assert offbeat("run", recipe, *more, "--label", "mine", "--out", name).code == 0
+    told = offbeat("report", "a", "b", "a", "grid", "--table", "all.md", "--baseline", "mine")
+    assert told.code == 0, told.err
+    lines = Path("all.md").read_text().splitlines()
+    assert [re.findall(r"[\w.]+", line)[:3] for line in lines[2:6]] == [
+        ["fedbuff", "0.01", "2"], ["fedbuff", "0.5", "2"], ["mine", "0.01", "1"], ["mine", "0.5", "1"],
+    ]  # fmt: skip
 
 
 def test_runs_are_compared_by_any_metric(recipe: str, offbeat: Any) -> None:
@@ -522,7 +548,9 @@ def rows_in(directory: Path, table: str) -> int:
         ("report one --baseline nosuch", "nosuch"),
         ("report one -o file/page.html", "cannot be written"),
         ("report one -o page.html --png file", "cannot be written"),
-        ("report one one", "two runs"),
+        ("report one --table page.html", "let its name end with .csv, .md, .tex"),
+        ("report one --table file/table.md", "cannot be written"),
+        ("compare tiny.yaml --table table.txt", "let its name end with .csv, .md, .tex"),
         ("journal one --kind nonsense", "nonsense"),
         ("nosuch", "No such command"),
     ],

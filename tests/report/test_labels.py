@@ -1,5 +1,6 @@
 """Labels that tell runs apart, whatever they were called and wherever they are."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ def test_runs_of_one_label_are_told_apart_by_the_options_in_which_they_differ() 
     groups = group_by_label([*low, *high, run("b")])
     assert [group.label.text for group in groups] == ["a lr=0.1", "a lr=1", "b"]
     assert groups[0].label.options == {"training.lr": "0.1"}
+    assert groups[2].label.options == {}  # it has recorded none
     assert [one.label for one in groups[1].runs] == ["a lr=1", "a lr=1"]
     # one key is not enough
     more = run("a", training={"lr": 0.1, "batch_size": 16})
@@ -109,11 +111,11 @@ def test_short_keys_and_texts() -> None:
 
 
 def test_the_page_and_the_figures_of_equal_labels(tmp_path: Path) -> None:
-    runs = [fleet("a", 0), fleet("a", 0), fleet("a", 1)]
+    runs = [replace(fleet("a", 0, clients=2, tasks=3), path=Path(name)) for name in ("x", "y")]
     page = write_html(runs, tmp_path / "page.html").read_text("utf-8")
-    assert "a (0)" not in page  # their numbers count all runs that were made
-    assert all(label in page for label in group_runs(runs))
-    assert len(write_figures(runs, tmp_path)) == 9
+    assert "<span>a (x)</span>" in page
+    names = {path.name for path in write_figures(runs, tmp_path)}
+    assert {"timeline_a_x.png", "timeline_a_y.png"} <= names
 
 
 VALUES = st.sampled_from([None, 1, 1.0, "1", True, [1], list(range(60)), list(range(61)), {"kind": "x"}])

@@ -21,7 +21,11 @@ from offbeat.report.distributions import (
     staleness_histograms as staleness_histograms,
 )
 from offbeat.report.html import write_html as write_html
-from offbeat.report.labels import Group as Group, Label as Label, group_by_label as group_by_label
+from offbeat.report.labels import (
+    LabelledRuns as LabelledRuns,
+    Label as Label,
+    group_by_label as group_by_label,
+)
 from offbeat.report.records import group_runs as group_runs
 from offbeat.report.render import to_rich as to_rich, to_text as to_text
 from offbeat.report.static import write_figures as write_figures

@@ -28,6 +28,8 @@ Axis = Literal["time", "versions", "bytes"]
 Series = NDArray[np.float64]
 
 AXES: tuple[Axis, ...] = ("time", "versions", "bytes")
+CURVES_WITH_BANDS = 8
+"""Most curves that are drawn with a band of ± one deviation; the bands of more would bury them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Small helpers for static figures: a figure with axes, plain texts, saving."""
 
 import re
+import textwrap
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -39,6 +40,11 @@ def plain(text: str) -> str:
     """Escape a text from the data, so that matplotlib neither typesets nor hides it."""
     escaped = " ".join(text.split()).replace("$", r"\$")
     return f" {escaped}" if escaped.startswith("_") else escaped
+
+
+def wrapped(text: str, width: int = 44) -> str:
+    """A text from the data as `plain` has it, in lines of at most so many characters."""
+    return "\n".join(map(plain, textwrap.wrap(text, width) or [text]))
 
 
 def file_name(label: str, taken: set[str]) -> str:

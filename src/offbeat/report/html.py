@@ -14,7 +14,7 @@ from markupsafe import Markup
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import cells, claims_of, findings
 from offbeat.report.clients import client_table, client_values, each_client
-from offbeat.report.curves import AXES, make_curves
+from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
 from offbeat.report.interactive import clients_figure, curve_figure, panels_figure, timeline_figure
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
@@ -101,6 +101,7 @@ def write_html(
         claims=_claims(groups),
         client_table=client_table(values) if values else None,
         each_client=[(label, each_client(runs[0])) for label, runs in groups.items() if values],
+        curves_with_bands=CURVES_WITH_BANDS,
         groups_told_apart=GROUPS_TOLD_APART,
         left_out=len(records) - sum(map(len, timelines.values())),
         runs=[run for group in groups.values() for run in group],

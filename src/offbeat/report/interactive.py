@@ -14,7 +14,8 @@ from plotly.subplots import make_subplots
 
 from offbeat.report import palette
 from offbeat.report.clients import ClientValues
-from offbeat.report.curves import Curve, in_shown_units
+from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units
+from offbeat.report.labels import shortened
 from offbeat.report.palette import Style, Styles
 from offbeat.report.panels import Panel
 from offbeat.report.timeline import Timeline
@@ -41,11 +42,12 @@ MARKS: dict[Kind, Figure] = {
     "upload": _marker("circle", palette.INK, 7),
     "dropped": _marker("circle-open", palette.LOST, 11, palette.LOST, 1.8),
 }
+_WIDTH, _LEGEND_LINES = 1000, 16  # of a wide page, in pixels; beyond half the figure a legend scrolls
 _TOLD = "%{customdata}<extra></extra>"  # the whole text is made here
 
 
 def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) -> Figure:
-    """Draw curves of one measure against one axis: a line per label, and a band of ± one deviation.
+    """Draw curves of one measure against one axis: a line per label, a band of ± one deviation if few.
 
     Args:
         curves: The curves, one or more.
@@ -57,7 +59,7 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
     for curve in shown:
         style = styles[curve.label]
         line: Figure = {"x": _round(curve.x), "mode": "lines", "legendgroup": curve.label}
-        if curve.seeds > 1:
+        if curve.seeds > 1 and len(shown) <= CURVES_WITH_BANDS:
             edge = line | {"line": {"width": 0, "shape": "hv"}, "hoverinfo": "skip", "showlegend": False}
             fill = {"fill": "tonexty", "fillcolor": palette.translucent(style.colour, 0.15)}
             traces.append(go.Scatter(edge | {"y": _round(curve.mean - curve.std)}))
@@ -72,7 +74,9 @@ def curve_figure(curves: Sequence[Curve], styles: Styles, target: float | None) 
                 hovertemplate="%{y:.4~g} ± %{customdata:.2~g}" if curve.seeds > 1 else "%{y:.4~g}",
             )
         )
-    figure = go.Figure(traces, _layout(height=460, hovermode="x unified"))
+    columns = max(1, _WIDTH // (46 + 7 * max(len(curve.label) for curve in shown)))
+    lines = min(_LEGEND_LINES, -(-len(shown) // columns))
+    figure = go.Figure(traces, _layout(height=420 + 22 * lines, hovermode="x unified"))
     figure.update_xaxes(title=title, rangemode="tozero")
     figure.update_yaxes(title=measure)
     if target is not None:
@@ -264,7 +268,7 @@ def clients_figure(groups: Sequence[Sequence[ClientValues]], styles: Styles) -> 
     for part, values in enumerate(groups, 1):
         for row, found in enumerate(values):
             figure.add_traces(_client_traces(found, row, styles[found.label].colour), rows=part, cols=1)
-        labels = [_escape(found.label) for found in values]
+        labels = [_escape(shortened(found.label, 40)) for found in values]
         figure.update_xaxes(title={"text": values[0].title, "standoff": 4}, row=part)
         figure.update_yaxes(
             tickvals=list(range(len(values))), ticktext=labels, range=[len(values) - 0.4, -0.6], row=part

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import UsageError
-from offbeat.runs.options import flatten, run_options
+from offbeat.runs.options import flatten, option, run_options
 from offbeat.runs.record import RunRecord
 
 _LONGEST = 40
@@ -26,7 +26,8 @@ class Label:
     Attributes:
         text: The whole label, unlike that of every other group.
         name: The label without options.
-        options: Value, as text, of each option that tells the group apart, by dotted key.
+        options: Value, as text, of each option that tells any two groups of one name apart, by dotted key;
+            without those that its runs do not have.
     """
 
     text: str
@@ -35,14 +36,14 @@ class Label:
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class LabelledRuns:
     """The runs of one label, a run for each seed, in the order of their seeds."""
 
     label: Label
     runs: tuple[RunRecord, ...]
 
 
-def group_by_label(records: Sequence[RunRecord]) -> list[Group]:
+def group_by_label(records: Sequence[RunRecord]) -> list[LabelledRuns]:
     """Group runs that differ in nothing but their seed, and give each group a label of its own.
 
     Args:
@@ -60,13 +61,8 @@ def group_by_label(records: Sequence[RunRecord]) -> list[Group]:
     names = dict.fromkeys(run.label for run in runs)
     groups = [group for name in names for group in _told_apart([run for run in runs if run.label == name])]
     texts = unique(group.label.text for group in groups)
-    return [
-        Group(
-            replace(group.label, text=text),
-            tuple(replace(run, label=text) for run in sorted(group.runs, key=lambda run: run.seed)),
-        )
-        for group, text in zip(groups, texts, strict=True)
-    ]
+    keys = list(dict.fromkeys(key for group in groups for key in group.label.options))
+    return [_finished(group, text, keys) for group, text in zip(groups, texts, strict=True)]
 
 
 def in_recipe_order(records: Sequence[RunRecord]) -> list[RunRecord]:
@@ -105,6 +101,14 @@ def option_text(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
 
 
+def shortened(text: str, most: int) -> str:
+    """A text of at most so many characters: of a longer one both ends."""
+    if len(text) <= most:
+        return text
+    end = 2 * most // 3
+    return f"{text[: most - end - 1]}…{text[-end:]}"
+
+
 def unique(texts: Iterable[str]) -> list[str]:
     """The texts, of which those that were there before get a number, such as "a #2"."""
     found = dict[str, None]()
@@ -116,7 +120,7 @@ def unique(texts: Iterable[str]) -> list[str]:
     return list(found)
 
 
-def _told_apart(runs: Sequence[RunRecord]) -> list[Group]:
+def _told_apart(runs: Sequence[RunRecord]) -> list[LabelledRuns]:
     """Groups of runs that were called the same: by their options, and by place where these are equal."""
     alike: dict[tuple[tuple[str, str], ...], list[RunRecord]] = {}
     for run in runs:
@@ -135,8 +139,20 @@ def _told_apart(runs: Sequence[RunRecord]) -> list[Group]:
             name, swept = _name(unit[0])
             text = label_text(unit[0].label, dict(chosen))
             label = Label(text + place, name + place, swept | dict(chosen))
-            found.append(Group(label, tuple(unit)))
+            found.append(LabelledRuns(label, tuple(unit)))
     return found
+
+
+def _finished(group: LabelledRuns, text: str, keys: Sequence[str]) -> LabelledRuns:
+    """The group under its whole label, with its values of the options by which any groups are told apart."""
+    known = run_options(group.runs[0])
+    found = {key: value for key in keys if (value := option(known, key)) is not None}
+    options = {key: option_text(value) for key, value in found.items()} | dict(group.label.options)
+    runs = sorted(group.runs, key=lambda run: run.seed)
+    return LabelledRuns(
+        Label(text, group.label.name, {key: options[key] for key in keys if key in options}),
+        tuple(replace(run, label=text) for run in runs),
+    )
 
 
 def _name(run: RunRecord) -> tuple[str, dict[str, str]]:

@@ -5,7 +5,11 @@ from dataclasses import dataclass
 
 from offbeat.report.activity import Activity
 from offbeat.report.distributions import StalenessHistogram, participation, staleness_histograms
+from offbeat.report.labels import shortened
+from offbeat.report.units import number_text
 from offbeat.runs.record import RunRecord
+
+_LONGEST = 48
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +57,8 @@ def participation_panels(
     return [
         Panel(
             label=part.label,
-            title=f"{part.label} · seed {part.seed}" + (f" · {part.note}" if part.note else ""),
+            title=f"{shortened(part.label, _LONGEST)} · seed {part.seed}"
+            + (f" · {part.note}" if part.note else ""),
             x=part.clients,
             width=0.75,
             heights=_percent(part.task_shares),
@@ -69,12 +74,16 @@ def _staleness_panel(histogram: StalenessHistogram) -> Panel:
     starts = [k * width for k in range(len(histogram.shares))]
     return Panel(
         label=histogram.label,
-        title=f"{histogram.label} · {'no updates' if mean is None else f'mean {mean:.2f}'}",
+        title=_title(histogram.label, "no updates" if mean is None else f"mean {number_text(mean)}"),
         x=tuple(start + (width - 1) / 2 for start in starts),
         width=0.86 * width,
         heights=_percent(histogram.shares),
         names=tuple(f"staleness {s}" if width == 1 else f"staleness {s}-{s + width - 1}" for s in starts),
     )
+
+
+def _title(label: str, *facts: str) -> str:
+    return " · ".join([shortened(label, _LONGEST), *filter(None, facts)])
 
 
 def _percent(shares: Sequence[float]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from offbeat.core.metric_names import is_statistic
 from offbeat.report import curves
 from offbeat.report.clients import ClientValues, client_values
-from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save
+from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
 from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.records import group_runs, read_evaluations, recorded_metrics
@@ -20,8 +20,6 @@ from offbeat.report.static_timeline import draw_timeline
 from offbeat.report.table import Table, make_table, read_activities
 from offbeat.report.timeline import make_timeline
 from offbeat.runs.record import RunRecord
-
-_CURVES_WITH_BANDS = 8
 
 Form = Literal["png", "svg", "pdf"]
 
@@ -96,9 +94,14 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
     relative = {row.label: relative_text(row) for row in table.rows}
     show_relative = target is not None and found[0].axis == "time"
     title, measure, shown = curves.in_shown_units(found)
-    figure, (ax,) = new_figure(7.5, 4.6)
-    crowded = len(found) > _CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
-    lines, names = [], []
+    crowded = len(found) > curves.CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
+    names = [
+        wrapped(curve.label + (f"  {relative[curve.label]}" if show_relative else "")) for curve in found
+    ]
+    texts = [line for name in names for line in name.splitlines()]
+    width = 7.5 + (0.07 * max(map(len, texts)) if crowded else 0.0)
+    figure, (ax,) = new_figure(width, max(4.6, 0.16 * len(texts) if crowded else 0.0))
+    lines = []
     for curve in shown:
         style, x, mean, std = styles[curve.label], curve.x, curve.mean, curve.std
         if curve.seeds > 1 and not crowded:
@@ -108,7 +111,6 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
         lines += ax.step(
             x, mean, where="post", color=style.colour, linestyle=LINE_STYLES[style.dash], linewidth=1.6
         )
-        names.append(plain(curve.label + (f"  {relative[curve.label]}" if show_relative else "")))
     if target is not None:
         ax.axhline(goal.scale * target, color=MUTED, linewidth=1, linestyle="--")
         place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()  # x: a share of the width
@@ -145,7 +147,7 @@ def _client_values(values: Sequence[ClientValues], styles: Styles) -> Figure:
                 plain(name), (value, row + offset), (-8 if left else 8, 0), textcoords="offset points"
             )
             note.set(fontsize=8, va="center", ha="right" if left else "left")
-    ax.set_yticks(range(len(values)), [plain(found.label) for found in values])
+    ax.set_yticks(range(len(values)), [wrapped(found.label, 30) for found in values])
     ax.set_ylim(len(values) - 0.4, -0.6)
     ax.grid(visible=False, axis="y")
     ax.margins(x=0.15)
