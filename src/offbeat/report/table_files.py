@@ -64,11 +64,11 @@ FORMATS: Mapping[str, Callable[[Table], str]] = {".csv": to_csv, ".md": to_markd
 def table_format(path: Path) -> Callable[[Table], str]:
     """What writes a table to a file of that name. Raises `UsageError` where its end tells no format."""
     if path.suffix not in FORMATS:
-        raise UsageError(f"--table {path} is not allowed: let its name end with {', '.join(FORMATS)}")
+        raise UsageError(f"table {path} is not allowed: let its name end with {', '.join(FORMATS)}")
     return FORMATS[path.suffix]
 
 
-def write_table(table: Table, path: Path) -> Path:
+def write_table(table: Table, path: str | Path) -> Path:
     """Write a table as CSV, Markdown or LaTeX, as the file's name ends.
 
     Args:
@@ -81,6 +81,7 @@ def write_table(table: Table, path: Path) -> Path:
     Raises:
         UsageError: The name ends otherwise.
     """
+    path = Path(path)
     text = table_format(path)(table)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
