@@ -49,7 +49,8 @@ from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 class TorchLearner:
     """Clients that train a PyTorch module on their part of a dataset.
 
-    To train in worker processes, module, data and functions must be picklable: defined at the top of a file.
+    To train in worker processes, module, data and functions must be picklable: defined at the top of a file,
+    or anywhere in a notebook.
 
     Args:
         module: A module, whose weights are the initial model, or a function that makes one, whose weights are

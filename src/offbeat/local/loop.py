@@ -23,7 +23,7 @@ class LoopLearner:
     """Clients that train with a loop of the user's own, in any framework.
 
     To train in worker processes, `train` and the other functions must be picklable: defined at the top of a
-    file.
+    file, or anywhere in a notebook.
 
     Args:
         train: train(task) does one `ClientTask`: it loads the model, does the steps, and submits. What the

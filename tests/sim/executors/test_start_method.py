@@ -1,10 +1,12 @@
 """Worker processes started by a fork server: like spawned ones, and none outlives the main process."""
 
 import os
+import pickle
 import select
 import signal
 import sys
 from collections.abc import Iterator
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +17,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
+from offbeat.sim.executors.by_value import ByValue
 from offbeat.sim.executors.processes import ProcessPool
 from offbeat.sim.executors.start_method import worker_context
 from tests.forks import Fork
@@ -104,6 +107,36 @@ UNGUARDED = """
 import offbeat as ob
 ob.simulate(ob.fedavg(steps=2), learner=ob.NoTraining(4), workers=1)
 """
+NOTEBOOK = """
+del __file__  # as in a notebook, whose main module no other process can import
+import torch
+from torch import nn
+import offbeat as ob
+
+class Points(torch.utils.data.Dataset):
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, i):
+        return torch.tensor([i / 40, 1.0]), torch.tensor([float(i > 20)])
+
+class Net(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(2, width), nn.Tanh(), nn.Linear(width, 1))
+
+    def forward(self, x):
+        return self.layers(x)
+
+WEIGHT = torch.tensor(2.0)
+data = ob.federate(Points(), Points(), [range(0, 20), range(20, 40)])
+learner = ob.TorchLearner(lambda: Net(width=3), data, loss=lambda o, y: WEIGHT * ((o - y) ** 2).mean())
+runs = [
+    ob.simulate(ob.fedbuff(size=1, steps=3), learner=learner, until=ob.Until(versions=4), workers=workers)
+    for workers in (0, 2)
+]
+print(runs[0].model.digest() == runs[1].model.digest(), runs[0].metrics == runs[1].metrics)
+"""
 
 
 def start(folder: Path, text: str) -> tuple[Fork, IO[str]]:
@@ -144,3 +177,21 @@ def test_a_script_without_a_guard(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "3 workers died of it (last exit code 1)" in errors
     assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
+
+
+def test_what_a_notebook_defines_reaches_the_workers(tmp_path: Path) -> None:
+    process, output = start(tmp_path, NOTEBOOK)
+    with output:
+        _, errors = process.communicate(300)
+        assert output.read() == "True True\n", errors
+
+
+def test_by_value_tensors_stay_in_shared_memory() -> None:
+    """A worker does not get a copy of the data, and finds classes of modules by their names."""
+    shared = torch.arange(1_000_000)
+    sent = ForkingPickler.dumps(ByValue((shared, deep)))
+    assert len(sent) < 10_000
+    again, function = pickle.loads(sent)
+    assert function is deep
+    again[7] = 8
+    assert shared[7] == 8

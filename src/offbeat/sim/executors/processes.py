@@ -23,6 +23,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
+from offbeat.sim.executors.by_value import ByValue, main_is_importable
 from offbeat.sim.executors.pool import (
     Crashed,
     Done,
@@ -79,7 +80,9 @@ class _ProcessPort:
 
     def spawn(self) -> None:
         ours, theirs = self._context.Pipe()
-        arguments = (dict(os.environ), theirs, self._learner, self._objective)
+        training = self._learner, self._objective
+        sent = training if main_is_importable() else ByValue(training)
+        arguments = dict(os.environ), theirs, sent
         process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
         try:
             process.start()
@@ -188,9 +191,10 @@ class _ProcessPort:
 
 
 def _work(
-    environment: Mapping[str, str], connection: Connection, learner: Learner, objective: Objective
+    environment: Mapping[str, str], connection: Connection, training: tuple[Learner, Objective]
 ) -> None:
     """Do the tasks that come, until the connection closes."""
+    learner, objective = training
     adopt_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)
