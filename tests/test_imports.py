@@ -31,7 +31,7 @@ MAY_USE: dict[str, set[str]] = {
     "data": {"core", "named"},
     "codec": {"core"},
     "metrics": {"core"},
-    "local": {"lazy", "core", "data", "metrics", "vectors"},
+    "local": {"lazy", "core", "data", "metrics", "models", "named", "vectors"},
     "world": {"lazy", "core", "data"},
     "algorithms": {"core", "local", "codec", "named", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from copy import copy, deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
-from hashlib import sha256
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -25,7 +24,7 @@ from offbeat.core.learner import (
     TaskControl,
     TaskInputs,
 )
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.model import Layout, Model, Tensors, frozen_digest
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
@@ -172,12 +171,7 @@ class TorchLearner:
     def frozen_digest(self, seed: int) -> str:
         """SHA-256 of the parameters that are frozen, which every party must have alike; "" for none."""
         self._seed = seed
-        frozen = {n: p for n, p in self._make().named_parameters() if not p.requires_grad}
-        digest = sha256()
-        for name, parameter in frozen.items():
-            digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-            digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-        return digest.hexdigest() if frozen else ""
+        return frozen_digest(self._make())
 
     def _make(self) -> nn.Module:
         """The module as every party makes it: its weights follow from the run's seed."""

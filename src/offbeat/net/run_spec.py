@@ -1,14 +1,13 @@
 """What a site is told of a run: names and numbers, checked before anything is made of them, never code."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from torch import nn
 
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
@@ -20,10 +19,9 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.validation import format_error
-from offbeat.local.criterion import Loss
+from offbeat.local.description import describe_learner, model_of
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
-from offbeat.local.losses import LOSSES
 from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
@@ -142,18 +140,11 @@ def describe(learner: TorchLearner | LoopLearner, seed: int) -> _Described:
     initial = learner.initial(seed)
     if isinstance(learner, LoopLearner):
         return _Described(layout=[_entry(entry) for entry in initial.layout.entries])
-    criterion, metrics = learner.criterion, learner.metrics
-    named = dict(metrics.items()) if isinstance(metrics, Mapping) else {name: name for name in metrics or ()}
+    told = describe_learner(learner, seed)
     return _Described(
-        layout=[_entry(entry) for entry in initial.layout.entries],
-        frozen=learner.frozen_digest(seed),
-        loss=_loss_name(criterion.loss) if criterion.loss else "",
-        step=name_of(criterion.step) if criterion.step else "",
-        evaluate=name_of(criterion.evaluate) if criterion.evaluate else "",
-        metrics=None
-        if metrics is None
-        else {n: m if isinstance(m, str) else name_of(m) for n, m in named.items()},
-    )
+        layout=[_entry(entry) for entry in initial.layout.entries], frozen=told.frozen, loss=told.loss,
+        step=told.step, evaluate=told.evaluate, metrics=told.metrics,
+    )  # fmt: skip
 
 
 def check_algorithm(algorithm: Algorithm) -> None:
@@ -188,7 +179,7 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner | LoopLearner, see
     if isinstance(learner, LoopLearner):
         maker, training = ModelMaker(NamedModel(name_of(learner))), Training(batch_size=learner.batch_size)
     else:
-        maker, training = _model_of(learner.module), replace(learner.training, device="cpu")
+        maker, training = model_of(learner.module), replace(learner.training, device="cpu")
     if not isinstance(training.optimizer, str):
         raise UsageError(
             "training.optimizer is a function, which does not travel: name an optimizer of torch.optim"
@@ -242,10 +233,6 @@ def read_run_spec(document: Mapping[str, Any]) -> RunSpec:
     return spec
 
 
-def _loss_name(loss: Loss) -> str:
-    return next((name for name, known in LOSSES.items() if known is loss), name_of(loss))
-
-
 Layouts = Sequence[tuple[str, tuple[int, ...], str, str]]
 
 
@@ -268,25 +255,6 @@ def _first_difference(here: Layouts, theirs: Layouts) -> str | None:
         return f"{own[extra][2]} {extra} is not in the run"
     changed = next((a[0] for a, b in zip(here, theirs, strict=True) if a[0] != b[0]), None)
     return f"{changed} has another place here" if changed else None
-
-
-def _model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:
-    """What is told of a learner's module or function."""
-    match module:
-        case ModelMaker():
-            return module
-        case partial(func=function, args=(), keywords=options) if _is_plain(options):
-            return ModelMaker(NamedModel(name_of(function), options))
-        case _:
-            return ModelMaker(NamedModel(name_of(module)))
-
-
-def _is_plain(options: Mapping[str, Any]) -> bool:
-    """Whether options are JSON values."""
-    try:
-        return bool(json.loads(json.dumps(options)) == options)
-    except (TypeError, ValueError):
-        return False
 
 
 def _check_size(maker: ModelMaker) -> Layout:

@@ -17,6 +17,8 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.streams import check_seed
+from offbeat.local.description import describe_learner
+from offbeat.local.learner import TorchLearner
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, check_memory
 from offbeat.runs.initial import Initial
@@ -104,7 +106,10 @@ def simulate(
             if directory is not None or calls:
                 meta = _meta(experiment, executor) | {"label": label or algorithm.name, "recipe": recipe}
             if directory is not None:
-                recorded = meta | {"initial": experiment.initial.digest()}
+                recorded = meta | {
+                    "initial": experiment.initial.digest(),
+                    "learner": _described(experiment.learner, experiment.seed),
+                }
                 store = RunStore.create(directory, recorded, _client_rows(experiment.learner))
             recorder = store or MemoryRecorder()
             backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
@@ -220,6 +225,11 @@ def _observed(
     if not calls and recorder.best is None:
         return recorder
     return ObservedRecorder(recorder, backend, calls, recorder.best)
+
+
+def _described(learner: Learner, seed: int) -> dict[str, Any] | None:
+    """What is recorded of a learner, by which `offbeat export` makes the module again."""
+    return asdict(describe_learner(learner, seed)) if isinstance(learner, TorchLearner) else None
 
 
 def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:

@@ -1,0 +1,94 @@
+"""What a learner trains and how, as names and numbers: what a run's record says of it."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+
+from offbeat.data.dataset import Dataset
+from offbeat.local.criterion import Loss
+from offbeat.local.learner import TorchLearner
+from offbeat.local.losses import LOSSES
+from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.named import name_of
+
+_MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
+
+
+@dataclass(frozen=True)
+class LearnerDescription:
+    """A learner in plain values; a name that begins with ":" is of what cannot be imported by name.
+
+    Attributes:
+        model: The model's specification.
+        sample_shape: Shape of one sample (without N), for a built-in model.
+        classes: Number of classes, for a built-in model.
+        sample: dtype and shape of one sample, where the samples are one tensor.
+        personal: Patterns of the tensors that stay at the clients.
+        loss: Name of the loss; "" means the learner's default.
+        step: Name of the function that gives the loss of a module and a batch; "" means none.
+        evaluate: Name of the function that evaluates a module on a batch; "" means none.
+        metrics: Names of metrics or functions by the metrics' names. None means the default.
+        frozen: Digest of the parameters that are not trained; "" means none.
+    """
+
+    model: dict[str, Any]
+    sample_shape: tuple[int, ...] | None
+    classes: int | None
+    sample: tuple[str, tuple[int, ...]] | None
+    personal: tuple[str, ...]
+    loss: str
+    step: str
+    evaluate: str
+    metrics: dict[str, str] | None
+    frozen: str
+
+
+def describe_learner(learner: TorchLearner, seed: int) -> LearnerDescription:
+    """Describe a learner under a run's seed, which draws the parameters that are not trained."""
+    criterion, metrics, train = learner.criterion, learner.metrics, learner.data.train
+    named = dict(metrics.items()) if isinstance(metrics, Mapping) else {name: name for name in metrics or ()}
+    maker, sample = model_of(learner.module), None
+    if isinstance(train, Dataset) and isinstance(train.x, Tensor):
+        sample = str(train.x.dtype).removeprefix("torch."), train.sample_shape
+    return LearnerDescription(
+        model=_MODEL.dump_python(maker.spec, mode="json"),
+        sample_shape=maker.sample_shape,
+        classes=maker.classes,
+        sample=sample,
+        personal=learner.personal,
+        loss=_loss_name(criterion.loss) if criterion.loss else "",
+        step=name_of(criterion.step) if criterion.step else "",
+        evaluate=name_of(criterion.evaluate) if criterion.evaluate else "",
+        metrics=None
+        if metrics is None
+        else {n: m if isinstance(m, str) else name_of(m) for n, m in named.items()},
+        frozen=learner.frozen_digest(seed),
+    )
+
+
+def model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:
+    """What is told of a learner's module or function."""
+    match module:
+        case ModelMaker():
+            return module
+        case partial(func=function, args=(), keywords=options) if _is_plain(options):
+            return ModelMaker(NamedModel(name_of(function), options))
+        case _:
+            return ModelMaker(NamedModel(name_of(module)))
+
+
+def _is_plain(options: Mapping[str, Any]) -> bool:
+    """Whether options are JSON values."""
+    try:
+        return bool(json.loads(json.dumps(options)) == options)
+    except (TypeError, ValueError):
+        return False
+
+
+def _loss_name(loss: Loss) -> str:
+    return next((name for name, known in LOSSES.items() if known is loss), name_of(loss))
