@@ -50,6 +50,7 @@ MAY_USE: dict[str, set[str]] = {
         "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world", "algorithms",
         "runs", "sim", "report", "version",
     },
+    "inference": {"core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything

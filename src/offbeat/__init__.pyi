@@ -36,6 +36,7 @@ from offbeat.data import (
     federate as federate,
     load as load,
 )
+from offbeat.inference.export import ExportedModel as ExportedModel, export as export
 from offbeat.local.client_task import ClientTask as ClientTask
 from offbeat.local.learner import TorchLearner as TorchLearner
 from offbeat.local.loop import LoopLearner as LoopLearner

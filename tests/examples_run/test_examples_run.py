@@ -134,13 +134,17 @@ def test_the_page_about_adding_an_algorithm_takes_its_code_from_files() -> None:
 
 PAGES = (
     "index", "python", "compose", "testing", "wireless", "codecs", "metrics", "own-training", "own-loop",
-    "client-evaluation", "callbacks", "trackers", "results",
+    "client-evaluation", "callbacks", "trackers", "results", "inference",
 )  # fmt: skip
+
+
+PAGE_NEEDS = {"inference": "onnxruntime"}
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_python_on_a_page_works(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")  # the pages use the digits
+    pytest.importorskip(PAGE_NEEDS.get(page, "torch"))
     monkeypatch.chdir(tmp_path)
     text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)

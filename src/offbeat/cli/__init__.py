@@ -16,7 +16,19 @@ from typing import Annotated, Any
 
 import typer
 
-from offbeat.cli import compare, join, list, runs, serve, simulate, simulate_like, status, stop, tokens
+from offbeat.cli import (
+    compare,
+    export,
+    join,
+    list,
+    runs,
+    serve,
+    simulate,
+    simulate_like,
+    status,
+    stop,
+    tokens,
+)  # fmt: skip
 from offbeat.cli.console import err, out
 from offbeat.core.errors import OffbeatError, UsageError
 
@@ -58,8 +70,8 @@ def _main(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, simulate.run, simulate.resume, compare.compare, runs.report, runs.journal,
-    runs.replay, serve.serve, join.join, stop.stop, tokens.enrol, tokens.dashboard_token, status.status,
-    simulate_like.simulate_like,
+    runs.replay, export.export, serve.serve, join.join, stop.stop, tokens.enrol, tokens.dashboard_token,
+    status.status, simulate_like.simulate_like,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PLAIN_SECONDS = 10.0
 
-out = Console(highlight=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False)
+out = Console(highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def describe(progress: "Progress") -> str:

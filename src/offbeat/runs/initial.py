@@ -5,7 +5,7 @@ from pathlib import Path
 from safetensors import SafetensorError
 
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Model
+from offbeat.core.model import Layout, Model, Tensors
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import MODEL
 
@@ -30,25 +30,36 @@ def start_from(model: Model, initial: Initial | None) -> Model:
     if initial is None:
         return model
     if isinstance(initial, Model):
-        tensors, source = initial.state_dict(), "the model given"
-    else:
-        path = Path(initial)
-        path = path / MODEL if path.is_dir() else path
-        source = str(path)
-        try:
-            tensors = read_tensors(path)
-        except (OSError, SafetensorError) as error:
-            raise UsageError(
-                f"initial = {initial} cannot be read ({error}): give a .safetensors file, or the directory "
-                "of a finished run"
-            ) from None
-    started = Model.empty(model.layout)
-    for entry, view in started.layout.views(started.values, started.integers):
+        return _fitted(model.layout, initial.state_dict(), "initial = the model given")
+    path = Path(initial)
+    path = path / MODEL if path.is_dir() else path
+    return read_model(model.layout, path, f"initial = {initial}")
+
+
+def read_model(layout: Layout, path: Path, source: str) -> Model:
+    """Read the tensors of a layout from a safetensors file, which may have more.
+
+    Args:
+        layout: The layout.
+        path: The file.
+        source: What names the file in messages.
+
+    Raises:
+        UsageError: The file cannot be read, or a tensor is not there or has another shape.
+    """
+    try:
+        tensors = read_tensors(path)
+    except (OSError, SafetensorError) as error:
+        raise UsageError(
+            f"{source} cannot be read ({error}): give a .safetensors file, or the directory of a finished run"
+        ) from None
+    return _fitted(layout, tensors, source)
+
+
+def _fitted(layout: Layout, tensors: Tensors, source: str) -> Model:
+    for entry in layout.entries:
         found = tensors.get(entry.name)
         if found is None or tuple(found.shape) != entry.shape:
             told = "is not there" if found is None else f"has shape {list(found.shape)} there"
-            raise UsageError(
-                f"initial = {source} does not fit: {entry.name} {list(entry.shape)} of the model {told}"
-            )
-        view.copy_(found)
-    return started
+            raise UsageError(f"{source} does not fit: {entry.name} {list(entry.shape)} of the model {told}")
+    return Model.of_tensors(layout, tensors)

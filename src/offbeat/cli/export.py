@@ -1,0 +1,39 @@
+"""The command that writes a run's model to a file for other programs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli.console import metric_text, out
+from offbeat.cli.options import Directory
+
+
+def export(
+    directory: Directory,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", metavar="FILE", help="the file: *.safetensors, *.pt, *.pt2 or *.onnx"),
+    ] = None,
+    best: Annotated[bool, typer.Option("--best", help="the best version, not the final one")] = False,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="MODULE:FUNCTION", help="makes the module, where the run has recorded no name"),
+    ] = None,
+) -> None:
+    """Write a run's model to a file that PyTorch or ONNX Runtime reads without Offbeat."""
+    import json
+
+    from offbeat.core.metric_names import first_shown
+    from offbeat.inference.export import export as write
+    from offbeat.models.registry import ModelMaker, NamedModel
+
+    module = None if model is None else ModelMaker(NamedModel(model), option="--model")()
+    file = output or Path(f"{directory.resolve().name}.safetensors")
+    made = write(directory, file, module=module, best=best)
+    found = {name: value for name, value in json.loads(made.metadata["metrics"]).items() if value is not None}
+    shown = [metric_text(first_shown(found), found[first_shown(found)])] if found else []
+    told = [made.metadata["architecture"], f"version {made.metadata['version']}", *shown]
+    out.print(f"wrote {made.path}: {', '.join(told)}", markup=False)
+    if made.missing:
+        out.print(f"left out, because they stay at the clients: {', '.join(made.missing)}", markup=False)

@@ -1,0 +1,157 @@
+"""A run's model as a file that other programs read without Offbeat."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
+from offbeat.inference.trained import TrainedModule, trained_module
+from offbeat.runs.files import write_tensors
+from offbeat.runs.record import RunRecord, read_run
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A file with a run's model.
+
+    Attributes:
+        path: The file.
+        metadata: Where the weights come from and how good they are; a .pt file does not hold it.
+        missing: Names of the tensors that stay at the clients and are not in the file.
+    """
+
+    path: Path
+    metadata: dict[str, str]
+    missing: tuple[str, ...]
+
+
+def export(
+    run: str | Path | RunRecord,
+    file: str | Path,
+    *,
+    module: nn.Module | None = None,
+    best: bool = False,
+    example: Any = None,
+) -> ExportedModel:
+    """Write a run's model to a file: all tensors of its module, those that were frozen too.
+
+    Tensors that stay at the clients are left out.
+
+    Args:
+        run: The run, or its directory.
+        file: The file, which is replaced. Its suffix is the format: .pt, a state_dict that `torch.load`
+            reads with `weights_only=True`; .safetensors, with metadata; .pt2, a program that
+            `torch.export.load` reads, and .onnx, both for any number of samples and with the metadata.
+        module: The run's module, which is written to. None means that it is made as the run has made it.
+        best: Whether to take the best version, `best.safetensors`, in place of the final one.
+        example: For .pt2 and .onnx, a batch of two samples or more as the module takes it, such as a tensor
+            [N, ...]; a tuple holds several arguments. None means zeros of the recorded shape and type.
+
+    Raises:
+        UsageError: The run has no such version, its module cannot be made or exported, the suffix is
+            unknown, or the file cannot be written.
+    """
+    path = Path(file)
+    write = _WRITERS.get(path.suffix)
+    if write is None:
+        known = ", ".join(_WRITERS)
+        raise UsageError(f"{path} has no known format: give a file whose name ends with one of {known}")
+    record = run if isinstance(run, RunRecord) else read_run(run)
+    trained = trained_module(record, module, best)
+    try:
+        write(trained, path, example)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    return ExportedModel(path, trained.metadata, trained.missing)
+
+
+def _write_pt(trained: TrainedModule, path: Path, _example: Any) -> None:
+    with path.open("wb") as file:
+        torch.save(trained.state_dict(), file)
+
+
+def _write_safetensors(trained: TrainedModule, path: Path, _example: Any) -> None:
+    write_tensors(path, trained.state_dict(), trained.metadata)
+
+
+def _write_pt2(trained: TrainedModule, path: Path, example: Any) -> None:
+    arguments, shapes = _arguments(trained, path, example)
+    with _quiet(), _refused(trained, path):
+        program = torch.export.export(trained.module, arguments, dynamic_shapes=shapes)
+        torch.export.save(program, path, extra_files={"metadata.json": json.dumps(trained.metadata)})
+
+
+def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
+    with requires_extra("onnx", "ONNX: "):
+        import onnxscript  # noqa: F401  what torch.onnx needs
+    arguments, shapes = _arguments(trained, path, example)
+    with _quiet(), _refused(trained, path):
+        program = torch.onnx.export(
+            trained.module, arguments, dynamo=True, verbose=False, dynamic_shapes=shapes
+        )
+    assert program is not None
+    program.model.metadata_props.update(trained.metadata)
+    program.save(path)
+
+
+def _arguments(trained: TrainedModule, path: Path, example: Any) -> tuple[tuple[Any, ...], Any]:
+    """The module's arguments to follow, and which of their dimensions may have any size: the first."""
+    if trained.missing:
+        raise UsageError(
+            f"{path} needs all tensors, and {', '.join(trained.missing)} stay at the clients: export to "
+            ".safetensors, and load it into a client's module"
+        )
+    if example is None and trained.sample is None:
+        raise UsageError(
+            f"{path} needs the shape of a sample, which the run has not recorded: export in Python, with "
+            "offbeat.export(run, file, example=batch)"
+        )
+    if example is None and trained.sample is not None:
+        dtype, shape = trained.sample
+        example = torch.zeros(2, *shape, dtype=getattr(torch, dtype))
+    arguments = example if isinstance(example, tuple) else (example,)
+    return arguments, tuple({0: torch.export.Dim("batch")} for _ in arguments)
+
+
+@contextmanager
+def _refused(trained: TrainedModule, path: Path) -> Iterator[None]:
+    """Turn what the exporters raise, which have many kinds of errors, into one line."""
+    try:
+        yield
+    except (UsageError, OSError):
+        raise
+    except Exception as error:
+        cause = error
+        while isinstance(cause.__cause__, Exception):
+            cause = cause.__cause__
+        told = (str(cause).strip() or "no reason given").splitlines()[0]
+        name = trained.metadata["architecture"]
+        raise UsageError(f"{path}: {name} cannot be exported: {type(cause).__name__}: {told}") from error
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's notes on its own deprecated calls and on packages that are not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+_WRITERS: dict[str, Callable[[TrainedModule, Path, Any], None]] = {
+    ".safetensors": _write_safetensors, ".pt": _write_pt, ".pt2": _write_pt2, ".onnx": _write_onnx
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""The module of a recorded run, made again, with the weights that the run has given it."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+from safetensors import safe_open
+from torch import nn
+
+from offbeat.core.errors import UsageError
+from offbeat.core.metric_names import finite
+from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
+from offbeat.local.seeding import seeded
+from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
+from offbeat.runs.initial import read_model
+from offbeat.runs.record import RunRecord
+from offbeat.runs.schema import BEST, MODEL
+
+_MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
+_GIVE = "give --model module:function (in Python module=…)"
+
+
+@dataclass(frozen=True)
+class TrainedModule:
+    """A run's module with its weights.
+
+    Attributes:
+        module: The module, in evaluation mode.
+        missing: Names of its tensors that stay at the clients: in the module they are as it was made.
+        sample: dtype and shape of one sample, where they are known.
+        metadata: Where the weights come from and how good they are, as texts by name.
+    """
+
+    module: nn.Module
+    missing: tuple[str, ...]
+    sample: tuple[str, tuple[int, ...]] | None
+    metadata: dict[str, str]
+
+    def state_dict(self) -> Tensors:
+        """The module's tensors by name, each with memory of its own, without those that are missing."""
+        named = self.module.state_dict()
+        return {name: tensor.clone() for name, tensor in named.items() if name not in self.missing}
+
+
+def trained_module(record: RunRecord, module: nn.Module | None = None, best: bool = False) -> TrainedModule:
+    """Make a run's module and put the run's weights in it.
+
+    Args:
+        record: The run.
+        module: The module, which is written to. None means that it is made as the run has made it, by the
+            name and the options that are recorded.
+        best: Whether to take the best version, `best.safetensors`, in place of the final one.
+
+    Raises:
+        UsageError: The run has no such version, its module cannot be made, or it is another one.
+    """
+    path = _weights(record, best)
+    described = record.meta.get("plan") or record.meta.get("learner") or {}
+    made = _make(record, described) if module is None else module
+    if described.get("frozen", "") not in ("", frozen_digest(made)):
+        raise UsageError(
+            f"the frozen parameters of the {type(made).__name__} made here are not those of {record.path}: "
+            "load the same pretrained weights, or use the run's version of PyTorch where the seed draws them"
+        )
+    personal = tuple(described.get("personal", ()))
+    model = read_model(Layout.of(made, personal), path, str(path))
+    with safe_open(path, "pt") as file:
+        names, kept = set(file.keys()), file.metadata() or {}
+    if extra := sorted(names - {entry.name for entry in model.layout.entries}):
+        raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(made).__name__} has not")
+    model.load_into(made).eval()
+    dtype, shape = described.get("sample") or ("float32", described.get("sample_shape"))
+    return TrainedModule(
+        module=made,
+        missing=tuple(name for name in made.state_dict() if matches(name, personal)),
+        sample=None if shape is None else (dtype, tuple(shape)),
+        metadata=_metadata(record, described, made, model, kept),
+    )
+
+
+def _weights(record: RunRecord, best: bool) -> Path:
+    """The file of the run's weights."""
+    path = record.path / (BEST if best else MODEL)
+    if best and not path.exists():
+        raise UsageError(
+            f"{record.path} has no {BEST}: leave out --best, or have a run keep it, with evaluate.keep_best"
+        )
+    if not best and record.status != "finished":
+        raise UsageError(
+            f"{record.path} is {record.status}, and a run writes its model when it finishes: let it finish "
+            f"(offbeat resume), or take the best version so far with --best, where evaluate.keep_best is set"
+        )
+    return path
+
+
+def _make(record: RunRecord, described: dict[str, Any]) -> nn.Module:
+    """Make the module that the run has recorded, with the draws of the run's seed."""
+    spec = described.get("model")
+    if spec is None:
+        raise UsageError(f"{record.path} does not say by which name its module is made: {_GIVE}")
+    maker = ModelMaker(_MODEL.validate_python(spec), described.get("sample_shape"), described.get("classes"))
+    if isinstance(maker.spec, NamedModel):
+        module, _, name = maker.spec.name.partition(":")
+        if module == "" or (module == "__main__" and not hasattr(sys.modules["__main__"], name)):
+            raise UsageError(
+                f"the model of {record.path}, {name}, was not made by a function of an importable module: "
+                f"{_GIVE}"
+            )
+    return seeded(maker, record.seed)
+
+
+def _metadata(
+    record: RunRecord, described: dict[str, Any], module: nn.Module, model: Model, kept: dict[str, str]
+) -> dict[str, str]:
+    """What is written beside the weights; values that are no texts as JSON."""
+    spec = dict(described.get("model") or {"name": type(module).__name__})
+    name, arguments = spec.pop("name"), spec.pop("options", spec)
+    for given in ("sample_shape", "classes"):
+        if described.get(given) is not None:
+            arguments = {**arguments, given: described[given]}
+    version = int(kept.get("version", record.meta.get("summary", {}).get("versions", 0)))
+    found = [evaluation.found for evaluation in record.evaluations() if evaluation.version == version]
+    values = {
+        "format": "pt",  # as loaders of safetensors files expect
+        "architecture": name,
+        "arguments": arguments,
+        "loss": described.get("loss", ""),
+        "step": described.get("step", ""),
+        "metrics": {metric: finite(value) for made in found[-1:] for metric, value in made.items()},
+        "version": version,
+        "digest": model.digest(),
+        "run": record.meta.get("run", record.path.resolve().name),
+        "label": record.label,
+        "seed": record.seed,
+        "algorithm": record.meta["algorithm"],
+        "offbeat": record.meta.get("offbeat", ""),
+    }
+    return {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items() if v != ""}
