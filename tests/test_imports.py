@@ -50,9 +50,11 @@ MAY_USE: dict[str, set[str]] = {
         "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world", "algorithms",
         "runs", "sim", "report", "version",
     },
+    "notebook": {"core", "report", "runs"},
     "inference": {"core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
+DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 
 IO = {"time", "datetime", "threading", "asyncio", "socket", "random", "multiprocessing", "os", "sqlite3",
@@ -79,6 +81,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "relative imports hide where a name comes from"
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def deferred(tree: ast.AST) -> set[str]:
+    """The parts of the package that a file imports by a name in a string."""
+    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    names = (text.split(".") for text in texts if isinstance(text, str))
+    return {name[1] for name in names if name[0] == "offbeat" and len(name) > 1 and name[1] in MAY_USE}
 
 
 def part_of(path: Path) -> str:
@@ -130,6 +139,14 @@ def test_dependencies_point_one_way():
         if (part := part_of(path)) not in TOP and (beyond := ours(tree) - {part} - MAY_USE[part])
     }
     assert not wrong
+
+
+def test_imports_by_a_name_in_a_string_are_listed():
+    found: dict[str, set[str]] = {}
+    for path, tree in sources().items():
+        if part_of(path) not in TOP and (names := deferred(tree) - {part_of(path)}):
+            found.setdefault(part_of(path), set()).update(names)
+    assert found == DEFERRED
 
 
 def test_the_core_and_the_algorithms_have_no_clock_no_thread_no_file_and_no_global_rng():

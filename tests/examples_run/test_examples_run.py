@@ -138,7 +138,7 @@ PAGES = (
 )  # fmt: skip
 
 
-PAGE_NEEDS = {"inference": "onnxruntime"}
+PAGE_NEEDS = {"inference": "onnxruntime", "python": "pandas"}
 
 
 @pytest.mark.parametrize("page", PAGES)

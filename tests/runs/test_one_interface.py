@@ -37,7 +37,8 @@ def test_a_name_is_data_or_a_method_in_all_of_them(one: type, other: type) -> No
 def test_what_both_must_have() -> None:
     shared = public(Run).keys() & public(RunRecord).keys()
     assert shared == {"journal", "metrics", "rows", "evaluations", "client_metrics", "entries", "stop_reason",
-                      "path"}  # fmt: skip
+                      "path", "label", "seed", "clients", "duration", "higher_is_better",
+                      "summary"}  # fmt: skip
 
 
 def test_they_say_the_same(tmp_path: Path) -> None:
@@ -51,7 +52,8 @@ def test_they_say_the_same(tmp_path: Path) -> None:
     for other in (held, record):
         assert other.journal == run.journal
         assert other.metrics == run.metrics
-        assert other.stop_reason == run.stop_reason
+        for name in ("stop_reason", "label", "seed", "clients", "duration", "higher_is_better", "summary"):
+            assert getattr(other, name) == getattr(run, name), name
         assert other.evaluations() == run.evaluations()
         assert other.entries("arrived") == run.entries("arrived") != []
         for kind in (None, "event", "command"):

@@ -73,7 +73,7 @@ def make_curves(
     """
     measure = metric_of(records, metric)
     evaluations = evaluations or read_evaluations(group_runs(records))
-    found = (_curve(label, seeds, axis, measure, points) for label, seeds in evaluations.items())
+    found = (make_curve(label, seeds, axis, measure, points) for label, seeds in evaluations.items())
     return [curve for curve in found if curve is not None]
 
 
@@ -107,7 +107,10 @@ def _axis_unit(axis: Axis, most: float) -> tuple[Unit, str]:
     return Unit("", 1.0), "versions of the global model"
 
 
-def _curve(label: str, seeds: Sequence[Rows], axis: Axis, measure: NamedMetric, points: int) -> Curve | None:
+def make_curve(
+    label: str, seeds: Sequence[Rows], axis: Axis, measure: NamedMetric, points: int = 400
+) -> Curve | None:
+    """The curve of one label over the evaluations of its seeds; None where none has the metric."""
     series = [xy for xy in (_series(rows, axis, measure.name) for rows in seeds) if xy is not None]
     if not series:
         return None

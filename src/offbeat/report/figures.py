@@ -2,22 +2,44 @@
 
 import re
 import textwrap
+from io import BytesIO
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 
 from offbeat.report.palette import AXIS, GRID, INK, Dash
 
 DPI = 150
+SCREEN_DPI = 80
 LINE_STYLES: dict[Dash, str] = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
+
+
+class ShownFigure(Figure):
+    """A figure that a notebook shows, also where nothing has imported pyplot."""
+
+    def _repr_png_(self) -> bytes:
+        picture = BytesIO()
+        self.savefig(picture, dpi=SCREEN_DPI, format="png")
+        return picture.getvalue()
+
+
+def blank_figure(width: float, height: float) -> ShownFigure:
+    """Make a figure of that size in inches, without axes."""
+    figure = ShownFigure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
 
 
 def new_figure(width: float, height: float, rows: int = 1) -> tuple[Figure, list[Axes]]:
     """Make a figure of that size in inches with `rows` axes on a common x axis, first on top."""
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
+    figure = blank_figure(width, height)
+    return figure, add_axes(figure, rows)
+
+
+def add_axes(figure: FigureBase, rows: int = 1) -> list[Axes]:
+    """Add `rows` axes on a common x axis, first on top."""
     axes = list(figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
     for ax in axes:
         ax.grid(visible=True, color=GRID, linewidth=0.8)
@@ -25,7 +47,7 @@ def new_figure(width: float, height: float, rows: int = 1) -> tuple[Figure, list
         ax.spines[["top", "right"]].set_visible(False)
         ax.spines[["left", "bottom"]].set_color(AXIS)
         ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
-    return figure, axes
+    return axes
 
 
 def save(figure: Figure, path: Path) -> Path:

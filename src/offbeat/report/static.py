@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
@@ -12,7 +14,7 @@ from offbeat.core.metric_names import is_statistic
 from offbeat.report import curves
 from offbeat.report.clients import ClientValues, client_values
 from offbeat.report.figures import LINE_STYLES, file_name, new_figure, plain, save, wrapped
-from offbeat.report.palette import INK, MUTED, Styles, choose_styles
+from offbeat.report.palette import INK, MUTED, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
 from offbeat.report.records import group_runs, read_evaluations, recorded_metrics
 from offbeat.report.render import relative_text
@@ -103,14 +105,7 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
     figure, (ax,) = new_figure(width, max(4.6, 0.16 * len(texts) if crowded else 0.0))
     lines = []
     for curve in shown:
-        style, x, mean, std = styles[curve.label], curve.x, curve.mean, curve.std
-        if curve.seeds > 1 and not crowded:
-            ax.fill_between(
-                x, mean - std, mean + std, step="post", color=style.colour, alpha=0.15, linewidth=0
-            )
-        lines += ax.step(
-            x, mean, where="post", color=style.colour, linestyle=LINE_STYLES[style.dash], linewidth=1.6
-        )
+        lines += draw_curve(ax, curve, styles[curve.label], band=not crowded)
     if target is not None:
         ax.axhline(goal.scale * target, color=MUTED, linewidth=1, linestyle="--")
         place, beside_axis = (0.008, goal.scale * target), ax.get_yaxis_transform()  # x: a share of the width
@@ -124,6 +119,16 @@ def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figu
     else:
         ax.legend(lines, names, frameon=False, fontsize=9, loc="best")
     return figure
+
+
+def draw_curve(ax: Axes, curve: curves.Curve, style: Style, *, band: bool = True) -> list[Line2D]:
+    """Draw a curve as steps, with a band of its deviation over several seeds; returns its line."""
+    x, mean, std = curve.x, curve.mean, curve.std
+    if curve.seeds > 1 and band:
+        ax.fill_between(x, mean - std, mean + std, step="post", color=style.colour, alpha=0.15, linewidth=0)
+    return ax.step(
+        x, mean, where="post", color=style.colour, linestyle=LINE_STYLES[style.dash], linewidth=1.6
+    )
 
 
 def _client_values(values: Sequence[ClientValues], styles: Styles) -> Figure:

@@ -6,11 +6,11 @@ from typing import Any
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.container import BarContainer
-from matplotlib.figure import Figure
+from matplotlib.figure import FigureBase
 from matplotlib.patheffects import Normal, Stroke
 
 from offbeat.report import palette
-from offbeat.report.figures import new_figure, plain
+from offbeat.report.figures import ShownFigure, add_axes, blank_figure, plain
 from offbeat.report.palette import Style
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span
@@ -37,7 +37,13 @@ MARKS: dict[Kind, dict[str, Any]] = {
 }
 
 
-def draw_timeline(timeline: Timeline, style: Style) -> Figure:
+def timeline_height(timeline: Timeline) -> float:
+    """Height of a timeline in inches, so that each client has a bar that can be read."""
+    rows = max(1, len(timeline.clients))
+    return 1.5 + max(1.2, min(rows * 0.42, 2.0 + rows * 0.21))
+
+
+def draw_timeline(timeline: Timeline, style: Style) -> ShownFigure:
     """Draw who trained, who waited, and when the server aggregated.
 
     Args:
@@ -47,9 +53,16 @@ def draw_timeline(timeline: Timeline, style: Style) -> Figure:
     Returns:
         The figure, with a legend of what there is.
     """
+    figure = blank_figure(WIDTH, timeline_height(timeline))
+    add_timeline(figure, timeline, style)
+    return figure
+
+
+def add_timeline(figure: FigureBase, timeline: Timeline, style: Style) -> None:
+    """Draw a timeline, with its legend, in an empty figure or part of one."""
     unit = time_unit(timeline.until)
     rows = max(1, len(timeline.clients))
-    figure, (ax,) = new_figure(WIDTH, 1.5 + max(1.2, min(rows * 0.42, 2.0 + rows * 0.21)))
+    (ax,) = add_axes(figure)
     place = {client: k for k, client in enumerate(timeline.clients)}
     ax.grid(visible=False)
     ax.set_xlim(0, 1.005 * timeline.until / unit.size or 1.0)
@@ -67,7 +80,6 @@ def draw_timeline(timeline: Timeline, style: Style) -> Figure:
         handlelength=1.4,
         columnspacing=1.4,
     )
-    return figure
 
 
 def _caption(timeline: Timeline) -> str:

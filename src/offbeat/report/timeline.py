@@ -9,7 +9,7 @@ from offbeat.core.journal import Row
 from offbeat.report.timeline_bars import Span, Tracker, TrainingSpan, WaitingSpan
 from offbeat.report.timeline_events import Mark, Marker
 from offbeat.report.units import duration_text
-from offbeat.runs.record import RunRecord
+from offbeat.runs.presentation import RunView
 
 MAX_CLIENTS = 40
 MAX_TASKS = 150
@@ -61,7 +61,7 @@ class Timeline:
 
 
 def make_timeline(
-    record: RunRecord,
+    record: RunView,
     *,
     until: float | None = None,
     max_clients: int = MAX_CLIENTS,
@@ -119,7 +119,7 @@ def make_timeline(
     )
 
 
-def _cut(record: RunRecord, end: float, shown: int, seen: int, every: int) -> str:
+def _cut(record: RunView, end: float, shown: int, seen: int, every: int) -> str:
     parts = []
     if end < record.duration:
         parts.append(f"the first {duration_text(end)} of {duration_text(record.duration)}")

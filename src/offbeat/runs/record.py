@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
 from offbeat.core.metric_names import numbers
+from offbeat.runs.presentation import Presentation
 from offbeat.runs.schema import DATABASE, FORMAT, ClientMetric, Metric
+from offbeat.runs.summary import Summary
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,7 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
-class RunRecord:
+class RunRecord(Presentation):
     """A recorded run. Rows and evaluations are read from its database at each call.
 
     Attributes:
@@ -82,6 +84,11 @@ class RunRecord:
     def higher_is_better(self) -> dict[str, bool]:
         """Whether more is better of the metrics of which the run's learner said so, by name."""
         return dict(self.meta.get("higher_is_better", {}))
+
+    @property
+    def summary(self) -> Summary | None:
+        """The run in numbers, if it has finished."""
+        return Summary.read(self.meta["summary"]) if "summary" in self.meta else None
 
     def check_same(self, what: str, now: Mapping[str, Any]) -> None:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""

@@ -1,6 +1,6 @@
 """The result of a simulation."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
@@ -10,13 +10,30 @@ from typing import Any, Protocol
 from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model
 from offbeat.runs.best import BestModel, read_best
+from offbeat.runs.presentation import Presentation
 from offbeat.runs.record import flat
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.summary import Summary
 
 
 class RunRows(Protocol):
-    """Where a run's rows are read from: memory (`MemoryRecorder`) or a directory (`RunRecord`)."""
+    """Where a run is read from: memory (`MemoryRecorder`) or a directory (`RunRecord`)."""
+
+    @property
+    def label(self) -> str:
+        """Name of the run in tables and figures."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+
+    @property
+    def higher_is_better(self) -> Mapping[str, bool]:
+        """Whether more is better of the metrics of which the run's learner said so, by name."""
 
     def rows(self, kind: str | None = None) -> Iterator[Row]:
         """Journal rows in order; `kind` is "event" or "command", None means both."""
@@ -29,11 +46,11 @@ class RunRows(Protocol):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Presentation):
     """A finished simulation.
 
     What a `RunRecord` has too is the same there: `journal`, `metrics`, `rows`, `evaluations`, `entries`,
-    `client_metrics`.
+    `client_metrics`, `plot`, `to_pandas`.
 
     Attributes:
         model: The final model.
@@ -48,6 +65,31 @@ class Run:
     stop_reason: str
     source: RunRows
     path: Path | None = None
+
+    @property
+    def label(self) -> str:
+        """Name of the run in tables and figures."""
+        return self.source.label
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.source.seed
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+        return self.source.clients
+
+    @property
+    def higher_is_better(self) -> Mapping[str, bool]:
+        """Whether more is better of the metrics of which the run's learner said so, by name."""
+        return self.source.higher_is_better
+
+    @property
+    def duration(self) -> float:
+        """Seconds of the run's clock."""
+        return self.summary.seconds
 
     @cached_property
     def best(self) -> Model | None:
@@ -98,6 +140,10 @@ class MemoryRecorder:
     What the clients have found is in `measured_at_clients`; `best` keeps the best model, if one is kept.
     """
 
+    label: str = ""
+    seed: int = 0
+    clients: int = 0
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
     written: list[Row] = field(default_factory=list)
     measured: list[Metric] = field(default_factory=list)
     measured_at_clients: list[ClientMetric] = field(default_factory=list)

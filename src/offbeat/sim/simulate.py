@@ -111,7 +111,9 @@ def simulate(
                     "learner": _described(experiment.learner, experiment.seed),
                 }
                 store = RunStore.create(directory, recorded, _client_rows(experiment.learner))
-            recorder = store or MemoryRecorder()
+            recorder = store or MemoryRecorder(
+                label or algorithm.name, seed, experiment.learner.clients, experiment.higher_is_better
+            )
             backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
             simulation = Simulation(experiment, backend, _observed(recorder, experiment, backend, calls))
             if calls:

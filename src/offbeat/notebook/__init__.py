@@ -1,0 +1,1 @@
+"""A run in a notebook: figure, table, data frames."""

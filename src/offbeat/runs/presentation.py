@@ -1,0 +1,89 @@
+"""What a run shows of itself in a notebook, the same for one in memory and a recorded one."""
+
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from offbeat.core.journal import Row
+from offbeat.runs.summary import Summary
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class RunView(Protocol):
+    """A run as figures and tables see it: `Run` and `RunRecord`."""
+
+    @property
+    def label(self) -> str:
+        """Name of the run in tables and figures."""
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+
+    @property
+    def clients(self) -> int:
+        """Number of clients."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds of the run's clock."""
+
+    @property
+    def higher_is_better(self) -> Mapping[str, bool]:
+        """Whether more is better of the metrics of which the run's learner said so, by name."""
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ended."""
+
+    @property
+    def path(self) -> Path | None:
+        """Its directory."""
+
+    @property
+    def summary(self) -> Summary | None:
+        """The run in numbers, if it has finished."""
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The evaluations as flat mappings."""
+
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows in order."""
+
+
+class Presentation:
+    """What a run shows of itself.
+
+    It is made by `offbeat.notebook`, which builds on the runs and is imported when it is asked for.
+    """
+
+    def plot(self: RunView, metric: str | None = None) -> "Figure":
+        """Draw a metric against time, above what the clients did at the start of the run.
+
+        Args:
+            metric: A metric that was evaluated. None means the accuracy, else the first metric, else the
+                loss; of a run without evaluations only the clients are drawn.
+
+        Returns:
+            A matplotlib figure, which a notebook shows; `figure.savefig("run.pdf")` writes it.
+
+        Raises:
+            UsageError: The metric was not evaluated.
+        """
+        return import_module("offbeat.notebook.figure").draw_run(self, metric)  # type: ignore[no-any-return]
+
+    def to_pandas(self: RunView) -> Any:
+        """Convert the run to data frames: see `offbeat.notebook.frames.RunFrames`.
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return import_module("offbeat.notebook.frames").to_frames(self)
+
+    def _repr_html_(self: RunView) -> str:
+        """What a notebook shows of the run: its numbers and its figure."""
+        return import_module("offbeat.notebook.html").to_html(self)  # type: ignore[no-any-return]
