@@ -1,9 +1,11 @@
-"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference.
+"""What the site has from the code: the table of algorithms, their pages in the navigation, the reference, the
+notebook.
 
 A line such as `<!-- public: offbeat.parts -->` on a page is replaced by what the named function below makes.
 """
 
 import inspect
+import json
 import re
 from importlib import import_module
 from itertools import groupby
@@ -80,6 +82,14 @@ def public(module: str) -> list[str]:
         if inspect.isroutine(value) or inspect.isclass(value)
         if module == "offbeat" or getattr(offbeat, name, None) is not value
     ]
+
+
+def notebook(path: str) -> list[str]:
+    """The cells of a notebook, whose title is a heading of the page."""
+    cells = json.loads((DOCS.parent / path).read_text(encoding="utf-8"))["cells"]
+    texts = [("".join(cell["source"]), cell["cell_type"]) for cell in cells]
+    parts = [f"```python\n{text}\n```\n" if kind == "code" else f"{text}\n" for text, kind in texts]
+    return "\n".join(parts).replace("# ", "## ", 1).splitlines()
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
