@@ -174,6 +174,21 @@ def test_run_journal_replay_report_resume(recipe: str, offbeat: Any) -> None:
     assert "has finished already" in resumed.out
 
 
+def test_a_model_is_exported(recipe: str, offbeat: Any) -> None:
+    offbeat("run", recipe, "-o", "runs/one")
+    accuracy = ob.read_run(Path("runs/one")).metrics[-1]["accuracy"]
+    told = offbeat("export", "runs/one").out
+    assert re.fullmatch(rf"wrote one.safetensors: logistic, version \d+, accuracy {accuracy:.4f}\n", told)
+    assert Path("one.safetensors").stat().st_size > Path("runs/one/model.safetensors").stat().st_size
+    assert "runs/one has no best.safetensors" in offbeat("export", "runs/one", "--best").complaint()
+    assert "one.bin has no known format" in offbeat("export", "runs/one", "-o", "one.bin").complaint()
+    wrong = offbeat("export", "runs/one", "--model", "none:x:y").complaint()  # and no picture of a cross
+    assert "--model none:x:y: there is no module none" in wrong
+    offbeat("run", recipe, "-o", "runs/two", "--set", "personal=[linear.bias]")
+    told = offbeat("export", "runs/two").out.splitlines()
+    assert told[1] == "left out, because they stay at the clients: linear.bias"
+
+
 def test_a_replay_that_differs(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "--out", "one")
     database = sqlite3.connect("one/run.db")

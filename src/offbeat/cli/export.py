@@ -28,7 +28,7 @@ def export(
     from offbeat.inference.export import export as write
     from offbeat.models.registry import ModelMaker, NamedModel
 
-    module = None if model is None else ModelMaker(NamedModel(model), option="--model")()
+    module = None if model is None else ModelMaker(NamedModel(model), option="--model")
     file = output or Path(f"{directory.resolve().name}.safetensors")
     made = write(directory, file, module=module, best=best)
     found = {name: value for name, value in json.loads(made.metadata["metrics"]).items() if value is not None}

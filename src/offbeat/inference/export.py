@@ -38,7 +38,7 @@ def export(
     run: str | Path | RunRecord,
     file: str | Path,
     *,
-    module: nn.Module | None = None,
+    module: nn.Module | Callable[[], nn.Module] | None = None,
     best: bool = False,
     example: Any = None,
 ) -> ExportedModel:
@@ -51,7 +51,8 @@ def export(
         file: The file, which is replaced. Its suffix is the format: .pt, a state_dict that `torch.load`
             reads with `weights_only=True`; .safetensors, with metadata; .pt2, a program that
             `torch.export.load` reads, and .onnx, both for any number of samples and with the metadata.
-        module: The run's module, which is written to. None means that it is made as the run has made it.
+        module: The run's module, which is written to, or a function that makes it. None means the function
+            that the run has recorded by name.
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
         example: For .pt2 and .onnx, a batch of two samples or more as the module takes it, such as a tensor
             [N, ...]; a tuple holds several arguments. None means zeros of the recorded shape and type.

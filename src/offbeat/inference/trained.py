@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from torch import nn
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
+from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
 from offbeat.runs.initial import read_model
@@ -45,13 +47,15 @@ class TrainedModule:
         return {name: tensor.clone() for name, tensor in named.items() if name not in self.missing}
 
 
-def trained_module(record: RunRecord, module: nn.Module | None = None, best: bool = False) -> TrainedModule:
+def trained_module(
+    record: RunRecord, module: nn.Module | Callable[[], nn.Module] | None = None, best: bool = False
+) -> TrainedModule:
     """Make a run's module and put the run's weights in it.
 
     Args:
         record: The run.
-        module: The module, which is written to. None means that it is made as the run has made it, by the
-            name and the options that are recorded.
+        module: The module, which is written to, or a function that makes it, with the draws of the run's
+            seed. None means the function that the run has recorded by name, with its options.
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
 
     Raises:
@@ -59,25 +63,26 @@ def trained_module(record: RunRecord, module: nn.Module | None = None, best: boo
     """
     path = _weights(record, best)
     described = record.meta.get("plan") or record.meta.get("learner") or {}
-    made = _make(record, described) if module is None else module
-    if described.get("frozen", "") not in ("", frozen_digest(made)):
+    if not isinstance(module, nn.Module):
+        module = check_module(seeded(module or _maker(record, described), record.seed))
+    if described.get("frozen", "") not in ("", frozen_digest(module)):
         raise UsageError(
-            f"the frozen parameters of the {type(made).__name__} made here are not those of {record.path}: "
+            f"the frozen parameters of the {type(module).__name__} made here are not those of {record.path}: "
             "load the same pretrained weights, or use the run's version of PyTorch where the seed draws them"
         )
     personal = tuple(described.get("personal", ()))
-    model = read_model(Layout.of(made, personal), path, str(path))
+    model = read_model(Layout.of(module, personal), path, str(path))
     with safe_open(path, "pt") as file:
         names, kept = set(file.keys()), file.metadata() or {}
     if extra := sorted(names - {entry.name for entry in model.layout.entries}):
-        raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(made).__name__} has not")
-    model.load_into(made).eval()
+        raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(module).__name__} has not")
+    model.load_into(module).eval()
     dtype, shape = described.get("sample") or ("float32", described.get("sample_shape"))
     return TrainedModule(
-        module=made,
-        missing=tuple(name for name in made.state_dict() if matches(name, personal)),
+        module=module,
+        missing=tuple(name for name in module.state_dict() if matches(name, personal)),
         sample=None if shape is None else (dtype, tuple(shape)),
-        metadata=_metadata(record, described, made, model, kept),
+        metadata=_metadata(record, described, module, model, kept),
     )
 
 
@@ -96,8 +101,8 @@ def _weights(record: RunRecord, best: bool) -> Path:
     return path
 
 
-def _make(record: RunRecord, described: dict[str, Any]) -> nn.Module:
-    """Make the module that the run has recorded, with the draws of the run's seed."""
+def _maker(record: RunRecord, described: dict[str, Any]) -> ModelMaker:
+    """Makes the module that the run has recorded."""
     spec = described.get("model")
     if spec is None:
         raise UsageError(f"{record.path} does not say by which name its module is made: {_GIVE}")
@@ -109,7 +114,7 @@ def _make(record: RunRecord, described: dict[str, Any]) -> nn.Module:
                 f"the model of {record.path}, {name}, was not made by a function of an importable module: "
                 f"{_GIVE}"
             )
-    return seeded(maker, record.seed)
+    return maker
 
 
 def _metadata(
