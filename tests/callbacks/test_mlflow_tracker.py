@@ -107,7 +107,8 @@ def test_a_resumed_run_goes_on_with_its_run_and_has_each_evaluation_once(tmp_pat
     assert only_run(database, "killed").info.status == "RUNNING"
     tracker.on_evaluation(run, EVALUATIONS[3], MODEL)
     tracker.on_end(run, "versions", MODEL)
-    whole = history(database, only_run(database, "whole"))
+    tell_all(tracker_of(database, "uninterrupted"), live_run(None))
+    whole = history(database, only_run(database, "uninterrupted"))
     resumed = only_run(database, "killed")
     assert str(history(database, resumed)) == str(whole)
     assert (resumed.info.run_id, resumed.info.start_time) == (begun.run_id, begun.start_time)
