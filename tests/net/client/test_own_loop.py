@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from threading import Thread, Timer
+from threading import Event, Thread, Timer
 from threading import enumerate as threads
 from typing import Any
 
@@ -170,8 +170,63 @@ def test_a_federation_of_own_loops_learns_and_its_journal_replays(
     assert first.accuracy is not None
     assert last.accuracy is not None
     assert last.accuracy > first.accuracy + 0.2
-    if algorithm.name == "fedasmu":
-        assert any("beta" in row.data and "reward" in row.data for row in rows)
+
+
+def test_a_fresh_model_is_merged_by_a_loop_that_trains(digits: Shares, tmp_path: Path) -> None:
+    """The first site does its steps once another has been given a newer model than its own."""
+    shares, _ = digits
+    newer = Event()
+    algorithm = ob.fedasmu(epochs=2, size=2, period=0.05)
+
+    def loop(site: int) -> None:
+        for task in ob.client(address, len(shares[site]), name=f"site-{site}", batch_size=BATCH):
+            if site == 0 and task.version == 0:
+                assert newer.wait(300)
+            elif task.version > 0:
+                newer.set()
+            train(task, shares[site])
+
+    with served(algorithm, tmp_path / "run", net, sites=2, tasks=6) as address:
+        take_part([lambda site=site: loop(site) for site in range(2)])  # type: ignore[misc]
+    record = ob.read_run(tmp_path / "run")
+    assert replay(record, algorithm).difference is None
+    (site,) = (client for client, name in record.site_names().items() if name == "site-0")
+    first = next(row for row in record.rows() if row.name == "arrived" and row.client == site)
+    assert first.data.keys() >= {"beta", "reward"}
+
+
+def test_a_recalled_loop_reports_at_the_end_of_its_epoch(
+    digits: Shares, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first site stays in its first step until the server has recalled it."""
+    shares, _ = digits
+    recalled, recall = Event(), TrainingTask.recall
+
+    def heard(task: TrainingTask) -> None:
+        recall(task)
+        recalled.set()
+
+    monkeypatch.setattr(TrainingTask, "recall", heard)
+    algorithm = ob.port(epochs=3, size=1, tau_max=1, urgent=True)
+    ended: dict[int, tuple[int, int, bool]] = {}
+
+    def loop(site: int) -> None:
+        for task in ob.client(address, len(shares[site]), name=f"site-{site}", batch_size=BATCH):
+            module = task.load_into(net())
+            for _ in task.steps():
+                if site == 0 and task.version == 0:
+                    assert recalled.wait(300)
+            task.submit(module.state_dict())
+            ended[task.number] = task.assigned, task.done, task.recalled
+
+    with served(algorithm, tmp_path / "run", net, sites=2, tasks=6) as address:
+        take_part([lambda site=site: loop(site) for site in range(2)])  # type: ignore[misc]
+    record = ob.read_run(tmp_path / "run")
+    assert replay(record, algorithm).difference is None
+    task = next(row.task for row in record.rows() if row.name == "recall")
+    epoch = -(-len(shares[0]) // BATCH)
+    assert ended[task] == (3 * epoch, epoch, True)
+    assert [row.steps for row in record.rows() if row.name == "arrived" and row.task == task] == [epoch]
 
 
 def context_of(algorithm: ob.Algorithm, learner: Any) -> TrainingContext:

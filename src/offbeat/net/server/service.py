@@ -10,7 +10,7 @@ loop sends the messages in them, in order, and passes evaluations on to the thre
 import asyncio
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from contextlib import suppress
 from threading import Lock
 
 from msgspec import Struct
@@ -73,12 +73,11 @@ class Service:
         self._wakeup = asyncio.Event()
         self._sessions = Sessions(self.now, self._wakeup.set)
         self.on_channel = self._sessions.on_channel
-        self._evaluator = Evaluator(run.evaluate, partial(self._loop.call_soon_threadsafe, self._wakeup.set))
+        self._evaluator = Evaluator(run.evaluate, self._wake_soon)
         self._callbacks: CallbackThread | None = None
         if callbacks:
             record = read_run(run.store.directory)
-            stop = partial(self._loop.call_soon_threadsafe, self.finish)
-            callbacks.run = live_run(record.meta, record.path, record.evaluations(), stop)
+            callbacks.run = live_run(record.meta, record.path, record.evaluations(), self.finish)
             self._callbacks = CallbackThread(callbacks, run.store.complete)
         self._timer: asyncio.Task[None] | None = None
         self._wake_at = 0.0  # when the timer ends
@@ -131,15 +130,15 @@ class Service:
         await self._close()
 
     def finish(self, reason: str = "stopped") -> None:
-        """End the run; its current model is the final one."""
+        """End the run; its current model is the final one. May be called in any thread."""
         self._stop_requested = reason
-        self._wakeup.set()
+        self._wake_soon()
 
     def detach(self) -> None:
-        """Stop serving; the run can go on another time."""
+        """Stop serving; the run can go on another time. May be called in any thread."""
         self._detaching = True
         self._sessions.stop_accepting()
-        self._wakeup.set()
+        self._wake_soon()
 
     def snapshot(self) -> Snapshot:
         """The server as it is now; while a batch is under way, as it was before, or a little earlier.
@@ -159,6 +158,11 @@ class Service:
         if self._changed and self._watched:
             self._snapshot = snapshot(self._coordinator, self._label)
             self._watched = self._changed = False
+
+    def _wake_soon(self) -> None:
+        """Wake the loop, from any thread; nothing where it has ended."""
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._wakeup.set)
 
     def now(self) -> float:
         """Seconds of the run's clock."""
