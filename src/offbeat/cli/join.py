@@ -59,6 +59,10 @@ def join(
     give_up_after: Annotated[
         float, typer.Option(help="seconds without a server before it gives up; inf: never")
     ] = GIVE_UP_AFTER,
+    keep_model: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="write the final model here (.safetensors), if the run shares it"),
+    ] = None,
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")
     ] = False,
@@ -99,7 +103,7 @@ def join(
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allow or (),
         validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
-        min_step_seconds=min_step_seconds,
+        keep_model=keep_model, min_step_seconds=min_step_seconds,
     )  # fmt: skip
     reason = asyncio.run(taking_part)
     out.print(f"the run has ended: {reason}", markup=False)

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -42,6 +42,9 @@ def serve(
     evaluation_timeout: Annotated[
         float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
     ] = 60.0,
+    share_model: Annotated[
+        bool, typer.Option("--share-model", help="give the final model to the sites that ask for it")
+    ] = False,
     test: Annotated[
         str | None,
         typer.Option(
@@ -91,7 +94,10 @@ def serve(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
     loaded = own_recipe(loaded, loaded.algorithm)
-    server_options = _server_options(loaded, sites, lease, norm_bound, evaluation_timeout)
+    server_options = _server_options(
+        loaded, sites,
+        lease=lease, norm_bound=norm_bound, evaluation_timeout=evaluation_timeout, share_model=share_model,
+    )  # fmt: skip
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -162,13 +168,8 @@ def _check_free(option: str, address: str | None, check: Callable[[str], None]) 
             raise UsageError(f"{option}: {error}") from None
 
 
-def _server_options(
-    recipe: "Recipe",
-    sites: int | None,
-    lease: float,
-    norm_bound: float | None,
-    evaluation_timeout: float,
-) -> "ServerOptions":
+def _server_options(recipe: "Recipe", sites: int | None, **given: Any) -> "ServerOptions":
+    """The options of a server; `given` are those of the command, by their names."""
     from pydantic import ValidationError
 
     from offbeat.core.validation import format_error, most_relevant
@@ -176,10 +177,12 @@ def _server_options(
 
     try:
         return ServerOptions(
-            clients=sites or recipe.clients, lease=lease, norm_bound=norm_bound,
-            until=recipe.until, evaluate=recipe.evaluate, evaluation_timeout=evaluation_timeout,
+            clients=sites or recipe.clients,
+            until=recipe.until,
+            evaluate=recipe.evaluate,
             guard=recipe.guard,
-        )  # fmt: skip
+            **given,
+        )
     except ValidationError as error:
         option = str(most_relevant(error)["loc"][0])
         raise UsageError(f"--{option.replace('_', '-')}: {format_error(error)}") from None

@@ -17,7 +17,7 @@ from offbeat.local.training import Training
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
 from offbeat.net.server.learner import Trained
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import open_run
+from offbeat.net.server.serve import FinishedRun, open_run
 from offbeat.runs.initial import Initial
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ def serve(
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
         initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
-    if isinstance(opened, str):
-        return opened
+    if isinstance(opened, FinishedRun):
+        return opened.reason
     reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, polling or Polling()).run()
     log.info("the run has ended: %s", reason)
     return reason

@@ -34,7 +34,7 @@ class Register(Struct, frozen=True):
     size of the run specification gives it), `labels` its numbers of samples of each class, if it tells them.
     `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
-    `run`.
+    `run`. With `wants_model` it asks for the final model.
     """
 
     samples: int
@@ -43,6 +43,7 @@ class Register(Struct, frozen=True):
     holds: TaskId | None = None
     run: str = ""
     held_out: int = 0
+    wants_model: bool = False
 
 
 class Heartbeat(Struct, frozen=True):
@@ -117,13 +118,15 @@ FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave
 class Registered(Struct, frozen=True):
     """The site is client `client` of the run named `run`. `plan` is the run specification as plain JSON.
 
-    `lease` is for how many seconds the site may be silent before it is declared gone.
+    `lease` is for how many seconds the site may be silent before it is declared gone. With `shares_model` the
+    run gives its final model to the sites that ask for it.
     """
 
     client: ClientId
     run: str
     plan: Mapping[str, Any]
     lease: float
+    shares_model: bool = False
 
 
 class Rejected(Struct, frozen=True):
@@ -203,9 +206,11 @@ class EvaluationRequest(Struct, frozen=True):
 
 
 class RunFinished(Struct, frozen=True):
-    """The run has ended."""
+    """The run named `run` has ended; with its final model, if it shares it and the site has asked for it."""
 
     reason: str
+    run: str = ""
+    model: Model | None = None
 
 
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck

@@ -38,6 +38,10 @@ class ServerChannel(Protocol):
     def site(self) -> str:
         """The name that the site's credential proves."""
 
+    @property
+    def sending(self) -> bool:
+        """Whether a queued message has not been sent whole."""
+
     def send(self, message: FromServer) -> None:
         """Queue a message. A site that lets the queue grow full is disconnected.
 

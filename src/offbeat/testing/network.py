@@ -66,6 +66,11 @@ class _Channel:
         """The site's name."""
         return self._site
 
+    @property
+    def sending(self) -> bool:
+        """Whether a message is queued."""
+        return not self._outbound.empty()
+
     def send(self, message: Any) -> None:
         """Queue a message."""
         self._outbound.put_nowait(message)

@@ -31,6 +31,7 @@ from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.net.transport import OnChannel
+from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS
@@ -66,8 +67,12 @@ def served(
     test: Any = None,
     sites: int = SITES,
     tasks: int = 24,
+    **given: Any,
 ) -> Iterator[str]:
-    """A server in a thread of its own, at an address of this machine; at the end its run has ended."""
+    """A server in a thread of its own, at an address of this machine; at the end its run has ended.
+
+    `given` are further options of the server.
+    """
     address: SimpleQueue[str] = SimpleQueue()
     ended: SimpleQueue[Any] = SimpleQueue()
     services: list[Service] = []
@@ -78,7 +83,7 @@ def served(
         return listener
 
     options = ServerOptions(
-        clients=sites, lease=20.0, until=ob.Until(tasks=tasks), evaluate=ob.Every(versions=1)
+        clients=sites, lease=20.0, until=ob.Until(tasks=tasks), evaluate=ob.Every(versions=1), **given
     )
 
     def run() -> None:
@@ -305,10 +310,13 @@ def test_numpy_arrays_are_served_and_trained_without_a_module(digits: Shares, tm
 def test_a_task_without_an_update_has_failed_and_the_next_comes(
     digits: Shares, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """And at the end the loop is given the final model."""
     (data, *_), test = digits
     algorithm, seen = ob.fedasync(steps=2), []
-    with served(algorithm, tmp_path / "run", net, test=test, sites=1, tasks=4) as address:
-        for task in ob.client(address, len(data), name="site", batch_size=BATCH):
+    kept: list[dict[str, torch.Tensor]] = []
+    with served(algorithm, tmp_path / "run", net, test=test, sites=1, tasks=4, share_model=True) as address:
+        site = ob.client(address, len(data), name="site", batch_size=BATCH, keep_model=kept.append)
+        for task in site:
             seen.append(task.number)
             if len(seen) != 2:
                 train(task, data)
@@ -318,6 +326,8 @@ def test_a_task_without_an_update_has_failed_and_the_next_comes(
     said = [record for record in caplog.records if "without an update" in record.message]
     assert [record.exc_info for record in said] == [False]
     assert "\n" not in said[0].message
+    (model,), written = kept, read_tensors(tmp_path / "run" / "model.safetensors")
+    assert all(torch.equal(model[name], tensor) for name, tensor in written.items())
 
 
 def test_an_error_of_a_loop_given_as_a_function_fails_its_task(digits: Shares, tmp_path: Path) -> None:

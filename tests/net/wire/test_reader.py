@@ -66,6 +66,19 @@ def test_a_claim_of_10_gb_is_refused_before_any_memory_is_taken():
         assert "10737418248 bytes: at most 4294967296 are allowed" in str(said)
 
 
+def test_a_final_model_of_10_gb_is_refused_before_any_memory_is_taken():
+    layout = pb.Layout(entries=[pb.Entry(name="w", shape=[5 << 29], dtype="float32", section="parameter")])
+    finished = pb.RunFinished(reason="done", layout=layout)
+    for parts in ([(pb.Part.VALUES, 10 << 30), (pb.Part.INTEGERS, 0)], [(pb.Part.VALUES, 8)]):
+        told = [pb.Part(kind=kind, bytes=size) for kind, size in parts]
+        frame = pb.Frame(envelopes=[pb.Envelope(run_finished=finished, parts=told)]).SerializeToString()
+        tracemalloc.start()
+        with pytest.raises(ProtocolError, match="bytes: at most 4294967296 are allowed"):
+            MessageReader("server", Limits()).feed(frame)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+        tracemalloc.stop()
+
+
 @pytest.mark.parametrize(
     "message", [result(99_999), result(100_001), result(integers=2), result(shared=3), result(0)]
 )

@@ -109,6 +109,7 @@ hellos = st.builds(
     st.none() | COUNT,
     st.text(max_size=200),
     COUNT,
+    st.booleans(),
 )
 from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(
@@ -117,6 +118,7 @@ from_server: st.SearchStrategy[FromServer] = st.one_of(
         st.text(max_size=200),
         st.dictionaries(st.text(max_size=5), JSON),
         st.floats(0, 1e9),
+        st.booleans(),
     ),
     st.builds(Rejected, REASON, st.booleans()),
     st.builds(Heartbeat, st.none() | COUNT, COUNT),
@@ -127,7 +129,7 @@ from_server: st.SearchStrategy[FromServer] = st.one_of(
     st.builds(UploadGrant, COUNT, st.none() | COUNT),
     st.builds(TaskCancel, COUNT, REASON),
     st.builds(UpdateAck, COUNT, st.booleans(), REASON),
-    st.builds(RunFinished, REASON),
+    st.builds(RunFinished, REASON, st.text(max_size=200), st.none() | models()),
 )
 
 

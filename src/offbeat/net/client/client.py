@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from random import Random
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.model import Tensors
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
@@ -20,6 +21,7 @@ from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, Clien
 
 Connect = Callable[[], Awaitable[ClientChannel]]
 log = logging.getLogger(__name__)
+_NOT_SHARED = "{}: leave keep_model (--keep-model) out, or have it served with share_model (--share-model)"
 
 
 class SiteClient:
@@ -35,6 +37,8 @@ class SiteClient:
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
         give_up_after: Seconds without a server after which `run` fails; None for never.
+        keep: Takes the tensors of the final model by name, those of the site's own included. None means that
+            the site does not ask for it.
         rng: Random generator of the delays between two attempts; no part of any result.
     """
 
@@ -50,11 +54,12 @@ class SiteClient:
         store: SiteStore | None = None,
         clock: Clock | None = None,
         give_up_after: float | None = GIVE_UP_AFTER,
+        keep: Callable[[Tensors], object] | None = None,
         rng: Random | None = None,
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
-        self._held_out = held_out
+        self._held_out, self._keep = held_out, keep
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
         self._lease, self._last_message = 60.0, 0.0
@@ -89,8 +94,8 @@ class SiteClient:
         task = self._worker.task
         self._last_message = max(self._last_message, self._clock.now())
         run = self._worker.run if task is not None else ""
-        steps = self._steps_per_epoch
-        channel.send(Register(self._samples, steps, self._labels, task, run, self._held_out))
+        steps, wants_model = self._steps_per_epoch, self._keep is not None
+        channel.send(Register(self._samples, steps, self._labels, task, run, self._held_out, wants_model))
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)
@@ -111,6 +116,7 @@ class SiteClient:
             self._last_served = self._last_message if registered else self._last_served
             match message:
                 case RunFinished():
+                    await self._keep_model(message)
                     channel.send(Leave("the run has finished"))
                     return message.reason
                 case Rejected():
@@ -120,6 +126,8 @@ class SiteClient:
                     if not registered:
                         raise ChannelClosedError(message.reason)
                 case Registered():
+                    if self._keep is not None and not message.shares_model:
+                        raise UsageError(_NOT_SHARED.format("the run does not share its final model"))
                     log.info("registered: client %d of run %s", message.client, message.run)
                     self._lease = message.lease
                     self._heartbeats.cancel()
@@ -129,6 +137,15 @@ class SiteClient:
                     self._last_served = self._last_message
                 case _ if registered:  # an earlier one belongs to an earlier connection, and is sent again
                     self._worker.handle(message)
+
+    async def _keep_model(self, finished: RunFinished) -> None:
+        """Keep the final model, if the site asks for it. Raises `RunError` where it has not come."""
+        if self._keep is None:
+            return
+        if finished.model is None:
+            what = f"the run has ended ({finished.reason}), and does not share its final model"
+            raise RunError(_NOT_SHARED.format(what))
+        await asyncio.to_thread(self._keep, self._worker.own_tensors(finished.run, finished.model))
 
     def _start_heartbeats(self, channel: ClientChannel) -> None:
         self._heartbeats = asyncio.create_task(self._send_heartbeats(channel))

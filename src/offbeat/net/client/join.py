@@ -1,14 +1,17 @@
 """Join a run as a site."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
+from offbeat.core.model import Tensors
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
@@ -19,6 +22,10 @@ from offbeat.net.client.task import TrainingContext
 from offbeat.net.client.worker import Prepare
 from offbeat.net.clock import Clock
 from offbeat.net.run_spec import read_run_spec
+from offbeat.runs.files import sync_directory, write_tensors
+
+KeepModel = str | Path | Callable[[Tensors], object]
+"""Where a site's final model goes: the name of a file, or a function of its tensors by name."""
 
 
 async def join(
@@ -34,6 +41,7 @@ async def join(
     threads: int = 1,
     tell_labels: bool = True,
     give_up_after: float | None = GIVE_UP_AFTER,
+    keep_model: KeepModel | None = None,
     min_step_seconds: float = 0.0,
     clock: Clock | None = None,
 ) -> str:
@@ -56,6 +64,9 @@ async def join(
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.
         give_up_after: Seconds without a server after which to fail; None for never.
+        keep_model: Where the final model goes: a .safetensors file, or a function of its tensors by name.
+            With the tensors that stay at the site (personal ones, its own buffers), without those that are
+            frozen. The run must share its model (`ServerOptions.share_model`).
         min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
         clock: Source of time.
 
@@ -66,6 +77,7 @@ async def join(
         UsageError: Data, model or learner do not fit what the run asks for.
         RunError: The server refuses the site, or cannot be reached.
     """
+    keep = None if keep_model is None else model_keeper(keep_model)
     site = Site.of(data, model, learner, allow, device, validation)
     await asyncio.to_thread(warm_up)
     labels = site.labels if tell_labels else None
@@ -73,8 +85,34 @@ async def join(
         connect, make_context(site, threads, min_step_seconds), site.samples,
         tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch, held_out=site.held_out,
         store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
+        keep=keep,
     )  # fmt: skip
     return await client.run()
+
+
+def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
+    """What takes the final model: `target` if it is a function, else what writes a file of that name.
+
+    Raises:
+        UsageError: No such file can be written.
+    """
+    if callable(target):
+        return target
+    path = Path(target)
+    if path.suffix != ".safetensors" or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise UsageError(
+            f"keep_model = {path} cannot be written: give a name that ends in .safetensors, in a directory "
+            "that is there"
+        )
+
+    def write(tensors: Tensors) -> None:
+        try:
+            write_tensors(path, tensors)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise RunError(f"cannot write the final model to {path}: {error}") from None
+
+    return write
 
 
 def warm_up() -> None:

@@ -15,7 +15,7 @@ from offbeat.local.loop import Initial, LoopLearner
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect
-from offbeat.net.client.join import join
+from offbeat.net.client.join import KeepModel, join
 from offbeat.net.grpc.client import connect as connect_grpc
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits
@@ -36,6 +36,7 @@ def client(
     state: str | Path | None = None,
     threads: int | None = None,
     give_up_after: float | None = GIVE_UP_AFTER,
+    keep_model: KeepModel | None = None,
 ) -> Iterator[ClientTask]:
     """Take part in a server's run as a site, with a training loop in the caller's own thread.
 
@@ -55,6 +56,8 @@ def client(
         state: Directory of the site's state and pending update, which survive the process there.
         threads: PyTorch's threads. None leaves them as they are.
         give_up_after: Seconds without a server after which to fail; None for never.
+        keep_model: Where the final model goes: a .safetensors file, or a function of its tensors by name,
+            which is called before the loop ends. The run must share its model.
 
     Yields:
         The site's tasks, until the run has ended.
@@ -76,8 +79,9 @@ def client(
 
     async def take_part() -> None:
         reason = await join(
-            connect, learner=learner, allow=allow, state=state, threads=threads, give_up_after=give_up_after
-        )
+            connect, learner=learner, allow=allow, state=state, threads=threads, give_up_after=give_up_after,
+            keep_model=keep_model,
+        )  # fmt: skip
         log.info("the run has ended: %s", reason)
 
     network = _Network(take_part, exchange.end)

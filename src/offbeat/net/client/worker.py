@@ -13,7 +13,8 @@ from typing import Any
 
 from offbeat.core.errors import OffbeatError, RunError
 from offbeat.core.events import ClientId, TaskId
-from offbeat.core.model import Tensors
+from offbeat.core.learner import client_tensors
+from offbeat.core.model import Model, Tensors
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
@@ -65,6 +66,10 @@ class Worker:
     def run(self) -> str:
         """The run of that task."""
         return self._store.run
+
+    def own_tensors(self, run: str, model: Model) -> Tensors:
+        """The tensors by name of a run's global model, and those that the site has kept in it."""
+        return client_tensors(model, self._store.state if run == self._store.run else {})
 
     def heartbeat(self) -> Heartbeat:
         """A heartbeat with the progress of the task in training."""

@@ -136,7 +136,7 @@ class MessageHandler:
             self._send(name, RunFinished(self._driver.ending or ""))
         elif isinstance(message, Register):
             site.connected, site.last_seen, site.held_out = True, now, message.held_out
-            self._send(name, Registered(site.client, self._info.run, self._info.spec, self._options.lease))
+            self._send(name, self._registered(site))
             evaluations.ask(site)
         elif isinstance(message, EvaluationResult):
             self._on_evaluation(site, message)
@@ -187,7 +187,7 @@ class MessageHandler:
         if not site.present and self._is_blocked(now, site):
             return
         site.connected, site.last_seen, site.held_out = True, now, register.held_out
-        self._send(name, Registered(site.client, info.run, info.spec, self._options.lease))
+        self._send(name, self._registered(site))
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
             driver.apply(now, Left(site.client, reason="came back with other data"))
             self.breaker.record_failure(now, name)
@@ -206,6 +206,10 @@ class MessageHandler:
         if driver.client_evaluations is not None:
             driver.client_evaluations.ask(site)
         self._begin_if_ready(now)
+
+    def _registered(self, site: SiteRecord) -> Registered:
+        info, options = self._info, self._options
+        return Registered(site.client, info.run, info.spec, options.lease, options.share_model)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""

@@ -29,6 +29,8 @@ class ServerOptions:
             site is refused for 30 s, then for twice as long each time, up to 10 minutes; None means never. A
             site fails when its task fails, when its update is refused, when it leaves and when it returns
             with other data; an accepted update closes the circuit.
+        share_model: Whether the final model goes to the sites that ask for it. Not unless it is said: who may
+            have the result of a run is for its parties to agree on, not for a site's option.
     """
 
     clients: Annotated[int, Field(ge=1)] = 1
@@ -40,3 +42,4 @@ class ServerOptions:
     guard: Guard | None = Guard()
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
+    share_model: bool = False

@@ -7,6 +7,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 import torch
+from msgspec import Struct
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
@@ -74,7 +75,7 @@ async def serve(
             learner, whose loss and metrics hold for the sites too.
         training: How they train it. None means as the learner, or the defaults.
         state: The run's directory. Where it holds this run already, the run goes on; if it has ended, sites
-            are told so.
+            are told so, and those that ask for its model get it if the options share it.
         listen: Opens the transport.
         options: When the run begins and ends, what the server accepts, and where versions are evaluated.
         seed: The run's seed.
@@ -104,7 +105,7 @@ async def serve(
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
         initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
-    if isinstance(opened, str):
+    if isinstance(opened, FinishedRun):
         return await _serve_finished(opened, listen, clock, linger)
     service = Service(opened, clock, linger, calls)
     if started is not None:
@@ -120,16 +121,34 @@ async def serve(
         await listener.close()
 
 
-async def _serve_finished(reason: str, listen: ListenFactory, clock: Clock, linger: float) -> str:
+class FinishedRun(Struct, frozen=True):
+    """A run that has ended.
+
+    Attributes:
+        run: Its name.
+        reason: Why it ended.
+        model: Its final model. None means that it is not shared.
+    """
+
+    run: str
+    reason: str
+    model: Model | None = None
+
+
+async def _serve_finished(ended: FinishedRun, listen: ListenFactory, clock: Clock, linger: float) -> str:
     """Tell the sites that come that the run has finished: a server may die before all of them know."""
-    sessions = Sessions(clock.now, lambda: None)
-    sessions.finish(reason)
+    sessions = Sessions(clock.now, lambda: None, shares_model=ended.model is not None)
+    sessions.finish(ended.reason)
+    if ended.model is not None:
+        sessions.share(ended.run, ended.model)
     listener = await listen(sessions.on_channel)
     try:
         await clock.sleep(linger)
+        while sessions.sending:
+            await clock.sleep(max(linger, 0.1))
     finally:
         await listener.close()
-    return reason
+    return ended.reason
 
 
 def open_run(
@@ -147,14 +166,14 @@ def open_run(
     label: str | None,
     recipe: Mapping[str, Any] | None,
     checkpoint_seconds: float,
-) -> OpenRun | str:
+) -> OpenRun | FinishedRun:
     """Open a run in its state directory, new or as it was left.
 
     The arguments are those of `serve`. The process computes with one thread from here on, as the simulator
     does: more would change the last bits.
 
     Returns:
-        The run; a string says why it has ended already.
+        The run, which may have ended already.
 
     Raises:
         UsageError: What is asked cannot be served.
@@ -170,7 +189,8 @@ def open_run(
     if found is not None:
         _check_same(found, spec)
         if found.status == "finished":
-            return found.stop_reason or ""
+            final = start_from(learner.initial(seed), directory) if options.share_model else None
+            return FinishedRun(str(found.meta["run"]), found.stop_reason or "", final)
     torch.set_num_threads(1)
     first = start_from(learner.initial(seed), initial)
     if found is not None and found.meta["initial"] != first.digest():

@@ -71,7 +71,7 @@ class Service:
         self._model_bytes = coordinator.tensors.model.layout.nbytes
         self._loop = asyncio.get_running_loop()
         self._wakeup = asyncio.Event()
-        self._sessions = Sessions(self.now, self._wakeup.set)
+        self._sessions = Sessions(self.now, self._wakeup.set, shares_model=coordinator.options.share_model)
         self.on_channel = self._sessions.on_channel
         self._evaluator = Evaluator(run.evaluate, self._wake_soon)
         self._callbacks: CallbackThread | None = None
@@ -276,6 +276,7 @@ class Service:
         last = self._coordinator.last_evaluation()
         measured = await self._loop.run_in_executor(self._thread, self._evaluator.finish, last)
         effects, model = await self._loop.run_in_executor(self._writer, self._write_end, measured)
+        self._sessions.share(self._coordinator.info.run, model.sharing(0))
         self._tell_evaluations(effects)
         if self._callbacks is not None:
             self._callbacks.on_end(reason, model)
@@ -283,11 +284,18 @@ class Service:
         return reason
 
     async def _linger(self) -> None:
-        """Wait until the sites know that the run has finished, but not for those that may not come back."""
+        """Wait until the sites know that the run has finished, but not for those that may not come back.
+
+        The time counts while nothing is being sent: a large model may take longer.
+        """
         coordinator, now = self._coordinator, self.now()
         sites, end = coordinator.registry.sites.values(), now + self._linger_seconds
         expected = {s.name for s in sites if s.present or not coordinator.may_register(now, s.name)}
-        while not expected <= self._sessions.notified and self.now() < end:
+        while not (expected <= self._sessions.notified or self._detaching):
+            if self._sessions.sending:
+                end = self.now() + max(self._linger_seconds, 0.1)
+            elif self.now() >= end:
+                return
             await self._wait(end)
 
     def _write_end(self, measured: Measurements) -> tuple[Effects, Model]:

@@ -9,7 +9,8 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from offbeat.net.messages import FromSite, Heartbeat, Leave, RunFinished
+from offbeat.core.model import Model
+from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, RunFinished
 from offbeat.net.server.effects import Effects
 from offbeat.net.transport import ChannelClosedError, ServerChannel
 
@@ -36,18 +37,29 @@ class Sessions:
     Args:
         now: The run's clock, in seconds.
         wake_up: Called when there is something to take.
+        shares_model: Whether sites that ask for the final model get it: they hear of the run's end with it.
 
     Attributes:
         notified: The sites that have confirmed that the run has finished.
     """
 
-    def __init__(self, now: Callable[[], float], wake_up: Callable[[], None]) -> None:
+    def __init__(
+        self, now: Callable[[], float], wake_up: Callable[[], None], *, shares_model: bool = False
+    ) -> None:
         self.notified: set[str] = set()
-        self._now, self._wake_up = now, wake_up
+        self._now, self._wake_up, self._shares_model = now, wake_up, shares_model
+        self._asking: set[str] = set()  # sites that ask for the final model
+        self._given: set[str] = set()  # those that were sent it in their present connection
+        self._final: RunFinished | None = None  # with the model
         self._channels: dict[str, ServerChannel] = {}
         self._inbox = Batch()
         self._finished: str | None = None
         self._accepting = True
+
+    @property
+    def sending(self) -> bool:
+        """Whether a message has not been sent whole."""
+        return any(channel.sending for channel in self._channels.values())
 
     async def on_channel(self, channel: ServerChannel) -> None:
         """Receive from a site until its connection ends."""
@@ -67,7 +79,9 @@ class Sessions:
     def deliver(self, effects: Effects) -> None:
         """Send messages, and close connections once these are sent."""
         for site, message in effects.messages:
-            if site in self._channels:
+            if isinstance(message, RunFinished):
+                self._tell_finished(site, message.reason)
+            elif site in self._channels:
                 self._channels[site].send(message)
         for site, reason in effects.closed:
             if site in self._channels:
@@ -78,8 +92,15 @@ class Sessions:
         self._finished = reason
         for inbound in self.take().messages:
             inbound.release()
-            if inbound.message is not None and inbound.site in self._channels:
-                self._channels[inbound.site].send(RunFinished(reason))
+            if inbound.message is not None:
+                self._tell_finished(inbound.site, reason)
+
+    def share(self, run: str, model: Model) -> None:
+        """The run has its final model: send it to the sites that ask for it, now and when they come."""
+        reason = self._finished or ""
+        self._final = RunFinished(reason, run, model)
+        for site in self._asking:
+            self._tell_finished(site, reason)
 
     def stop_accepting(self) -> None:
         """Close every new connection."""
@@ -93,6 +114,9 @@ class Sessions:
 
     def _put(self, channel: ServerChannel, message: FromSite, release: Callable[[], None]) -> None:
         site = channel.site
+        if isinstance(message, Register):
+            self._given.discard(site)
+            (self._asking.add if message.wants_model and self._shares_model else self._asking.discard)(site)
         if isinstance(message, Heartbeat):
             self._inbox.heartbeats[site] = self._now(), message
             channel.send(Heartbeat())
@@ -104,8 +128,19 @@ class Sessions:
             self._wake_up()
             channel.end()
         else:
-            channel.send(RunFinished(self._finished))
+            self._tell_finished(site, self._finished)
         release()
+
+    def _tell_finished(self, site: str, reason: str) -> None:
+        """Tell a site that the run has finished; one that asks for the final model, once that is there."""
+        channel = self._channels.get(site)
+        if channel is None or site in self._given:
+            return
+        if site not in self._asking:
+            channel.send(RunFinished(reason))
+        elif self._final is not None:
+            self._given.add(site)
+            channel.send(self._final)
 
     def _append(self, inbound: Inbound) -> None:
         self._inbox.messages.append(inbound)

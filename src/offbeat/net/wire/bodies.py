@@ -22,6 +22,7 @@ _BODIES = {
     "task_assignment": ([VALUES],),
     "model_response": ([VALUES],),
     "evaluation_request": ([VALUES],),
+    "run_finished": ([VALUES],),
 }
 """The messages with a body, and what its first part may be."""
 _SECTIONS = {

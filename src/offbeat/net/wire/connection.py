@@ -80,6 +80,11 @@ class Connection(Generic[Out, In]):
         """The reason of the end, if the connection has ended."""
         return self._ending
 
+    @property
+    def sending(self) -> bool:
+        """Whether a queued message has not been sent whole."""
+        return not self._writer.empty
+
     def send(self, message: Out) -> None:
         """Queue a message. A peer that lets the queue grow full is disconnected.
 

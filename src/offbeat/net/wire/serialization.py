@@ -123,7 +123,9 @@ def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies:
         name: None if optional and not told.HasField(name) else check(name, getattr(told, name))
         for name, optional, check in _FROM_FIELDS[kind]
     }
-    if kind in ("task_assignment", "evaluation_request") or (kind == "model_response" and bodies):
+    if kind in ("task_assignment", "evaluation_request") or (
+        kind in ("model_response", "run_finished") and bodies
+    ):
         values["model"] = _model(layout, bodies)
     elif kind == "update_submission":
         delta = bodies[DELTA] if DELTA in bodies else bodies[PAYLOAD]

@@ -94,20 +94,22 @@ class Labels(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out")
+    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     HOLDS_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     HELD_OUT_FIELD_NUMBER: _ClassVar[int]
+    WANTS_MODEL_FIELD_NUMBER: _ClassVar[int]
     samples: int
     steps_per_epoch: int
     labels: Labels
     holds: int
     run: str
     held_out: int
-    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ...) -> None: ...
+    wants_model: bool
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
@@ -176,16 +178,18 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("client", "run", "plan", "lease")
+    __slots__ = ("client", "run", "plan", "lease", "shares_model")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
+    SHARES_MODEL_FIELD_NUMBER: _ClassVar[int]
     client: int
     run: str
     plan: str
     lease: float
-    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ...) -> None: ...
+    shares_model: bool
+    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ..., shares_model: bool = ...) -> None: ...
 
 class Rejected(_message.Message):
     __slots__ = ("reason", "final")
@@ -280,10 +284,14 @@ class UpdateAck(_message.Message):
     def __init__(self, task: _Optional[int] = ..., accepted: bool = ..., reason: _Optional[str] = ...) -> None: ...
 
 class RunFinished(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "run", "layout")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    LAYOUT_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    run: str
+    layout: Layout
+    def __init__(self, reason: _Optional[str] = ..., run: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ...) -> None: ...
 
 class EvaluationRequest(_message.Message):
     __slots__ = ("version", "layout")

@@ -22,6 +22,7 @@ from offbeat.net.messages import (
     Heartbeat,
     Message,
     ModelResponse,
+    RunFinished,
     TaskAssignment,
     UpdateSubmission,
 )
@@ -33,7 +34,7 @@ TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
 ENVELOPE_TAG, CHUNK_TAG = 0x0A, 0x12  # protobuf's tags: Frame.envelope, Frame.chunk,
 SUM_TAG, DATA_TAG = 0x09, 0x12  # Chunk.sum, Chunk.data
-_WithModel = TaskAssignment | ModelResponse | EvaluationRequest
+_WithModel = TaskAssignment | ModelResponse | EvaluationRequest | RunFinished
 _EVERYTHING, _EVALUATION = object(), object()
 
 
