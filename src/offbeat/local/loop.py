@@ -56,7 +56,9 @@ class LoopLearner:
         if batch_size < 1:
             raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
         if (held_out != 0) != (evaluate_client is not None):
-            raise UsageError("held_out and evaluate_client belong together: give both, or neither")
+            raise UsageError(
+                "held_out and evaluate_client belong together: give both, or neither"
+            )
         self._train, self._initial = train, initial
         self._samples = [samples] if isinstance(samples, int) else samples
         self._held_out = [held_out] * len(self._samples) if isinstance(held_out, int) else held_out

@@ -20,6 +20,7 @@ from torch import nn
 from torch.nn import functional
 
 import offbeat as ob
+from offbeat.core.model import Tensors
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.client.join import make_context
@@ -83,8 +84,9 @@ def served(
         return listener
 
     options = ServerOptions(
-        clients=sites, lease=20.0, until=ob.Until(tasks=tasks), evaluate=ob.Every(versions=1), **given
-    )
+        clients=sites, lease=20.0, until=ob.Until(tasks=tasks),
+        **{"evaluate": ob.Every(versions=1), **given},
+    )  # fmt: skip
 
     def run() -> None:
         training = None if isinstance(model, ob.LoopLearner) else ob.Training(batch_size=BATCH)
@@ -198,6 +200,37 @@ def test_a_fresh_model_is_merged_by_a_loop_that_trains(digits: Shares, tmp_path:
     (site,) = (client for client, name in record.site_names().items() if name == "site-0")
     first = next(row for row in record.rows() if row.name == "arrived" and row.client == site)
     assert first.data.keys() >= {"beta", "reward"}
+
+
+def test_a_loop_evaluates_what_its_site_holds_out(digits: Shares, tmp_path: Path) -> None:
+    shares, _ = digits
+
+    def loop(site: int) -> None:
+        data = shares[site]
+
+        def evaluate(state: Tensors) -> dict[str, float]:
+            module = net()
+            module.load_state_dict(state)
+            return {"hits": float((module(data.x[:10]).argmax(1) == data.y[:10]).float().mean())}
+
+        held_out = 5 * site
+        for task in ob.client(
+            address, len(data), name=f"site-{site}", batch_size=BATCH,
+            held_out=held_out, evaluate=evaluate if held_out else None,
+        ):  # fmt: skip
+            train(task, data)
+
+    given = {"evaluate": ob.Every(versions=2, at="clients")}
+    with served(ob.fedavg(steps=5), tmp_path / "run", net, tasks=12, **given) as address:
+        take_part([lambda site=site: loop(site) for site in range(SITES)])  # type: ignore[misc]
+    record = ob.read_run(tmp_path / "run")
+    assert [row["version"] for row in record.metrics] == [0, 2, 4]
+    names = record.site_names()
+    told = {(names[row["client"]], row["samples"]) for row in record.client_metrics()}
+    assert told == {("site-1", 5), ("site-2", 10)}
+    assert record.metrics[-1]["clients.hits"] > record.metrics[0]["clients.hits"]
+    with pytest.raises(ob.UsageError, match="held_out and evaluate belong together"):
+        next(ob.client(address, 10, name="site", held_out=3))
 
 
 def test_a_recalled_loop_reports_at_the_end_of_its_epoch(

@@ -1,5 +1,6 @@
 """Evaluations at sites, message by message: who is asked, when one is done, how a run ends."""
 
+from contextlib import nullcontext
 from math import inf, nan
 from typing import Any
 
@@ -30,7 +31,12 @@ NONE = Register(samples=30, steps_per_epoch=3)
 NOBODY = torch.zeros(0, dtype=torch.int64)
 
 
-def coordinator(every: ob.Every | None = None, sites: int = 2, **options: Any) -> Coordinator:
+def coordinator(
+    every: ob.Every | None = None,
+    sites: int = 2,
+    higher_is_better: dict[str, bool] | None = None,
+    **options: Any,
+) -> Coordinator:
     """FedBuff that aggregates each update, with sites that hold out samples."""
     options = {"clients": sites, "lease": 50.0, "evaluation_timeout": 5.0, **options}
     c = Coordinator(
@@ -38,6 +44,7 @@ def coordinator(every: ob.Every | None = None, sites: int = 2, **options: Any) -
         NoTraining(1, 3).initial(0),
         ServerOptions(evaluate=every or ob.Every(versions=1, at="clients"), **options),
         RunInfo("r1", {"a": 1}, seed=1, classes=2, batch_size=10),
+        higher_is_better or {},
     )
     for i in range(sites):
         c.receive(float(i), "ab"[i], HELLO)
@@ -83,6 +90,25 @@ def test_sites_are_asked_after_their_tasks_and_the_evaluation_is_done_when_all_h
     update(c, 5.0, "a", 0)
     kinds = [type(m) for name, m in took(c, 5.0).messages if name == "a"]
     assert kinds == [UpdateAck, TaskAssignment, EvaluationRequest]
+
+
+def test_a_metric_that_the_sites_do_not_give_ends_no_run_and_is_refused_when_they_have_evaluated() -> None:
+    for name, refused in (("clients.acuracy", True), ("clients.accuracy.p10", False)):
+        c = coordinator(until=ob.Until(metric=name, reaches=0.9))
+        for site in "ab":
+            c.receive(2.0, site, found(0))
+        complaint = pytest.raises(ob.UsageError, match=r"'clients\.acuracy' is never reached")
+        with complaint if refused else nullcontext():
+            assert len(took(c, 2.0).metrics) == 1
+
+
+def test_the_worst_site_is_that_of_the_learners_direction() -> None:
+    c = coordinator(higher_is_better={"distance": False})
+    for site, distance in (("a", 1.0), ("b", 3.0)):
+        c.receive(2.0, site, found(0, distance=distance))
+    (row,) = took(c, 2.0).metrics
+    assert row.found["clients.distance.worst"] == 3.0
+    assert row.found["clients.accuracy.worst"] == 0.5
 
 
 def test_one_version_at_a_time_then_the_newest() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -10,6 +10,8 @@ from threading import Event, Thread
 
 import torch
 
+from offbeat.core.errors import UsageError
+from offbeat.core.model import Tensors
 from offbeat.local.client_task import ClientTask
 from offbeat.local.loop import Initial, LoopLearner
 from offbeat.net.auth.credentials import SiteCredentials
@@ -32,6 +34,8 @@ def client(
     batch_size: int = 32,
     initial: Initial | None = None,
     labels: Sequence[int] | None = None,
+    held_out: int = 0,
+    evaluate: Callable[[Tensors], Mapping[str, float]] | None = None,
     allow: Sequence[str] = (),
     state: str | Path | None = None,
     threads: int | None = None,
@@ -52,6 +56,9 @@ def client(
         batch_size: Samples of a batch of the loop, from which the steps of an epoch follow.
         initial: The loop's model, to be compared with the run's. None means that `load_into` compares it.
         labels: Number of samples of each class, to be told the server. None keeps them private.
+        held_out: Number of samples that the site holds out, for evaluations at sites; 0 means none.
+        evaluate: evaluate(state_dict) gives the metrics by name of a global model on them. It is called in
+            another thread, beside the loop, so with a module of its own. Needed with `held_out`.
         allow: Names of modules whose functions the run may name, for an algorithm that is not built in.
         state: Directory of the site's state and pending update, which survive the process there.
         threads: PyTorch's threads. None leaves them as they are.
@@ -66,12 +73,16 @@ def client(
         UsageError: The site does not fit what the run asks for.
         RunError: The server refuses the site, or cannot be reached.
     """
+    if (held_out != 0) != (evaluate is not None):
+        raise UsageError("held_out and evaluate belong together: give both, or neither")
     threads = threads or torch.get_num_threads()
     torch.set_num_threads(threads)
     exchange = _Exchange()
     learner = LoopLearner(
-        exchange.train, initial, samples, batch_size=batch_size, labels=None if labels is None else [labels]
-    )
+        exchange.train, initial, samples, batch_size=batch_size, held_out=held_out,
+        evaluate_client=None if evaluate is None else lambda model, _: evaluate(model.state_dict()),
+        labels=None if labels is None else [labels],
+    )  # fmt: skip
     shown = credentials or SiteCredentials(name)
 
     async def connect() -> ClientChannel:

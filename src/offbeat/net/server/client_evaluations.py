@@ -5,7 +5,7 @@ asked. An evaluation is done when each has answered or left, or at its deadline 
 that was away meanwhile is asked when it is back.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import inf
 
 from offbeat.core.events import ClientId, Metrics, Version
@@ -27,6 +27,7 @@ class ClientEvaluations:
         send: Sends a message to a site.
         at_server: Has the server evaluate a version too; None means that it does not.
         timeout: Seconds after which an evaluation is done with those sites that have answered.
+        higher_is_better: Whether more is better of the metrics whose names do not tell.
 
     Attributes:
         deadline: When the evaluation under way is done at the latest, in seconds of the run's clock.
@@ -39,9 +40,11 @@ class ClientEvaluations:
         send: Callable[[str, FromServer], None],
         at_server: Callable[[Evaluation], None] | None,
         timeout: float,
+        higher_is_better: Mapping[str, bool] = {},
     ) -> None:
         self.deadline, self.last = inf, -1
         self._registry, self._send, self._at_server, self._timeout = registry, send, at_server, timeout
+        self._higher_is_better = higher_is_better
         self._current: Evaluation | None = None
         self._waiting: Evaluation | None = None
         self._asked: set[ClientId] = set()
@@ -101,7 +104,8 @@ class ClientEvaluations:
         current, found = self._current, self._server_found
         if current is None or found is None or (self._asked and now < self.deadline):
             return None
-        done = DoneEvaluation(current, {**found, **aggregate_clients(self._found)}, self._found)
+        metrics = {**found, **aggregate_clients(self._found, self._higher_is_better)}
+        done = DoneEvaluation(current, metrics, self._found)
         waiting, self._current, self._waiting, self.deadline = self._waiting, None, None, inf
         self.last = current.version
         if waiting is not None:

@@ -74,7 +74,7 @@ class Coordinator:
                 f"with {options.clients}; choose at most {options.clients}, or begin with more (clients)"
             )
         self.algorithm, self.options, self.info = algorithm, options, info
-        driver = self.driver = Driver(algorithm, initial, options, info.seed)
+        driver = self.driver = Driver(algorithm, initial, options, info.seed, higher_is_better)
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, algorithm, info, options)
         self.rejected = self._handler.rejected
@@ -182,6 +182,8 @@ class Coordinator:
                 self.driver.client_evaluations.server_found(evaluation, metrics)
 
     def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
+        if clients and not self.evaluations.count:
+            self.options.until.check_metrics(metrics)
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
         self.driver.effects.metrics.append(row)
         self.driver.effects.evaluated.append(e.model)

@@ -5,7 +5,7 @@ registry of sites and tasks, and the effects that are to be made durable and sen
 messages that come in: `handlers` makes events of those, `coordinator` of the time that passes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from offbeat.core.algorithm import Algorithm
@@ -41,6 +41,7 @@ class Driver:
         initial: The initial model.
         options: The server's options.
         seed: The run's seed.
+        higher_is_better: Whether more is better of the metrics whose names do not tell.
 
     Attributes:
         began: When the run began, in seconds of its clock; infinite before.
@@ -49,7 +50,14 @@ class Driver:
         client_evaluations: The evaluations at the sites; None means that there are none.
     """
 
-    def __init__(self, algorithm: Algorithm, initial: Model, options: ServerOptions, seed: int) -> None:
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        initial: Model,
+        options: ServerOptions,
+        seed: int,
+        higher_is_better: Mapping[str, bool] = {},
+    ) -> None:
         self.tensors = GlobalModel(algorithm, initial)
         if options.guard is not None:
             self.tensors.guard = UpdateGuard(options.guard, options.clients)
@@ -66,7 +74,7 @@ class Driver:
         if options.evaluate.at_clients:
             self.client_evaluations = ClientEvaluations(
                 self.registry, self.send, self._evaluate_here if options.evaluate.at_server else None,
-                options.evaluation_timeout,
+                options.evaluation_timeout, higher_is_better,
             )  # fmt: skip
 
     def _record(self, row: Row) -> None:
