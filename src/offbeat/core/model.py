@@ -126,6 +126,16 @@ class Layout:
             yield entry, flat[start : start + entry.size].view(entry.shape)
 
 
+def frozen_digest(module: nn.Module) -> str:
+    """SHA-256 of a module's parameters that are frozen, which every party must have alike; "" for none."""
+    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    digest = sha256()
+    for name, parameter in frozen.items():
+        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
+        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest() if frozen else ""
+
+
 def matches(name: str, patterns: Sequence[str]) -> bool:
     """Whether a tensor's name matches one of the patterns, in which * stands for any characters."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -43,6 +43,7 @@ class ClientTask:
         samples: Number of the client's training samples.
         batch_size: Samples of a batch of `batches`.
         warn: Called with a sentence that the user should read once.
+        check: Called with a module that the loop loads; raises `UsageError` for one that is not the run's.
 
     Attributes:
         client: Number of the client, from 0.
@@ -66,12 +67,13 @@ class ClientTask:
         samples: int,
         batch_size: int,
         warn: Callable[[str], None],
+        check: Callable[[nn.Module], None],
     ) -> None:
         self.client, self.version, self.number, self.seed = task.client, task.base, task.task, task.seed
         self.assigned, self.done, self.samples = task.steps, 0, samples
         self.state = {n.removeprefix(OWN): t for n, t in inputs.state.items() if n.startswith(OWN)}
         self._base, self._task, self._objective, self._inputs = base, task, objective, inputs
-        self._watch, self._batch_size, self._warn = watch, batch_size, warn
+        self._watch, self._batch_size, self._warn, self._check = watch, batch_size, warn, check
         self._model: LoopModel | None = None
         self._run: LocalRun
         self._hooks = ExitStack()
@@ -133,7 +135,9 @@ class ClientTask:
         Raises:
             UsageError: The module's tensors are not the model's; it names the first that differs.
         """
-        model = self._bind(LoopModel(self._base.layout, module))
+        loaded = LoopModel(self._base.layout, module)
+        self._check(module)
+        model = self._bind(loaded)
         model.bench.train()
         return module
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from torch import nn
@@ -9,7 +10,7 @@ from torch import nn
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl, TaskInputs
-from offbeat.core.model import Model
+from offbeat.core.model import Model, frozen_digest
 from offbeat.core.objective import Objective
 from offbeat.local.client_task import ClientTask
 from offbeat.local.loop_model import Named, model_of
@@ -17,6 +18,10 @@ from offbeat.local.seeding import seeded
 
 Initial = Model | nn.Module | Named | Callable[[], nn.Module | Named]
 log = logging.getLogger(__name__)
+OTHER_FROZEN = (
+    "the frozen parameters of the model made here are not those of the run: load the same pretrained "
+    "weights, or use the server's version of PyTorch where the seed draws them"
+)
 
 
 class LoopLearner:
@@ -56,9 +61,7 @@ class LoopLearner:
         if batch_size < 1:
             raise UsageError(f"batch_size = {batch_size} is not allowed: give 1 or more")
         if (held_out != 0) != (evaluate_client is not None):
-            raise UsageError(
-                "held_out and evaluate_client belong together: give both, or neither"
-            )
+            raise UsageError("held_out and evaluate_client belong together: give both, or neither")
         self._train, self._initial = train, initial
         self._samples = [samples] if isinstance(samples, int) else samples
         self._held_out = [held_out] * len(self._samples) if isinstance(held_out, int) else held_out
@@ -66,6 +69,7 @@ class LoopLearner:
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
         self.higher_is_better = dict(higher_is_better)
         self._warned = set[str]()
+        self._frozen = ""
 
     @property
     def starts(self) -> bool:
@@ -109,16 +113,32 @@ class LoopLearner:
         Raises:
             UsageError: There is none.
         """
+        made = self._make(seed)
+        if isinstance(made, nn.Module):
+            return Model.of(made)
+        return made if isinstance(made, Model) else model_of(made)
+
+    def frozen_digest(self, seed: int) -> str:
+        """SHA-256 of the parameters that are frozen in the initial module; "" for none, and for arrays."""
+        made = self._make(seed)
+        return frozen_digest(made) if isinstance(made, nn.Module) else ""
+
+    def expecting(self, frozen: str) -> "LoopLearner":
+        """This learner, for a run whose models have frozen parameters of that digest.
+
+        The first module that its loop loads is compared; "" compares none.
+        """
+        other = copy(self)
+        other._frozen = frozen
+        return other
+
+    def _make(self, seed: int) -> Any:
         made: Any = self._initial
         if made is None:
             raise UsageError(
                 "initial = None is for sites, which are sent the model: give a module, or arrays"
             )
-        if not isinstance(made, Model | nn.Module) and callable(made):
-            made = seeded(made, seed)
-        if isinstance(made, nn.Module):
-            return Model.of(made)
-        return made if isinstance(made, Model) else model_of(made)
+        return made if isinstance(made, Model | nn.Module) or not callable(made) else seeded(made, seed)
 
     def train(
         self,
@@ -135,7 +155,9 @@ class LoopLearner:
             RunError: It ends without an update.
         """
         samples = self.samples(task.client)
-        own = ClientTask(base, task, objective, inputs, watch, samples, self._batch_size, self._warn)
+        own = ClientTask(
+            base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check
+        )
         own.seed_layers()
         try:
             self._train(own)
@@ -158,6 +180,12 @@ class LoopLearner:
         if self._evaluate_client is None or not samples:
             return 0, {}
         return samples, self._evaluate_client(model, client)
+
+    def _check(self, module: nn.Module) -> None:
+        """Compare the frozen parameters of a module, once: raises `UsageError` for other ones."""
+        if self._frozen and frozen_digest(module) != self._frozen:
+            raise UsageError(OTHER_FROZEN)
+        self._frozen = ""
 
     def _warn(self, sentence: str) -> None:
         if sentence not in self._warned:

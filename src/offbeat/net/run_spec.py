@@ -21,7 +21,7 @@ from offbeat.core.objective import Objective
 from offbeat.core.validation import format_error
 from offbeat.local.description import describe_learner, model_of
 from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop import OTHER_FROZEN, LoopLearner
 from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
@@ -101,21 +101,22 @@ class RunSpec(BaseModel):
     def difference(self, learner: TorchLearner | LoopLearner) -> str | None:
         """How a site's learner differs from the run's, in one sentence; None means not at all."""
         if isinstance(learner, LoopLearner):  # whose loss is its own
-            initial = learner.initial(self.seed) if learner.starts else None
-            return None if initial is None else self._other_layout(list(map(_entry, initial.layout.entries)))
+            if not learner.starts:
+                return None
+            here = describe(learner, self.seed)
+            other_frozen = here.frozen and self.frozen and here.frozen != self.frozen
+            return self._other_layout(here.layout) or (OTHER_FROZEN if other_frozen else None)
         here = describe(learner, self.seed)
         if (told := self._other_layout(here.layout)) is not None:
             return told
         if here.frozen != self.frozen:
-            return (
-                "the frozen parameters of the model made here are not those of the run: load the same "
-                "pretrained weights, or use the server's version of PyTorch where the seed draws them"
-            )
+            return OTHER_FROZEN
         names = ("loss", "step", "evaluate", "metrics")
         for name, (own, theirs) in ((n, (_bare(getattr(here, n)), _bare(getattr(self, n)))) for n in names):
             if own != theirs:
                 told = f"{own or 'the default'} here, and {theirs or 'the default'} in the run"
-                return f"the {name} of the learner made here is not the run's: {told}"
+                is_not = "are not" if name == "metrics" else "is not"
+                return f"the {name} of the learner made here {is_not} the run's: {told}"
         return None
 
     def _other_layout(self, here: "Layouts") -> str | None:
@@ -139,7 +140,8 @@ def describe(learner: TorchLearner | LoopLearner, seed: int) -> _Described:
     """What a run spec says of a learner under a seed."""
     initial = learner.initial(seed)
     if isinstance(learner, LoopLearner):
-        return _Described(layout=[_entry(entry) for entry in initial.layout.entries])
+        entries = [_entry(entry) for entry in initial.layout.entries]
+        return _Described(layout=entries, frozen=learner.frozen_digest(seed))
     told = describe_learner(learner, seed)
     return _Described(
         layout=[_entry(entry) for entry in initial.layout.entries], frozen=told.frozen, loss=told.loss,
@@ -276,5 +278,8 @@ def _check_size(maker: ModelMaker) -> Layout:
 
 
 def _bare(name: str | Mapping[str, str] | None) -> str:
-    """A function's name without its module; the names of metrics."""
-    return name.rpartition(":")[2] if isinstance(name, str) else ", ".join(sorted(name or ()))
+    """A function's name without its module; the names of metrics, and what each is where that differs."""
+    if name is None or isinstance(name, str):
+        return (name or "").rpartition(":")[2]
+    bare = {own: _bare(metric) for own, metric in sorted(name.items())}
+    return ", ".join(own if own == metric else f"{own} = {metric}" for own, metric in bare.items())

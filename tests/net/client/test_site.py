@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +16,7 @@ from torch.nn import functional
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.data import own_data, without_clients
+from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.site import Site
@@ -237,3 +239,40 @@ def test_what_cannot_be_served_is_refused_at_the_server(ward: Any) -> None:
 def test_a_site_without_data(arguments: dict[str, Any], says: str) -> None:
     with pytest.raises(ob.UsageError, match=says):
         Site.of(**arguments)
+
+
+@pytest.mark.parametrize("given", ["at the start", "by the loop"])
+def test_other_frozen_weights_of_a_loop_are_refused(given: str, ward: Any) -> None:
+    """Of the module it starts from, and of the first module that it loads."""
+    spec = spec_of(partial(ward.make_model, backbone=0.5))
+    for weight, fits in ((0.5, True), (0.25, False)):
+        module = ward.make_model(backbone=weight)
+
+        def loop(task: ob.ClientTask, module: nn.Module = module) -> None:
+            task.load_into(module)
+            for _ in task.steps():
+                pass
+            task.submit()
+
+        site = Site.of(learner=ob.LoopLearner(loop, module if given == "at the start" else None, 4))
+        with (
+            nullcontext()
+            if fits
+            else pytest.raises(ob.UsageError, match="the frozen parameters of the model")
+        ):
+            learner = site.make_learner(spec, 0)
+            base = ob.TorchLearner(module, without_clients()).initial(0)
+            learner.train(base, LocalTask(0, 0, 0, 2, 0), Plain())
+
+
+def test_metrics_that_are_others_under_one_name_are_refused(ward: Any) -> None:
+    def learner(metric: str, data: Any) -> ob.TorchLearner:
+        return ob.TorchLearner(ward.make_model, data, metrics={"score": metric})
+
+    spec = make_run_spec(ob.fedbuff(), learner("f1", without_clients()), 0)
+    Site.of(learner=learner("f1", own_data((X, Y)))).make_learner(spec, 0)
+    says = (
+        "the metrics of the learner made here are not the run's: score = auroc here, and score = f1 in the run"
+    )
+    with pytest.raises(ob.UsageError, match=says):
+        Site.of(learner=learner("auroc", own_data((X, Y)))).make_learner(spec, 0)

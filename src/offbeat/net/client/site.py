@@ -116,7 +116,7 @@ class Site:
             learner = (learner or self._run_learner(spec)).numbered(client, self.device)
         if (difference := spec.difference(learner)) is not None:
             raise UsageError(difference)
-        return learner
+        return learner.expecting(spec.frozen) if isinstance(learner, LoopLearner) else learner
 
     def _check_data(self, data: FederatedData, spec: RunSpec) -> None:
         """Raises `UsageError` unless the data are those that a built-in model takes."""
