@@ -547,6 +547,10 @@ def rows_in(directory: Path, table: str) -> int:
         ("compare digits --seeds 0", "--seeds"),
         ("compare digits --target 2 --out new", "target = 2"),
         ("compare digits --target 0 --out new", "target = 0"),
+        (
+            "compare digits -a fedavg --metric auroc --out new",
+            "metric = auroc is not what evaluations give: they give accuracy, loss",
+        ),
         ("compare digits -a fedavg,nosuch", "--algorithms nosuch is unknown"),
         ("compare digits -a fedavg,fedavg", "name each algorithm once"),
         ("compare digits -a fedavg,", "--algorithms fedavg, is not allowed: name each algorithm once"),

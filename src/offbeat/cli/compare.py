@@ -59,7 +59,10 @@ def compare(
     memory = executor_options.memory_size("--client-memory", client_memory)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
     _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
-    planned = plan(loaded, names, seeds or loaded.seeds, place, client_memory=memory, executor=chosen)
+    planned = plan(
+        loaded, names, seeds or loaded.seeds, place,
+        client_memory=memory, executor=chosen, metric=measured,
+    )  # fmt: skip
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     known = {*names, *(run.label for run in planned)}
     if base is not None and base not in known:

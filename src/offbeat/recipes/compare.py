@@ -21,6 +21,10 @@ from typing import Any
 from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.limits import check_found
+from offbeat.core.metric_names import in_order
+from offbeat.local.learner import TorchLearner
+from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.recipe import Recipe
@@ -91,6 +95,7 @@ def plan(
     out: Path,
     client_memory: int | None = None,
     executor: Batched | OnRay | None = None,
+    metric: str | None = None,
 ) -> list[PlannedRun]:
     """Plan the runs of a comparison, and check their algorithms, data and directories.
 
@@ -101,10 +106,11 @@ def plan(
         out: Directory of the comparison.
         client_memory: Most bytes of client states in memory, per run. None means all.
         executor: Executor of each run. None means that a run trains in its own process.
+        metric: Metric that the runs are compared by. None means the first that they have.
 
     Raises:
-        UsageError: An algorithm, an option, a callback or the data is not valid, there are too many runs, or
-            a directory holds another experiment's run.
+        UsageError: An algorithm, an option, a callback or the data is not valid, evaluations do not give a
+            metric that is named, there are too many runs, or a directory holds another experiment's run.
     """
     make_callbacks(recipe.callbacks)  # one that is unknown is refused now; each run makes its own
     points = sweep_points(recipe.sweep)
@@ -130,7 +136,9 @@ def plan(
             raise UsageError(f"{text}: {error}") from None
         data = repr(document_of(own) | dict.fromkeys(_NOT_OF_DATA))
         if data not in clients:
-            clients[data] = make_learner(own, own.seed).clients
+            learner = make_learner(own, own.seed)
+            clients[data] = learner.clients
+            _check_metrics(own, learner, metric)
         concurrency = algorithm.schedule.concurrency
         if concurrency is not None and concurrency > clients[data]:
             raise UsageError(
@@ -148,6 +156,22 @@ def plan(
     if len({run.directory for run in runs}) < len(runs):
         raise UsageError("two labels of the comparison have the same directory: call one otherwise")
     return sorted(runs, key=lambda run: run.seed)
+
+
+def _check_metrics(recipe: Recipe, learner: TorchLearner, metric: str | None) -> None:
+    """Evaluate the initial model once, to refuse a metric that evaluations do not give before runs begin."""
+    every, until = recipe.evaluate, recipe.until
+    if metric is None and not until.metrics and every.keep_best is None:
+        return
+    model, found = learner.initial(recipe.seed), dict[str, float]()
+    if every.at_server:
+        found |= learner.evaluate(model)
+    if every.at_clients and (held := [c for c in range(learner.clients) if learner.held_out(c)]):
+        found |= aggregate_clients({held[0]: learner.evaluate_client(model, held[0])})
+    check_found(until, every, found)
+    if metric is not None and metric not in found:
+        given = f"they give {', '.join(in_order(found))}" if found else "there are none"
+        raise UsageError(f"metric = {metric} is not what evaluations give: {given}")
 
 
 def compare(

@@ -271,8 +271,6 @@ def test_metrics_that_are_others_under_one_name_are_refused(ward: Any) -> None:
 
     spec = make_run_spec(ob.fedbuff(), learner("f1", without_clients()), 0)
     Site.of(learner=learner("f1", own_data((X, Y)))).make_learner(spec, 0)
-    says = (
-        "the metrics of the learner made here are not the run's: score = auroc here, and score = f1 in the run"
-    )
+    says = "the metrics of the learner made here are not the run's: score = auroc here, and score = f1 in"
     with pytest.raises(ob.UsageError, match=says):
         Site.of(learner=learner("auroc", own_data((X, Y)))).make_learner(spec, 0)
