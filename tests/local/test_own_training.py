@@ -376,6 +376,7 @@ class Raises(nn.Module):
         ),
         (linear, {"step": lambda module, batch: 0.5}, "the loss is a float"),
         (linear, {"personal": ["heda.*"]}, "'heda.*' matches no tensor"),
+        (body_and_head, {"personal": ["2"]}, r"personal: '2' matches no tensor .*; did you mean \"2\.\*\"\?"),
         (linear, {"personal": ["*"]}, "has no parameter to train.*stay at the clients"),
         (linear, {"metrics": ["acuracy"]}, "accuracy"),
         (linear, {"step": by_hand, "loss": functional.cross_entropy}, "loss and step: give one"),

@@ -103,6 +103,33 @@ def test_clients_that_keep_their_buffers_evaluate_with_them():
     assert all(found[client] != learner.evaluate_client(run.model, client)[1]["loss"] for client in range(4))
 
 
+@pytest.mark.parametrize("where", ["memory", "directory", "directory, resumed"])
+@pytest.mark.parametrize(
+    ("module", "buffers", "personal"), [(net, "follow", ("2.*",)), (normed, "local", ())]
+)
+def test_a_clients_model_is_whole_and_gives_what_the_client_has_found(
+    module: Any, buffers: Any, personal: tuple[str, ...], where: str, tmp_path: Path
+):
+    algorithm = replace(ob.fedbuff(2, steps=4), buffers=buffers)
+    options = {"algorithm": algorithm} | ({} if where == "memory" else {"out": tmp_path / "run"})
+    learner = population(module, personal=personal)
+    run = simulate(learner, **options)
+    if "resumed" in where:
+        run = ob.resume(tmp_path / "run", algorithm, WORLD, learner, until=UNTIL, evaluate=AT_CLIENTS)
+    for row in run.client_metrics(2):
+        own = module()
+        own.load_state_dict(run.client_model(row["client"]))
+        alone = population(own)
+        _, found = alone.evaluate_client(alone.initial(0), row["client"])
+        assert found == {name: row[name] for name in found}
+
+
+def test_clients_that_keep_nothing_of_the_model_have_the_final_one(tmp_path: Path):
+    run = simulate(algorithm=ob.scaffold(steps=4), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "clients").exists()
+    assert all(torch.equal(run.client_model(3)[n], t) for n, t in run.model.state_dict().items())
+
+
 @pytest.mark.parametrize("options", [{"workers": 2}, {"executor": ob.Batched(2)}])
 def test_executors_find_the_same(options: dict[str, Any]):
     learner = population(personal=() if "executor" in options else ("2.*",))

@@ -15,12 +15,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
-from offbeat.core.model import Model, Tensors
+from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, cut, flat
 
 Buffers = Literal["follow", "mean", "local", "recompute"]
@@ -83,6 +84,18 @@ def restore_buffers(state: Tensors, floating: Sequence[Tensor], integers: Sequen
         if name in state:
             for buffer, own in zip(buffers, cut(state[name], buffers), strict=False):
                 buffer.copy_(own)
+
+
+def own_buffers(state: Tensors, layout: Layout) -> Tensors:
+    """A client's own buffers by name, if its state has any."""
+    found: Tensors = {}
+    for name, section in ((_FLOATING, "buffer"), (_INTEGER, "integer")):
+        if name in state:
+            entries = layout.section(section)
+            buffers = [torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for entry in entries]
+            restore_buffers({name: state[name]}, buffers, buffers)
+            found |= {entry.name: buffer for entry, buffer in zip(entries, buffers, strict=True)}
+    return found
 
 
 def unwrap_buffers(objective: Objective) -> Objective:

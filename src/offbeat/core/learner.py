@@ -8,7 +8,7 @@ import torch
 from msgspec import Struct, field
 from torch import Tensor
 
-from offbeat.core.buffers import restore_buffers
+from offbeat.core.buffers import own_buffers
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import Objective
@@ -170,18 +170,10 @@ def evaluation_inputs(state: Tensors) -> TaskInputs:
     return TaskInputs({n: tensor for n, tensor in state.items() if n.startswith((PERSONAL, "buffers."))})
 
 
-def client_tensors(model: Model, state: Tensors) -> Tensors:
-    """The tensors of a client's own model by name.
-
-    Args:
-        model: A global model.
-        state: The client's state, whose personal tensors, and buffers that are not sent, are in the result.
-    """
-    named = model.state_dict()
-    sections = ([named[entry.name] for entry in model.layout.section(s)] for s in ("buffer", "integer"))
-    restore_buffers(state, *sections)
-    own = {n.removeprefix(PERSONAL): t.clone() for n, t in state.items() if n.startswith(PERSONAL)}
-    return {**named, **own}
+def own_tensors(state: Tensors, layout: Layout) -> Tensors:
+    """A client's own tensors of a model by name: those that are personal, and buffers that are not sent."""
+    personal = {n.removeprefix(PERSONAL): t for n, t in state.items() if n.startswith(PERSONAL)}
+    return personal | own_buffers(state, layout)
 
 
 @dataclass(frozen=True)

@@ -141,16 +141,6 @@ def matches(name: str, patterns: Sequence[str]) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def frozen_digest(module: nn.Module) -> str:
-    """SHA-256 of a module's parameters that are frozen, in hexadecimal digits; "" for none."""
-    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
-    digest = sha256()
-    for name, parameter in frozen.items():
-        digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(parameter.detach().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    return digest.hexdigest() if frozen else ""
-
-
 def to_arrays(tensors: Tensors) -> Arrays:
     """Tensors on the CPU as arrays that share their memory; bfloat16, which NumPy has not, as float32."""
     return {n: (t.float() if t.dtype is torch.bfloat16 else t).numpy() for n, t in tensors.items()}

@@ -163,9 +163,9 @@ class TorchLearner:
         names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
         for pattern in self.personal:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise UsageError(
-                    f"personal: {pattern!r} matches no tensor of the module{did_you_mean(pattern, names)}"
-                )
+                inside = any(name.startswith(f"{pattern}.") for name in names)
+                hint = f'; did you mean "{pattern}.*"?' if inside else did_you_mean(pattern, names)
+                raise UsageError(f"personal: {pattern!r} matches no tensor of the module{hint}")
         return model
 
     def frozen_digest(self, seed: int) -> str:

@@ -14,8 +14,43 @@ from weakref import finalize
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.model import Tensors
-from offbeat.runs.files import read_tensors, write_tensors
+from offbeat.core.learner import own_tensors
+from offbeat.core.model import Layout, Tensors
+from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.schema import MODEL
+
+OWN = "clients"
+"""Folder of a finished run with each client's own tensors, if they have any."""
+
+
+def write_own(directory: Path, states: "ClientStates", layout: Layout) -> None:
+    """Write each client's own tensors of the model, by name. Raises `RunError` where they cannot be."""
+    folder = directory / OWN
+    try:
+        for client in states.sizes():
+            if own := own_tensors(states.get(client), layout):
+                folder.mkdir(exist_ok=True)
+                write_tensors(folder / f"client-{client}.safetensors", own)
+        if folder.is_dir():
+            sync_directory(folder)
+    except OSError as error:
+        raise RunError(f"cannot write the clients' tensors to {folder}: {error}") from None
+
+
+def client_model(directory: Path, client: ClientId) -> Tensors:
+    """A client's model at the end of a run, by tensor names: the final model with the client's own tensors.
+
+    Args:
+        directory: The run's directory.
+        client: The client.
+
+    Raises:
+        UsageError: The run has not finished.
+    """
+    if not (directory / MODEL).is_file():
+        raise UsageError(f"{directory} has no {MODEL}: let the run finish")
+    own = directory / OWN / f"client-{client}.safetensors"
+    return read_tensors(directory / MODEL) | (read_tensors(own) if own.is_file() else {})
 
 
 def check_memory(limit: int | None) -> None:

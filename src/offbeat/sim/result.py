@@ -7,9 +7,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
+from offbeat.core.events import ClientId
 from offbeat.core.journal import Row, expand
-from offbeat.core.model import Model
+from offbeat.core.model import Model, Tensors
 from offbeat.runs.best import BestModel, read_best
+from offbeat.runs.client_states import client_model
 from offbeat.runs.presentation import Presentation
 from offbeat.runs.record import flat
 from offbeat.runs.schema import ClientMetric, Metric
@@ -58,6 +60,7 @@ class Run(Presentation):
         stop_reason: Why it ended.
         source: Where its journal and its evaluations are read from.
         path: Its directory, if it has one; the journal of such a run is read when it is asked for.
+        own: Of a run without a directory, each client's own tensors of the model.
     """
 
     model: Model
@@ -65,6 +68,17 @@ class Run(Presentation):
     stop_reason: str
     source: RunRows
     path: Path | None = None
+    own: Mapping[ClientId, Tensors] = field(default_factory=dict)
+
+    def client_model(self, client: ClientId) -> Tensors:
+        """A client's model by tensor names, as `nn.Module.load_state_dict` takes them.
+
+        The final model with the tensors that are the client's own: personal ones, and buffers that are not
+        sent. A client that has finished no task has none. Frozen parameters are not in it.
+        """
+        if self.path is not None:
+            return client_model(self.path, client)
+        return self.model.state_dict() | self.own.get(client, {})
 
     @property
     def label(self) -> str:

@@ -12,7 +12,7 @@ from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.guard import Guard
-from offbeat.core.learner import Learner
+from offbeat.core.learner import Learner, own_tensors
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
@@ -20,7 +20,7 @@ from offbeat.core.streams import check_seed
 from offbeat.local.description import describe_learner
 from offbeat.local.learner import TorchLearner
 from offbeat.runs.best import BestModel
-from offbeat.runs.client_states import ClientStates, check_memory
+from offbeat.runs.client_states import ClientStates, check_memory, write_own
 from offbeat.runs.initial import Initial
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
@@ -258,8 +258,13 @@ def _result(
     numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations)
     summary = Summary(**numbers, client_state_bytes=backend.clients.nbytes)
     if isinstance(recorder, MemoryRecorder):
-        return Run(model, summary, reason, recorder)
+        states = backend.clients
+        own = {client: own_tensors(states.get(client), model.layout) for client in states.sizes()}
+        return Run(
+            model, summary, reason, recorder, own={k: tensors for k, tensors in own.items() if tensors}
+        )
     with closing(recorder):
+        write_own(recorder.directory, backend.clients, model.layout)
         recorder.finish(model, simulation.now, reason, asdict(summary))
     return Run(model, summary, reason, read_run(recorder.directory), recorder.directory)
 

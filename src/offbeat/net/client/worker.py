@@ -13,7 +13,7 @@ from typing import Any
 
 from offbeat.core.errors import OffbeatError, RunError
 from offbeat.core.events import ClientId, TaskId
-from offbeat.core.learner import client_tensors
+from offbeat.core.learner import own_tensors
 from offbeat.core.model import Model, Tensors
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
@@ -69,7 +69,8 @@ class Worker:
 
     def own_tensors(self, run: str, model: Model) -> Tensors:
         """The tensors by name of a run's global model, and those that the site has kept in it."""
-        return client_tensors(model, self._store.state if run == self._store.run else {})
+        state = self._store.state if run == self._store.run else {}
+        return model.state_dict() | own_tensors(state, model.layout)
 
     def heartbeat(self) -> Heartbeat:
         """A heartbeat with the progress of the task in training."""
