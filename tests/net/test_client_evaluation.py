@@ -281,7 +281,8 @@ async def test_a_failing_evaluation_is_told_and_costs_nothing_else(
         parts, tmp_path / "run", ob.fedavg(steps=4), *over(MemoryNetwork()), timeout=300.0
     )
     assert {row["client"] for row in record.client_metrics()} == {0, 2, 3}
-    assert "site-1 could not evaluate version 0: ValueError: no such patient" in caplog.text
+    said = next(record.__dict__ for record in caplog.records if record.message == "evaluation failed")
+    assert (said["site"], said["version"], said["reason"]) == ("site-1", 0, "ValueError: no such patient")
 
 
 def test_a_site_trains_on_the_rest_and_holds_out_the_same_in_every_run() -> None:

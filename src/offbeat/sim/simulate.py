@@ -260,9 +260,7 @@ def _result(
     if isinstance(recorder, MemoryRecorder):
         states = backend.clients
         own = {client: own_tensors(states.get(client), model.layout) for client in states.sizes()}
-        return Run(
-            model, summary, reason, recorder, own={k: tensors for k, tensors in own.items() if tensors}
-        )
+        return Run(model, summary, reason, recorder, own=own)
     with closing(recorder):
         write_own(recorder.directory, backend.clients, model.layout)
         recorder.finish(model, simulation.now, reason, asdict(summary))

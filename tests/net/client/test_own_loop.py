@@ -343,7 +343,8 @@ def test_numpy_arrays_are_served_and_trained_without_a_module(digits: Shares, tm
 def test_a_task_without_an_update_has_failed_and_the_next_comes(
     digits: Shares, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """And at the end the loop is given the final model."""
+    """The log names the site; at the end the loop is given the final model."""
+    caplog.set_level(logging.INFO)
     (data, *_), test = digits
     algorithm, seen = ob.fedasync(steps=2), []
     kept: list[dict[str, torch.Tensor]] = []
@@ -359,6 +360,9 @@ def test_a_task_without_an_update_has_failed_and_the_next_comes(
     said = [record for record in caplog.records if "without an update" in record.message]
     assert [record.exc_info for record in said] == [False]
     assert "\n" not in said[0].message
+    lines = [record.__dict__ for record in caplog.records if record.name.endswith(".service")]
+    told = {(line["message"], line.get("site")) for line in lines}
+    assert told == {("joined", "site"), ("begin", None), ("lost", "site")}
     (model,), written = kept, read_tensors(tmp_path / "run" / "model.safetensors")
     assert all(torch.equal(model[name], tensor) for name, tensor in written.items())
 

@@ -88,8 +88,8 @@ def test_it_ends_at_the_metric_and_everything_shows_it(digits: Shares, tmp_path:
                 assert f'offbeat_metric{{name="auroc"}} {last.found["auroc"]!r}' in text
                 metrics = (await (await session.get(url + "api/metrics")).json())["metrics"]
             assert list(metrics) == ["auroc", "balanced_accuracy", "loss"]
-            assert metrics["auroc"] == {"words": "auroc", "higher": True, "share": True}
-            assert metrics["loss"] == {"words": "loss", "higher": False, "share": False}
+            assert metrics["auroc"] == {"words": "auroc", "higher": True, "share": True, "statistic": False}
+            assert metrics["loss"] == {"words": "loss", "higher": False, "share": False, "statistic": False}
             if CHROMIUM is not None:
                 await look(url, last.found["auroc"])
 
@@ -97,19 +97,29 @@ def test_it_ends_at_the_metric_and_everything_shows_it(digits: Shares, tmp_path:
 
 
 async def look(url: str, auroc: float) -> None:
-    """The page begins with the first metric beside the loss, and has a switch."""
+    """The page begins with the first metric beside the loss, and shows those that are chosen.
+
+    Nobody is in training: the run has ended.
+    """
     async with browse() as page:
         await page.call("Page.navigate", url=url)
         await page.until("document.querySelectorAll('#metrics .curve').length === 2")
         assert await page.eval("document.querySelector('.card b').textContent") == f"{auroc:.4f}"
         titles = "[...document.querySelectorAll('#metrics text.lane')].map((e) => e.textContent)"
         assert (await page.eval(titles))[0::2] == ["auroc", "loss"]
-        choose = "(() => {{ const s = document.getElementById('metric'); s.value = '{}'; " \
-            "s.dispatchEvent(new Event('change')); }})()"  # fmt: skip
+        ticks = "[...document.querySelectorAll('{} text[text-anchor=middle]')]"
+        places = f"{ticks}.map((e) => e.textContent + ' at ' + e.getAttribute('x')).join()"
+        axis = [await page.eval(places.format(plot)) for plot in ("#metrics", "#timeline")]
+        assert axis[0] == axis[1] != ""  # one time axis
+        choose = "document.querySelector('#names [data-value={}]').click()"
         await page.eval(choose.format("balanced_accuracy"))
-        assert (await page.eval(titles))[0::2] == ["balanced accuracy", "loss"]
+        assert (await page.eval(titles))[0::2] == ["auroc", "balanced accuracy", "loss"]
+        await page.eval(choose.format("auroc"))
         await page.eval(choose.format("loss"))
-        assert (await page.eval(titles))[0::2] == ["loss"]
+        assert (await page.eval(titles))[0::2] == ["balanced accuracy"]
+        assert await page.eval("document.getElementById('statistics').hidden")
+        assert await page.eval("document.querySelectorAll('#sites tr').length") == 2
+        assert await page.eval("document.querySelectorAll('#sites .training').length") == 0
         assert page.complaints == []
 
 

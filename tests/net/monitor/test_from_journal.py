@@ -21,11 +21,13 @@ def test_totals_are_those_of_the_summary(source: RunRecord) -> None:
     snapshot, summary = snapshot_of(source), source.meta["summary"]
     assert snapshot.version == summary["versions"]
     assert snapshot.arrived == summary["tasks"] == sum(site.updates for site in snapshot.sites)
-    for name in ("aggregated", "dropped", "lost", "running", "bytes_up", "bytes_down"):
+    for name in ("aggregated", "dropped", "lost", "bytes_up", "bytes_down"):
         assert getattr(snapshot, name) == summary[name], name
     assert snapshot.stopped == source.stop_reason
     assert snapshot.now == source.duration
     assert [site.name for site in snapshot.sites] == [f"client {c}" for c in range(4)]
+    assert summary["running"] > snapshot.running == 0  # it has ended
+    assert {(site.state, site.task) for site in snapshot.sites} == {("idle", None)}
 
 
 def test_sites_at_every_moment(source: RunRecord, tmp_path: Path) -> None:

@@ -89,24 +89,27 @@ class GrpcListener:
 
     async def _connect(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
+        site = None
         if self._open >= self._limits.connections:
             ending = CloseReason(f"{self._open} connections are open, more are not allowed", "full")
         else:
             self._open += 1
             try:
-                ending = await self._serve(context)
+                site, ending = await self._serve(context)
             finally:
                 self._open -= 1
         if ending.kind:
             self.rejected[ending.kind] += 1
-            _log.warning("refused %s: %s", context.peer(), ending.reason)
+            said = {} if site is None else {"site": site}
+            _log.warning("refused %s: %s", context.peer(), ending.reason, extra=said)
         _finish(context, _status(ending), ending.reason)
 
-    async def _serve(self, context: Context) -> CloseReason:
+    async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
+        """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
         try:
             verified = self._authenticator.admit(_metadata(context), _identity(context))
         except ProtocolError as error:
-            return CloseReason(str(error), error.kind)
+            return None, CloseReason(str(error), error.kind)
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
@@ -119,7 +122,7 @@ class GrpcListener:
             ending = await connection.ended()
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
-            return ending
+            return verified.site, ending
         except asyncio.CancelledError:  # how gRPC reports a lost connection
             connection.abort(CloseReason("the connection is lost"))
             raise
@@ -150,7 +153,7 @@ class GrpcListener:
         except ChannelClosedError:
             pass
         except Exception:
-            _log.exception("the connection of site %s failed", connection.site)
+            _log.exception("the connection failed", extra={"site": connection.site})
             connection.abort(CloseReason("the server failed to handle a message of this site", "ours"))
         await connection.close()
 

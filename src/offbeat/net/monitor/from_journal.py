@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from offbeat.core.journal import Row
-from offbeat.core.metric_names import NamedMetric, in_order
-from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
+from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
+from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
 
@@ -81,6 +81,8 @@ class JournalView:
             The snapshot; later rows leave it as it is.
         """
         sites = tuple(replace(site) for _, site in sorted(self._sites.items()))
+        if self.stopped is not None:
+            sites = tuple(ended(site) for site in sites)
         return Snapshot(
             self.run, self.label, self.algorithm, self.now, self.version,
             running=sum(site.state == "training" for site in sites), **self.counts,
@@ -177,6 +179,7 @@ def metrics_since(record: RunRecord, since: int | None = None) -> dict[str, Any]
     return {
         "next": last,
         "rows": [{"seq": metric.seq, **flat(metric)} for metric in found],
-        "metrics": {name: {"words": m.words, "higher": m.higher_is_better, "share": m.is_share}
+        "metrics": {name: {"words": m.words, "higher": m.higher_is_better, "share": m.is_share,
+                           "statistic": is_statistic(name)}
                     for name in names for m in [NamedMetric.of(name, record.higher_is_better)]},
     }  # fmt: skip

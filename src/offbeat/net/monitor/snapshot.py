@@ -1,7 +1,7 @@
 """Snapshot of a running server: its counts and its sites, for the live page and Prometheus."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 SiteState = Literal["idle", "training", "waiting", "away"]
@@ -36,6 +36,12 @@ class SiteView:
     staleness: int = -1
     updates: int = 0
     last_seen: float = 0.0
+
+
+def ended(site: SiteView) -> SiteView:
+    """A site as it is once the run has ended: its task is over."""
+    state: SiteState = "away" if site.state == "away" else "idle"
+    return replace(site, state=state, task=None, steps_done=0, steps=0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,8 @@ class MessageHandler:
 
     def _on_evaluation(self, site: SiteRecord, result: EvaluationResult) -> None:
         if result.reason:
-            log.warning("%s could not evaluate version %d: %s", site.name, result.version, result.reason)
+            said = {"site": site.name, "version": result.version, "reason": result.reason}
+            log.warning("evaluation failed", extra=said)
         if self._driver.client_evaluations is None:
             return
         try:

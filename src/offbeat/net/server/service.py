@@ -248,7 +248,9 @@ class Service:
     def _deliver(self, effects: Effects) -> None:
         for row in effects.rows:
             if row.name in ("joined", "left", "lost", "begin", "stop"):
-                log.info("%s", row.name, extra={k: v for k, v in row.flat().items() if k != "name"})
+                said = {k: v for k, v in row.flat().items() if k != "name"}
+                site = self._coordinator.registry.by_client.get(-1 if row.client is None else row.client)
+                log.info("%s", row.name, extra=said if site is None else {**said, "site": site.name})
         self._sessions.deliver(effects)
         self._tell_evaluations(effects)
         if effects.evaluations:

@@ -1,6 +1,6 @@
 """Snapshot of a coordinator."""
 
-from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot
+from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.registry import SiteRecord
 
@@ -14,13 +14,15 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
     """
     c, engine = coordinator, coordinator.driver.engine
     sites = tuple(_view(c, site) for site in c.registry.sites.values() if site.present)
+    if c.stopped is not None:
+        sites = tuple(ended(site) for site in sites)
     return Snapshot(
         run=c.info.run,
         label=label or c.algorithm.name,
         algorithm=c.algorithm.name,
         now=c.now,
         version=c.server.version,
-        running=c.server.running,
+        running=c.server.running if c.stopped is None else 0,
         **c.server.counts,
         bytes_up=engine.bytes_up,
         bytes_down=engine.bytes_down,

@@ -4,7 +4,7 @@
   // not relative: an address with a password in it may not be the base of a request
   const HERE = location.protocol + "//" + location.host + location.pathname.replace(/[^/]*$/, "");
   const at = (id) => document.getElementById(id);
-  const chosen = { axis: "t", window: "300" };
+  const chosen = { axis: "t", window: "1800", names: null };
   const seen = { evaluations: [], metrics: {}, nextMetric: null, rows: [], nextRow: null, samples: [], snapshot: null };
 
   // ---- text ----
@@ -68,7 +68,10 @@
     const head = s >= 3600 ? Math.floor(s / 3600) + ":" + two(Math.floor(s / 60) % 60) : Math.floor(s / 60);
     return head + ":" + two(s % 60);
   }
-  function width(place) { return Math.max(320, place.clientWidth || 900); }
+  function frame(place) {  // the same for every plot, so that a moment has one place in all of them
+    const w = Math.max(280, place.clientWidth || 900);
+    return { w, left: w < 560 ? 84 : 130, right: w < 560 ? 48 : 66 };
+  }
 
   // ---- the metrics ----
 
@@ -85,30 +88,56 @@
     const best = seen.metrics[name].higher ? Math.max : Math.min;
     return valuesOf(name).reduce((found, m) => best(found, m[name]), seen.metrics[name].higher ? -Infinity : Infinity);
   }
+  function shownNames() {
+    const names = Object.keys(seen.metrics), usual = [...new Set([names[0], "loss"])];
+    return names.filter((name) => (chosen.names ?? usual).includes(name));
+  }
   function offerMetrics() {
-    const select = at("metric"), names = Object.keys(seen.metrics);
-    const known = [...select.options].map((option) => option.value);
-    if (names.join() === known.join()) return;
-    const before = known.length && names.includes(select.value) ? select.value : names[0];
-    select.replaceChildren(...names.map((name) => new Option(seen.metrics[name].words, name)));
-    select.value = before;
-    select.hidden = names.length < 2;
+    const names = Object.keys(seen.metrics), shown = shownNames(), fold = at("statistics");
+    const of = (statistic) => names.filter((name) => seen.metrics[name].statistic === statistic);
+    at("names").hidden = names.length < 2;
+    fold.hidden = !of(true).length;
+    for (const [place, offered] of [[at("names"), of(false)], [fold.querySelector("div"), of(true)]]) {
+      if (place.children.length !== offered.length) place.replaceChildren(...offered.map(switchOf));
+      for (const button of place.children)
+        button.setAttribute("aria-pressed", String(shown.includes(button.dataset.value)));
+    }
+  }
+  function switchOf(name) {
+    const button = make("button", "", seen.metrics[name].words);
+    button.type = "button";
+    button.dataset.value = name;
+    button.addEventListener("click", () => choose(name));
+    return button;
+  }
+  function choose(name) {
+    const shown = shownNames();
+    chosen.names = shown.includes(name) ? shown.filter((other) => other !== name) : [...shown, name];
+    drawAll();
+  }
+  function timeShown() {
+    const now = Math.max(seen.snapshot.now, 1e-9);
+    return [chosen.window === "all" ? 0 : Math.max(0, now - Number(chosen.window)), now];
+  }
+  function within(points, axis, low) {
+    const first = points.findIndex((m) => m[axis] >= low);
+    return first < 0 ? [] : points.slice(first);
   }
   function drawMetrics() {
-    const place = at("metrics"), axis = chosen.axis, first = at("metric").value;
-    const shown = [...new Set([first, "loss"])].filter((name) => name in seen.metrics);
-    const moments = shown.flatMap(valuesOf).map((m) => m[axis]);
-    if (!moments.length) return empty(place, "The model has not been evaluated.");
-    const x0 = Math.min(...moments), x1 = Math.max(...moments, x0 + 1e-9);  // one axis for all
-    const w = width(place), left = 54, right = 66, each = 190, bottom = 26, h = each * shown.length + bottom;
-    const x = (v) => left + (v - x0) / (x1 - x0) * (w - left - right);
+    const place = at("metrics"), axis = chosen.axis, shown = shownNames();
+    if (!seen.evaluations.length) return empty(place, "The model has not been evaluated.");
+    if (!shown.length) return empty(place, "Choose a metric.");
+    const versions = seen.evaluations.map((m) => m.version);
+    const [x0, x1] = axis === "t" ? timeShown() : [Math.min(...versions), Math.max(...versions, 1)];
+    const { w, left, right } = frame(place), each = 190, bottom = 26, h = each * shown.length + bottom;
+    const x = (v) => left + (v - x0) / Math.max(1e-9, x1 - x0) * (w - left - right);
     const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img", "aria-label": shown.map(said).join("; ") });
-    const marks = axis === "t" ? timeTicks(x0, x1, w / 110) : ticks(x0, x1, w / 110).filter(Number.isInteger);
+    const marks = axis === "t" ? timeTicks(x0, x1, w / 120) : ticks(x0, x1, w / 120).filter(Number.isInteger);
     for (const v of marks) {
       svg.append(draw("line", { class: "grid", x1: x(v), x2: x(v), y1: 20, y2: h - bottom }));
       svg.append(draw("text", { x: x(v), y: h - 6, "text-anchor": "middle" }, axis === "t" ? clock(v) : whole.format(v)));
     }
-    shown.forEach((name, i) => drawCurve(svg, name, x, { left, right: w - right, top: each * i + 24, bottom: each * (i + 1) - 8 }));
+    shown.forEach((name, i) => drawCurve(svg, name, x, { low: x0, left, right: w - right, top: each * i + 24, bottom: each * (i + 1) - 8 }));
     place.replaceChildren(svg);
   }
   function said(name) {
@@ -116,14 +145,14 @@
     return last ? `${words} ${number(name, last[name])} at version ${last.version}` : `${words}: none`;
   }
   function drawCurve(svg, name, x, box) {
-    const points = thin(valuesOf(name)), share = seen.metrics[name].share, axis = chosen.axis;
+    const share = seen.metrics[name].share, axis = chosen.axis, points = thin(within(valuesOf(name), axis, box.low));
     svg.append(draw("text", { class: "lane", x: box.left, y: box.top - 8 }, seen.metrics[name].words));
-    if (!points.length) return svg.append(draw("text", { x: box.left, y: box.top + 20 }, "no number so far"));
+    if (!points.length) return svg.append(draw("text", { x: box.left, y: box.top + 20 }, valuesOf(name).length ? "no number in the time shown" : "no number so far"));
     const ys = points.map((m) => m[name]), low = Math.min(...ys), high = Math.max(...ys);
     const pad = Math.max(share ? 0.02 : 1e-9 + 0.02 * Math.abs(high), 0.08 * (high - low));
     const y0 = share ? Math.max(0, low - pad) : low - pad, y1 = share ? Math.min(1, high + pad) : high + pad;
     const y = (v) => box.top + (y1 - v) / (y1 - y0) * (box.bottom - box.top);
-    for (const v of ticks(y0, y1, 4)) {
+    for (const v of ticks(y0, y1, 5)) {
       svg.append(draw("line", { class: "grid", x1: box.left, x2: box.right, y1: y(v), y2: y(v) }));
       svg.append(draw("text", { x: box.left - 8, y: y(v) + 4, "text-anchor": "end" }, String(Number(v.toPrecision(6)))));
     }
@@ -167,27 +196,29 @@
     const place = at("timeline"), snapshot = seen.snapshot;
     if (!snapshot) return;
     if (!snapshot.sites.length) return empty(place, "No site has joined.");
-    const now = snapshot.now, from = Math.max(0, now - Number(chosen.window));
+    const [from, now] = timeShown();
     const lanes = snapshot.sites.slice(0, LANES);
-    const w = width(place), left = 130, right = 14, lane = lanes.length > 24 ? 15 : 24, top = 14;
+    const { w, left, right } = frame(place), lane = lanes.length > 24 ? 15 : 24, top = 14;
+    const letters = Math.floor(left / 7.2);
     const h = top + lane * lanes.length + 24;
     const x = (t) => left + Math.max(0, t - from) / Math.max(1e-9, now - from) * (w - left - right);
     const svg = draw("svg", { viewBox: `0 0 ${w} ${h}`, role: "img",
       "aria-label": "What each site has been doing" });
     const row = new Map(lanes.map((site, i) => [site.client, i]));
-    for (const v of timeTicks(from, now, w / 130)) {
+    for (const v of timeTicks(from, now, w / 120)) {
       svg.append(draw("line", { class: "grid", x1: x(v), x2: x(v), y1: top, y2: h - 20 }));
       svg.append(draw("text", { x: x(v), y: h - 4, "text-anchor": "middle" }, clock(v)));
     }
     lanes.forEach((site, i) => {
-      const name = site.name.length > 18 ? site.name.slice(0, 17) + "…" : site.name;
+      const name = site.name.length > letters ? site.name.slice(0, letters - 1) + "…" : site.name;
       svg.append(draw("text", { class: "lane", x: left - 10, y: top + lane * i + lane / 2 + 4, "text-anchor": "end" }, name));
       svg.append(draw("rect", { class: "base", x: left, y: top + lane * i + 3, width: w - left - right, height: lane - 6, rx: 3 }));
     });
     for (const s of spans(from, now)) {
       if (!row.has(s.client)) continue;
-      const bar = draw("rect", { class: "span " + s.kind, x: x(s.start), y: top + lane * row.get(s.client) + 3,
-        width: Math.max(1, x(s.end) - x(s.start)), height: lane - 6, rx: 3 });
+      const length = Math.max(1, x(s.end) - x(s.start));
+      const bar = draw("rect", { class: `span ${s.kind}${length < 4 ? " narrow" : ""}`, x: x(s.start),
+        y: top + lane * row.get(s.client) + 3, width: length, height: lane - 6, rx: Math.min(3, length / 4) });
       bar.append(draw("title", {}, words(s)));
       svg.append(bar);
     }
@@ -196,7 +227,10 @@
         svg.append(draw("line", { class: "version-line", x1: x(t), x2: x(t), y1: 2, y2: top - 3 }));
     place.replaceChildren(svg);
     const more = snapshot.sites.length - lanes.length;
-    at("timeline-note").textContent = more > 0 ? `The first ${LANES} sites; ${more} more are in the table.` : "";
+    const begun = seen.rows.length ? seen.rows[0][1] : 0, notes = [];
+    if (more > 0) notes.push(`The first ${LANES} sites; ${more} more are in the table.`);
+    if (seen.rows.length && seen.rows[0][0] > 0 && begun > from) notes.push(`Nothing is shown from before ${clock(Math.round(begun))}.`);
+    at("timeline-note").textContent = notes.join(" ");
   }
 
   // ---- numbers ----
@@ -323,7 +357,6 @@
         other.setAttribute("aria-pressed", String(other === button));
       if (seen.snapshot) drawAll();
     });
-  at("metric").addEventListener("change", () => { if (seen.snapshot) drawAll(); });
   addEventListener("resize", () => { if (seen.snapshot) drawAll(); });
   poll();
 })();
