@@ -73,6 +73,11 @@ def test_data_with_nan_are_told_from_a_training_that_diverges(mapped: bool) -> N
         "client 1, task 7, step 1 of 5: the loss is not finite: sample 12 of the train set"
     )
 
+    own = federate([(x[part], Y[part]) for part in PARTS])
+    told = message(ob.TorchLearner(linear, own, ob.Training(batch_size=8)))
+    first = int(PARTS[1][0])
+    assert f"the loss is not finite: sample {12 - first} of the client's dataset has NaN" in told
+
     told = message(diverging(), RunError)
     assert "of 5: the loss is not finite, though the samples" in told
     assert "smaller learning rate" in told

@@ -96,12 +96,14 @@ class FederatedData:
         rows: The samples that each client trains on.
         held_out: The samples that each client evaluates on, none of which it trains on. None means that no
             client holds out any.
+        starts: Of one dataset per client, where each begins in `train`. None means one train set for all.
     """
 
     train: Samples
     test: Samples | None
     rows: Rows
     held_out: Rows | None = None
+    starts: tuple[int, ...] | None = None
 
     @property
     def clients(self) -> int:
@@ -115,6 +117,12 @@ class FederatedData:
     def client_indices(self, client: int) -> torch.Tensor:
         """Indices of the train samples of `client`, int64 [samples(client)], a view. Raises as `samples`."""
         return self.rows.client(client)
+
+    def name_of(self, client: int, row: int) -> str:
+        """A train sample in words: by its number in the client's own dataset, if each has one."""
+        if self.starts is None:
+            return f"sample {row} of the train set"
+        return f"sample {row - self.starts[client]} of the client's dataset"
 
     def label_counts(self, client: int) -> list[int] | None:
         """Number of train samples of each class of `client`, `classes` entries; None without classes.
@@ -131,7 +139,7 @@ class FederatedData:
         if self.clients != 1:
             raise UsageError(f"the data are those of {self.clients} clients: a site has its own alone")
         held = None if self.held_out is None else self.held_out.numbered(client)
-        return replace(self, rows=self.rows.numbered(client), held_out=held)
+        return replace(self, rows=self.rows.numbered(client), held_out=held, starts=None)
 
 
 def own_data(data: Any, validation: float = 0.0) -> FederatedData:
@@ -191,17 +199,19 @@ def federate(
     """
     if isinstance(train, Source):
         train, test = train.train, train.test if test is None else test
+    starts = None
     if parts is None:
         sets = _one_per_client(train)
         ends = np.cumsum([len(samples) for samples in sets])
         whole, parts = concatenated(sets), np.split(np.arange(ends[-1]), ends[:-1])
+        starts = tuple(int(part[0]) for part in parts)
     else:
         whole = as_samples(train)
     _check_parts(parts, len(whole))
     tested = None if test is None else as_samples(test)
     if isinstance(validation, int | float):
         kept, held = _held_out(parts, validation)
-        return FederatedData(whole, tested, Rows.of(kept), held)
+        return FederatedData(whole, tested, Rows.of(kept), held, starts)
     if len(validation) != len(parts):
         raise UsageError(
             f"validation: {len(validation)} datasets for {len(parts)} clients; give one for each"
@@ -209,7 +219,8 @@ def federate(
     own = [as_samples(samples) for samples in validation]
     ends = len(whole) + np.cumsum([len(samples) for samples in own])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
-    return FederatedData(concatenated([whole, *own]), tested, Rows.of(parts), Rows.of(held_parts))
+    every = concatenated([whole, *own])
+    return FederatedData(every, tested, Rows.of(parts), Rows.of(held_parts), starts)
 
 
 def _one_per_client(train: Any) -> list[Samples]:

@@ -37,21 +37,20 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
     )
 
 
-def not_finite(task: LocalTask, step: int, base: Model, samples: Samples, rows: Tensor) -> OffbeatError:
+def not_finite(task: LocalTask, step: int, base: Model, data: FederatedData, rows: Tensor) -> OffbeatError:
     """A loss that is not finite: because of the samples, of the model at the start, or of the training.
 
     Args:
         task: The task.
         step: Its local step, from 0.
         base: The model that the task starts from.
-        samples: The train set.
+        data: The clients' samples.
         rows: The samples of this step's batch, int64 [K].
     """
     where = f"client {task.client}, task {task.task}, step {step + 1} of {task.steps}: the loss is not finite"
-    if (bad := first_not_finite(samples, rows)) is not None:
-        return UsageError(
-            f"{where}: sample {bad} of the train set has NaN or infinite values; remove or fill them"
-        )
+    if (bad := first_not_finite(data.train, rows)) is not None:
+        sample = data.name_of(task.client, bad)
+        return UsageError(f"{where}: {sample} has NaN or infinite values; remove or fill them")
     if not bool(base.values.isfinite().all()):
         return RunError(
             f"{where}: version {task.base} of the model, from which the task starts, has NaN or infinite "

@@ -284,7 +284,7 @@ class TorchLearner:
     def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
         """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
         rows = next(islice(self._rows(task), step, None))
-        return not_finite(task, step, base, self.data.train, rows)
+        return not_finite(task, step, base, self.data, rows)
 
     def _finish(self, session: Session) -> LocalResult:
         run = session.run
