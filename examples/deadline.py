@@ -31,7 +31,7 @@ class Round:
     overdue: bool = False
 
 
-@dataclass(frozen=True, config=p.STRICT)
+@p.checked_dataclass
 class DeadlineRounds(p.Schedule):
     """Sample free clients, wait for all of them or for the deadline, aggregate, repeat."""
 

@@ -87,13 +87,12 @@ from offbeat.core.staleness import (
     polynomial,
 )
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.vectors.arithmetic import RunningWindow, weighted_sum
 
 __all__ = [
     "NONE",
-    "STRICT",
     "AgeWeight",
     "Aggregate",
     "Aggregator",
@@ -166,6 +165,7 @@ __all__ = [
     "WantsModel",
     "age",
     "algorithm",
+    "checked_dataclass",
     "constant",
     "flat",
     "from_memory",

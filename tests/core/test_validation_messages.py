@@ -1,11 +1,15 @@
 """One clear line out of a validation error."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, model_validator
 
+import offbeat as ob
 from offbeat.core.validation import did_you_mean, format_error
+from offbeat.net import ServerOptions
 
 
 class Inner(BaseModel):
@@ -82,3 +86,22 @@ def test_a_long_value_is_cut():
 )
 def test_did_you_mean(word, hint):
     assert did_you_mean(word, ["fedbuff", "fedavg"]) == hint
+
+
+def test_a_checked_dataclass_says_in_one_line_what_is_wrong() -> None:
+    """By a call, from Python; within something else pydantic says where it is."""
+    wrong: list[tuple[Callable[[], object], str]] = [
+        (lambda: ob.Training(optimizer="Adam"), "Training: optimizer = 'Adam' is not allowed: it is unknown"),
+        (lambda: ob.Training(batchsize=3), 'Training: unknown key batchsize; did you mean "batch_size"?'),  # type: ignore[call-arg]
+        (lambda: ob.Until(versions=0), "Until: versions = 0 is not allowed: should be greater than or equal"),
+        (lambda: replace(ob.Every(), at="home"), "Every: at = 'home' is not allowed"),
+        (lambda: ServerOptions(lease=0.0), "ServerOptions: lease = 0.0 is not allowed"),
+        (lambda: ob.World(1.0, jitter=-1), "World: jitter = -1 is not allowed"),
+    ]
+    for make, says in wrong:
+        with pytest.raises(ob.UsageError) as caught:
+            make()
+        assert str(caught.value).startswith(says)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(ValidationError, match=r"until\.versions"):
+        create_model("Holder", until=ob.Until).model_validate({"until": {"versions": 0}})

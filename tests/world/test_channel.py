@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from offbeat.core.errors import UsageError
 from offbeat.world.channel import Channel, LargeScale, Radio, Rayleigh, Rician, Shadowing, Trace
@@ -207,7 +207,7 @@ def test_symbols_are_counted_in_their_period():
     ],
 )
 def test_options_out_of_range_are_refused(options, named):
-    with pytest.raises(ValidationError, match=named):
+    with pytest.raises(UsageError, match=named):
         Channel(**options)
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import Memory, ServerRate
@@ -19,7 +18,7 @@ from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
 
 MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")]
@@ -62,7 +61,7 @@ def shares(numbers: Sequence[float]) -> list[float]:
     return [number / total for number in numbers]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class MeanOfModels(Aggregator):
     """w := Σ n_i w_i / Σ n_i (FedAvg, McMahan et al. 2017, Algorithm 1)."""
 
@@ -71,7 +70,7 @@ class MeanOfModels(Aggregator):
         return toward_models(updates, shares([u.task.samples for u in updates]), model)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Mixing(Aggregator):
     """w := (1 − α_τ) w + α_τ w_i with α_τ = α s(τ_i), one update after the other (FedAsync)."""
 
@@ -88,7 +87,7 @@ class Mixing(Aggregator):
         return toward_models(updates, weights, model)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Normalization:
     """a_i, what a client's local steps add up to: its update is divided by it (FedNova, Wang et al. 2020).
 
@@ -117,7 +116,7 @@ class Normalization:
         return float(steps)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class SumOfDeltas(Aggregator):
     """w := w + scale · Σ s(τ_i) q_i Δ_i.
 
@@ -151,7 +150,7 @@ class SumOfDeltas(Aggregator):
                 return shares([t.samples for t in tasks])
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Momentum(ServerStep):
     """m := β m + step; w := w + m (FedAvgM, Hsu et al. 2019)."""
 

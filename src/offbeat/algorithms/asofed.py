@@ -48,7 +48,7 @@ from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 
 Beta = Annotated[Share, Field(description="share β of the old h kept")]
@@ -60,7 +60,7 @@ DelayUnit = Annotated[Positive, Field(description="seconds in which the delay d�
 Features = Annotated[bool, Field(description="reweigh the first layer's inputs, w := α∘w")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class OnlineSum(Aggregator):
     """w := w + (n_k/N) Δ_k, then, with `features`, the first layer's weight w := α∘w."""
 
@@ -102,7 +102,7 @@ def _first_layer(layout: Layout) -> tuple[slice, int]:
     raise UsageError("features need a model with a weight matrix: use features = false")
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Online(Objective):
     """Each step goes ζ = ∇s − v + h, with ∇s = ∇f + λ(w − w_o); the state is v and h."""
 

@@ -37,7 +37,7 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Proximal
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import for_each_chunk
@@ -79,7 +79,7 @@ class Tiering:
     seconds: dict[ClientId, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Tiers(Schedule):
     """A round per tier of clients within `ratio` (v) of each other: `clients_per_tier` at random or all.
 
@@ -203,7 +203,7 @@ class Tiers(Schedule):
         return sorted(int(client) for client in chosen)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class TierWeights(Aggregator):
     """w := Σ_m (T_{M+1−m} / T) w_m over the M tiers in `order`, each with its own w_m = Σ n_i w_i / Σ n_i.
 

@@ -30,7 +30,7 @@ from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
 from offbeat.core.staleness import PolynomialWeight, StalenessWeight
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
 QMin = Annotated[Count, Field(description="fewest local steps Q_min of a task")]
@@ -82,7 +82,7 @@ class Compass:
     created: int = 0
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class CompassSchedule(Schedule):
     """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
 

@@ -13,7 +13,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory, toward_models
@@ -26,12 +25,12 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 Alpha = Annotated[Positive, Field(description="weight α of the regularisation")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Dynamic(Objective):
     """loss − ⟨g_i, w⟩ + (α/2)‖w − w_o‖², and g_i := g_i − α(w_i − w_o) at the end; the state is g_i."""
 
@@ -58,7 +57,7 @@ class Dynamic(Objective):
         return [self.alpha * (w - w_o) for w, w_o in zip(run.values, run.anchor, strict=True)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class DynamicMean(Aggregator):
     """h := h − (α/m) Σ Δ_i; w := mean of the w_i − h/α, over m clients in all; buffers: the mean alone."""
 

@@ -20,7 +20,6 @@ from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import Normalization
@@ -32,7 +31,7 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import programme
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.vectors.arithmetic import RunningWindow, scaled
 
@@ -45,7 +44,7 @@ Weights = Annotated[
 ]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Window(Aggregator):
     """The last K updates, k the ones in the window, once K have come before.
 

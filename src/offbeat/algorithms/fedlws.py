@@ -5,7 +5,6 @@ from typing import Annotated, Self
 
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels
@@ -16,7 +15,7 @@ from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.programme import programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, weighted_sum
 
@@ -25,7 +24,7 @@ Low = Annotated[NonNegative, Field(description="least τ of a layer")]
 High = Annotated[NonNegative, Field(description="largest τ of a layer")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ShrunkMean(Aggregator):
     """w_l := γ_l w_avg,l for each layer l, with w_avg = Σ n_i w_i / Σ n_i.
 

@@ -17,7 +17,6 @@ from typing import Annotated
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels, from_memory
@@ -27,7 +26,7 @@ from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.model import Tensors
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.chunked import for_each_chunk
 
@@ -36,7 +35,7 @@ Beta2 = Annotated[Memory, Field(description="memory β₂ of the second moment v
 Tau = Annotated[Positive, Field(description="adaptivity τ: the smaller, the more adaptive")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Adagrad(ServerStep):
     """v := v + g²; the other steps here differ from it in this line."""
 
@@ -61,7 +60,7 @@ class Adagrad(ServerStep):
         v.addcmul_(g, g)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Adam(Adagrad):
     """v := β₂ v + (1 − β₂) g²."""
 
@@ -73,7 +72,7 @@ class Adam(Adagrad):
         v.mul_(self.beta2).addcmul_(g, g, value=1 - self.beta2)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Yogi(Adam):
     """v := v − (1 − β₂) g² sign(v − g²)."""
 

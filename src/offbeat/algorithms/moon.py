@@ -16,7 +16,6 @@ layer; one that is wanted is part of the module. The two earlier models are froz
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 from torch.nn import functional
 
@@ -29,14 +28,14 @@ from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
 Mu = Annotated[NonNegative, Field(description="weight μ of the contrastive term")]
 Temperature = Annotated[Positive, Field(description="temperature T of the similarities")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Contrastive(Objective):
     """loss + μ · −log( e^{sim(z, z_glob)/T} / (e^{sim(z, z_glob)/T} + e^{sim(z, z_prev)/T}) ).
 

@@ -19,7 +19,6 @@ from math import sqrt
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import shares, toward_models
@@ -32,7 +31,7 @@ from offbeat.core.events import Arrived, Event, TaskId
 from offbeat.core.features import NONE, Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, head, weighted_sum
 
@@ -46,7 +45,7 @@ Average = Annotated[
 ]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Bounded(Schedule):
     """`concurrency` clients (None: all) train; `size` updates or more are aggregated, none staler than τ_max.
 
@@ -89,7 +88,7 @@ class Bounded(Schedule):
             yield train(client, self.programme, view)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Similarity(Aggregator):
     """w := w + Σ ω_i Δ_i, ω_i ∝ n_i (α g(τ_i) + β (1 + cos(Δ_i, w − w_o)) / 2), Σ ω_i = 1.
 

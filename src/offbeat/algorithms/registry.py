@@ -13,7 +13,7 @@ from pydantic import ValidationError, validate_call
 from offbeat.algorithms.hyperparameters import HyperParameter, kind_of, option_classes, options_of, plain
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, format_error, most_relevant
+from offbeat.core.validation import OptionError, did_you_mean, format_error, most_relevant
 
 P = ParamSpec("P")
 
@@ -90,7 +90,9 @@ def algorithm(
                 raise UsageError(f"{name}: there is no option {option} any more: {removed[option]}")
             try:
                 made = checked(*args, **kwargs)
-            except ValidationError as error:
+            except (ValidationError, OptionError) as caught:
+                error = caught if isinstance(caught, ValidationError) else caught.__context__
+                assert isinstance(error, ValidationError)
                 known = _siblings(signature, most_relevant(error)["loc"])
                 raise UsageError(
                     f"{name}: {format_error(error, known, list(signature.parameters))}"

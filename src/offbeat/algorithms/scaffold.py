@@ -8,7 +8,6 @@ momentum, weight decay or Adam it is no mean of gradients any more.
 """
 
 import torch
-from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import SumOfDeltas
 from offbeat.algorithms.options import Concurrency, Epochs, ServerRate, Steps
@@ -20,10 +19,10 @@ from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ControlVariates(Objective):
     """Each gradient + c − c_i; at the end c_i := c_i − c + (w_o − w_i)/(K η). The state is c_i."""
 

@@ -10,7 +10,7 @@ from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId
 from offbeat.core.programme import Programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
 def train(client: ClientId, programme: Programme, view: View) -> Train:
@@ -26,7 +26,7 @@ class Round:
     arrived: list[TaskId] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Rounds(Schedule):
     """Synchronous: sample `concurrency` clients (None: all), wait for all of them, aggregate, repeat.
 
@@ -62,7 +62,7 @@ class Rounds(Schedule):
             yield train(client, self.programme, view)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Buffered(Schedule):
     """Asynchronous: `concurrency` clients (None: all) train at any time; `size` arrivals are aggregated.
 

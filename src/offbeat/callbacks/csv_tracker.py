@@ -5,18 +5,16 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pydantic.dataclasses import dataclass
-
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import Metric
 
 FILE = "metrics.csv"
 COLUMNS = ("version", "t", "tasks", "bytes_up", "bytes_down")
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class CSVTracker(RunTracker):
     """One row for each evaluation: version, time `t` in seconds of the run's clock, tasks, bytes, metrics.
 

@@ -6,7 +6,6 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any, ClassVar
 
 from filelock import FileLock
-from pydantic.dataclasses import dataclass
 
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import (
@@ -24,7 +23,7 @@ from offbeat.callbacks.tracker import (
 )
 from offbeat.core.errors import RunError
 from offbeat.core.extras import requires_extra
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import Metric
 
 FILE = "mlflow-run-id"
@@ -32,7 +31,7 @@ STATUS = {"finished": "FINISHED", "failed": "FAILED", "killed": "KILLED"}
 BATCH = 100  # of parameters, tags or metrics in one request; MLflow takes no more parameters
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class MLflowTracker(RunTracker):
     """A run of MLflow for each run: the step is the version, time since the start the run's clock.
 

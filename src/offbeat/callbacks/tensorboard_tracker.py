@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pydantic.dataclasses import dataclass
-
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import (
     Ending,
@@ -20,13 +18,13 @@ from offbeat.callbacks.tracker import (
     settings,
 )
 from offbeat.core.extras import requires_extra
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import Metric
 
 FOLDER = "tensorboard"
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class TensorBoardTracker(RunTracker):
     """One scalar for each metric of an evaluation: the step is the version, relative time the run's clock.
 

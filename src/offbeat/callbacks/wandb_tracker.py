@@ -4,8 +4,6 @@ from pathlib import Path
 from shutil import rmtree
 from typing import Any, ClassVar, Literal
 
-from pydantic.dataclasses import dataclass
-
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import (
     Ending,
@@ -19,14 +17,14 @@ from offbeat.callbacks.tracker import (
     settings,
 )
 from offbeat.core.extras import requires_extra
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import Metric
 
 FILE = "wandb-run-id"
 EXIT_CODES = {"finished": 0, "failed": 1, "killed": 255}  # 255 is what W&B itself gives an interrupted script
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class WandbTracker(RunTracker):
     """A run of Weights & Biases for each run: the step is the version, the group the label.
 

@@ -170,19 +170,17 @@ def _check_free(option: str, address: str | None, check: Callable[[str], None]) 
 
 def _server_options(recipe: "Recipe", sites: int | None, **given: Any) -> "ServerOptions":
     """The options of a server; `given` are those of the command, by their names."""
-    from pydantic import ValidationError
+    from pydantic import TypeAdapter, ValidationError
 
     from offbeat.core.validation import format_error, most_relevant
     from offbeat.net.server.options import ServerOptions
 
     try:
-        return ServerOptions(
-            clients=sites or recipe.clients,
-            until=recipe.until,
-            evaluate=recipe.evaluate,
-            guard=recipe.guard,
-            **given,
-        )
+        named = {
+            "clients": sites or recipe.clients, "until": recipe.until, "evaluate": recipe.evaluate,
+            "guard": recipe.guard,
+        }  # fmt: skip
+        return TypeAdapter(ServerOptions).validate_python(named | given)
     except ValidationError as error:
         option = str(most_relevant(error)["loc"][0])
         raise UsageError(f"--{option.replace('_', '-')}: {format_error(error)}") from None

@@ -4,17 +4,16 @@ from typing import Literal
 
 import numpy as np
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.codec.bitpacking import Reader
 from offbeat.codec.budget import refuse
 from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Identity:
     """Identity codec; refuses a budget below 32 d bits. The payload has exactly the bits charged."""
 

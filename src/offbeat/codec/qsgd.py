@@ -20,7 +20,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.codec.bitpacking import Reader, pack
@@ -45,10 +44,10 @@ from offbeat.codec.quantisation import (
 from offbeat.codec.selection import scatter
 from offbeat.codec.validation import check_size, checked
 from offbeat.core.codec import PayloadError
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Qsgd:
     """QSGD codec: all coordinates with ν levels; refuses a budget that is too small.
 

@@ -16,17 +16,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.codec.quantisation import MOST_LEVELS
 from offbeat.codec.selection import random_subset
 from offbeat.codec.sparse import Sparse
 from offbeat.codec.validation import Floats
 from offbeat.core.types import Indices, PositiveShare
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class SparseQuantised(Sparse):
     """Sparse quantised codec: r random coordinates with ν levels, r as large as the budget allows.
 

@@ -10,17 +10,16 @@ from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.codec.quantisation import MOST_LEVELS
 from offbeat.codec.selection import largest
 from offbeat.codec.sparse import Sparse
 from offbeat.codec.validation import Floats
 from offbeat.core.types import Indices, PositiveShare
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class TopK(Sparse):
     """Top-k codec: the k largest |u_i|, k as large as the budget allows; of equal ones, the first.
 

@@ -20,13 +20,12 @@ from math import isfinite, sqrt
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.core.events import ClientId
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], int]
 """The recent norms of each part of the updates, and the number of updates refused one after another."""
@@ -34,7 +33,7 @@ GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], int]
 RECENT, OF_A_CLIENT, ENOUGH, FIRST = 100, 5, 5, 100.0
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Guard:
     """Options of the guard.
 

@@ -5,19 +5,18 @@ from math import isfinite
 from typing import Literal, Self
 
 from pydantic import model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import CLIENTS, NamedMetric
 from offbeat.core.types import Count, Finite, NonNegative, Positive, PositiveShare
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 NEVER_ENDS = (
     "the run would never end: give until seconds, versions, tasks, accuracy, metric or early_stopping"
 )
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class EarlyStopping:
     """Ends a run whose evaluations do not improve any more.
 
@@ -36,7 +35,7 @@ class EarlyStopping:
     min_delta: NonNegative = 0.0
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Until:
     """The limits of a run: it stops at whichever is reached first.
 
@@ -134,7 +133,7 @@ def check_target(metric: str | None, target: float | None, option: str = "target
         )
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Every:
     """Intervals of the evaluations of the global model.
 

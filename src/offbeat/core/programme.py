@@ -6,13 +6,12 @@ Requests for a fresh model in mid-task and early reports are commands of the sch
 from typing import Self
 
 from pydantic import model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.types import Count
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Programme:
     """The length of a task: exactly one of the two.
 

@@ -14,14 +14,13 @@ The staleness τ is the number of versions published since the update's base ver
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, PositiveShare
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ConstantWeight:
     """Constant weight, s(τ) = value (FedAsync, Xie et al. 2019).
 
@@ -37,7 +36,7 @@ class ConstantWeight:
         return self.value
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class PolynomialWeight:
     """Polynomial weight, s(τ) = α (τ + 1)^(−a) (FedAsync, Xie et al. 2019; FedCompass: α = 0.9, a = 0.5).
 
@@ -55,7 +54,7 @@ class PolynomialWeight:
         return float(self.alpha * (staleness + 1.0) ** -self.a)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class HingeWeight:
     """Hinge weight, s(τ) = 1 if τ ≤ b, else 1 / (a(τ − b) + 1) (FedAsync, Xie et al. 2019).
 
@@ -73,7 +72,7 @@ class HingeWeight:
         return 1.0 if staleness <= self.b else 1.0 / (self.a * (staleness - self.b) + 1.0)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class AgeWeight:
     """Age weight, s(τ) = γ^τ (Hu, Chen, Larsson 2023, Eq. 13).
 

@@ -1,13 +1,45 @@
 """Checked options: one line for a validation error, with the option, its value and what is allowed."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import field, fields
 from difflib import get_close_matches
+from functools import wraps
+from typing import Any, TypeVar, dataclass_transform
 
-from pydantic import ConfigDict, ValidationError
+from pydantic import ConfigDict, Field, ValidationError
+from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
-STRICT = ConfigDict(extra="forbid")
-"""Configuration of every checked dataclass: an unknown key is an error."""
+from offbeat.core.errors import UsageError
+
+T = TypeVar("T")
+
+
+class OptionError(UsageError):
+    """An option of a checked dataclass that is not allowed; its `__context__` is pydantic's error."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(Field, field))
+def checked_dataclass(cls: type[T]) -> type[T]:
+    """Make a class a frozen dataclass of checked options.
+
+    Values are validated, and an unknown option is an error. Made by a call it raises `UsageError`; within
+    something else, such as a recipe, pydantic's `ValidationError`, which says where in it.
+    """
+    made: Any = dataclass(cls, frozen=True, config=ConfigDict(extra="forbid"))
+    init: Callable[..., None] = made.__init__
+
+    @wraps(init)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        try:
+            init(self, *args, **kwargs)
+        except ValidationError as error:
+            names = [each.name for each in fields(made)]
+            raise OptionError(f"{made.__name__}: {format_error(error, names, names)}") from None
+
+    made.__init__ = make
+    found: type[T] = made
+    return found
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

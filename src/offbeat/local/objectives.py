@@ -8,19 +8,18 @@ tensor([0.7000])
 """
 
 import torch
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.types import NonNegative
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Plain(Objective):
     """Plain objective: the loss itself."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Proximal(Objective):
     """Proximal objective, loss + (μ/2)‖w − w_o‖² (FedProx, Li et al. 2020): its gradient adds μ(w − w_o).
 

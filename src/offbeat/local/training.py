@@ -7,16 +7,15 @@ from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, field_validator, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, NonNegative, Positive, PositiveShare, Share
-from offbeat.core.validation import STRICT, did_you_mean
+from offbeat.core.validation import checked_dataclass, did_you_mean
 from offbeat.local.fast.sgd import SGD
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ExponentialDecay:
     """Exponential decay, rate · gamma^⌊n / every⌋.
 
@@ -34,7 +33,7 @@ class ExponentialDecay:
         return float(self.gamma ** (n // self.every))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class InverseDecay:
     """Inverse decay, rate · kappa / (kappa + n), as the wireless paper's β / (t + κ).
 
@@ -50,7 +49,7 @@ class InverseDecay:
         return self.kappa / (self.kappa + n)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class CosineDecay:
     """Cosine decay, rate · (floor + (1 − floor)(1 + cos(π · min(1, n / versions))) / 2).
 
@@ -88,7 +87,7 @@ _OPTIMIZERS = {
 _FUSED = ("adam", "adamw")
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Training:
     """Options of the local training, on batches of reshuffled passes over the client's data.
 

@@ -6,12 +6,11 @@ from dataclasses import dataclass as plain_dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag
-from pydantic.dataclasses import dataclass
 from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.models.cnn import CompassCNN, WirelessCNN
 from offbeat.models.lenet import LeNet5
 from offbeat.models.logistic import LogisticRegression
@@ -27,14 +26,14 @@ _SHAPES = {
 """Shapes of samples that a model takes; one that is not here takes any."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class LogisticSpec:
     """Logistic regression on samples of any shape."""
 
     name: Literal["logistic"] = "logistic"
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class MLPSpec:
     """A multilayer perceptron with ReLU on samples of any shape."""
 
@@ -45,21 +44,21 @@ class MLPSpec:
     ] = (64,)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class WirelessCNNSpec:
     """The wireless paper's CNN: 1x28x28 images, 21,840 parameters with ten classes."""
 
     name: Literal["cnn_21840"] = "cnn_21840"
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class CompassCNNSpec:
     """FedCompass's CNN for MNIST (Table 8): 1x28x28 images, 582,026 parameters with ten classes."""
 
     name: Literal["cnn_582026"] = "cnn_582026"
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class LeNet5Spec:
     """LeNet-5: images of 28x28 or 32x32 with one channel or three, 61,706 parameters for 1x28x28."""
 
@@ -72,7 +71,7 @@ ModelSpec = Annotated[
 """Specification of a built-in model; `name` discriminates."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class NamedModel:
     """A user's own model: a function by name, which is called with the options and returns a module.
 

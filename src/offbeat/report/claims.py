@@ -12,10 +12,9 @@ from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, TypeAdapter
-from pydantic.dataclasses import dataclass as checked
 
 from offbeat.core.metric_names import NamedMetric, finite, first_shown
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
 from offbeat.report.units import mean_text
 from offbeat.runs.record import RunRecord
@@ -24,7 +23,7 @@ CHANGE = "change"
 LAST = 0.2  # of a run's time: what a claim is compared by
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class Claim:
     """Something a paper says of several labels: that `better` is better than each of `than`.
 

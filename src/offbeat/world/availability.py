@@ -4,17 +4,16 @@ from itertools import pairwise
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.types import NonNegative, Positive, PositiveShare
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.world.laws import Law
 
 Probability = Annotated[float, Field(ge=0, lt=1)]
 Interval = tuple[NonNegative, Positive | None]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Availability:
     """Presence of the clients, and the probability that a task is lost.
 

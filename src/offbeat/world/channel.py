@@ -19,19 +19,18 @@ from typing import Annotated, Literal
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, StreamCursor, check_seed
 from offbeat.core.types import Count, NonNegative, Positive
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.world.laws import Law, PerClient, check_length, of_client
 
 Decibels = Annotated[float, Field(ge=-300, le=300)]
 OfIterations = Annotated[list[NonNegative], Field(min_length=1)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Shadowing:
     """Log-normal shadowing: the gain is multiplied by 10^(X / 10), X ~ N(0, sigma_db²).
 
@@ -51,7 +50,7 @@ class Shadowing:
         return float(10 ** (rng.normal(0.0, self.sigma_db) / 10))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Rayleigh:
     """Rayleigh fading (the paper's): h ~ CN(0, 1), so |h|² ~ Exp(1); no path dominates."""
 
@@ -63,7 +62,7 @@ class Rayleigh:
         return float(rng.exponential())
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Rician:
     """Rician fading: h ~ √(K / (K + 1)) + CN(0, 1 / (K + 1)), E|h|² = 1.
 
@@ -85,7 +84,7 @@ class Rician:
         return float((sqrt(self.k / (self.k + 1)) + re) ** 2 + im**2)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Trace:
     """Recorded fading. After its last gain a client's list begins again.
 
@@ -110,7 +109,7 @@ class Trace:
 Fading = Annotated[Rayleigh | Rician | Trace, Field(discriminator="law")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class LargeScale:
     """Received power without power control: SNR_k = P_k β_k / σ_w² (Eq. 8).
 
@@ -128,7 +127,7 @@ class LargeScale:
     power: Positive | list[Positive] | Law = 0.1
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Channel:
     """The uplink that all clients share. Its draws come from the run's seed: see `Radio`.
 

@@ -11,14 +11,13 @@ from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Constant:
     """The constant `mean` (FedCompass's homogeneous clients)."""
 
@@ -30,7 +29,7 @@ class Constant:
         return self.mean
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Normal:
     """N(mean, (std · mean)²), never below 5 % of the mean (FedCompass: std = 0.3)."""
 
@@ -43,7 +42,7 @@ class Normal:
         return max(0.05 * self.mean, float(rng.normal(self.mean, self.std * self.mean)))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Exponential:
     """Exp(mean), never below `minimum` · mean (FedCompass; its minimum is 0).
 
@@ -59,7 +58,7 @@ class Exponential:
         return max(self.minimum * self.mean, self.mean * rng.standard_exponential(), 1e-12 * self.mean)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Uniform:
     """U(low, high) (the wireless paper's training times)."""
 
@@ -78,7 +77,7 @@ class Uniform:
         return float(rng.uniform(self.low, self.high))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Ratio:
     """U(fastest, ratio · fastest) (FedASMU: ratios 5, 110 and 440)."""
 
@@ -99,7 +98,7 @@ class Ratio:
         return float(rng.uniform(self.fastest, self.fastest * self.ratio))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Pareto:
     """Pareto distribution, long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
 
@@ -112,7 +111,7 @@ class Pareto:
         return self.minimum * float(1 + rng.pareto(self.shape))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class LogNormal:
     """Log-normal distribution, long-tailed: exp(N(ln median, sigma²))."""
 
@@ -125,7 +124,7 @@ class LogNormal:
         return self.median * float(np.exp(rng.normal(0.0, self.sigma)))
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Zipf:
     """Zipf distribution, long-tailed: `unit` times k ∈ {1, 2, …} with P(k) ∝ k^(−a)."""
 

@@ -1,13 +1,11 @@
 """Links: transfer times of models to clients and of updates back."""
 
-from pydantic.dataclasses import dataclass
-
 from offbeat.core.types import NonNegative, Positive
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.world.laws import Law
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Network:
     """Links of the clients: a transfer takes latency + bits / bandwidth, each way.
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, Indices, NonNegative, Positive
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 if TYPE_CHECKING:
     from offbeat.data import FederatedData
@@ -31,7 +30,7 @@ _COVER_DRAWS = 100_000  # class assignments drawn before giving up on covering e
 MinSize = Annotated[Count, Field(description="fewest samples of a client; the draw repeats until met")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Iid:
     """IID partition: equal random shares of all samples; client sizes differ by at most one."""
 
@@ -45,7 +44,7 @@ class Iid:
         return [np.sort(part) for part in np.array_split(rng.permutation(len(labels)), clients)]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Shards:
     """Shard partition: samples sorted by label and cut into equal shards. McMahan et al. (2017), section 3.
 
@@ -105,7 +104,7 @@ class _DrawnByClass(ABC):
         """Draw the counts [clients, classes]; `sizes` are those of the classes, in the labels' order."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ClassPartition(_DrawnByClass):
     """Class partition: few classes per client, in normally distributed amounts. FedCompass, Algorithm 4.
 
@@ -181,7 +180,7 @@ class ClassPartition(_DrawnByClass):
         return amounts
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class DualDirichlet(_DrawnByClass):
     """Dual Dirichlet partition: one draw for client sizes, others for classes. FedCompass, Algorithm 5.
 
@@ -215,7 +214,7 @@ class DualDirichlet(_DrawnByClass):
         return _floor(shares * sizes)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class LabelDirichlet(_DrawnByClass):
     """Label Dirichlet partition: a draw of Dir(`alpha`, ..., `alpha`) divides each class among all clients.
 
@@ -239,7 +238,7 @@ class LabelDirichlet(_DrawnByClass):
         return np.diff(np.minimum(ends, sizes), axis=0, prepend=0)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Natural:
     """Natural partition: one client per group (hospital, user), in the order of the group numbers."""
 

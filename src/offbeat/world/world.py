@@ -5,11 +5,10 @@ from dataclasses import fields
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, Positive, Share
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.world.availability import Availability
 from offbeat.world.channel import Channel
 from offbeat.world.laws import Constant, Law, check_length
@@ -19,7 +18,7 @@ OfTasks = Annotated[list[Positive], Field(min_length=1)]
 Speed = Law | list[Positive] | list[OfTasks] | Callable[[int, int], float] | Positive
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class World:
     """The clients' side of a simulation. Everything random in it comes from the run's seed.
 

@@ -23,7 +23,6 @@ from dataclasses import dataclass as plain
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, ControlsOption
 from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
@@ -41,7 +40,7 @@ from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, SetTimer
 from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
 __all__ = ["AdaptiveMixing", "Controls", "FreshMerge", "Merge", "Periodic", "RequestFreshModel", "fedasmu"]
@@ -70,7 +69,7 @@ class Triggering:
     set: bool = False
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Periodic(Schedule):
     """Every `period` seconds `size` idle clients start, or all there are, if fewer than `threshold` train.
 

@@ -8,7 +8,6 @@ from typing import Annotated, Literal
 import numpy as np
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
@@ -16,11 +15,11 @@ from offbeat.algorithms.options import NonNegative, Positive
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import displacement, head, scaled
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Controls:
     """The numbers λ, σ, ι of a client's weight: where they start and how they are adapted (Eq. 2-5)."""
 
@@ -77,7 +76,7 @@ def slopes(c: ClientControls, mu: float, gradient: str) -> tuple[float, float, f
     return by_lam, -by_lam * c.lam * log(c.s), slope
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class AdaptiveMixing(Aggregator):
     """w := (1 − α) w + α w_i, α = μ_α ξ / (1 + μ_α ξ), ξ = λ_i / (√t s^σ_i) + ι_i (Eq. 1-3).
 

@@ -24,7 +24,7 @@ from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, Send
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, WantsModel
 from offbeat.core.programme import Programme, programme
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
 
@@ -36,7 +36,7 @@ class MixedRound:
     expected: set[ClientId] = field(default_factory=set)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class MixedRounds(Schedule):
     """Rounds of m' random clients (`concurrency`; None: all): each update is aggregated as it arrives."""
 

@@ -13,18 +13,17 @@ from typing import Annotated
 
 import torch
 from pydantic import Field, InstanceOf
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import NonNegative, Positive
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class Merge:
     """The numbers γ, υ of a device's weight for a fresh model: where they start and how they are adapted."""
 
@@ -38,7 +37,7 @@ class Merge:
 MergeOption = Annotated[Merge, Field(description="the numbers γ, υ of the device's weight")]
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class FreshMerge(ObjectiveWrapper):
     """w := (1 − β) w + β w_g, once in a task, round any other objective.
 

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 from msgspec.structs import replace
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
@@ -32,7 +31,7 @@ from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, Wa
 from offbeat.core.features import Feature
 from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 AskEvery = Annotated[
     int | None, Field(ge=1, description="local steps between possible requests; None means an epoch")
@@ -42,7 +41,7 @@ _WAVES = (1, 2, 3, 4)  # where in its task an epoch is: cos(π k l / L)
 _MOST = 1e30  # of a reward; sums and products of these are finite, also in float32
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class FixedTiming:
     """Always the same l*: the "first" epoch (H1), "half" of them, ⌊L/2⌋ (H2), or the "last" but one (H3)."""
 
@@ -77,7 +76,7 @@ class Experience:
     first: dict[ClientId, int] = field(default_factory=dict)
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class LearnedTiming:
     """l* by REINFORCE on a client's first task, by its own Q-learning afterwards.
 
@@ -178,7 +177,7 @@ def log_probabilities(theta: dict[str, Tensor], epochs: int) -> Iterator[Tensor]
     yield silent
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class NoRequests:
     """No device asks: the ablation -FA."""
 

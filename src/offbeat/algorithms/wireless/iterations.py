@@ -36,7 +36,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import Programme, programme
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.streams import Purpose
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain, Proximal
 
 Scheduled = Annotated[Count, Field(description="R, most clients that upload in an iteration")]
@@ -71,7 +71,7 @@ class Iterations(Round):
     freed: list[ClientId] = field(default_factory=list)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class RadioIterations(Schedule):
     """Every `period` seconds (T̃) at most `scheduled` (R) of the clients that are ready upload.
 
@@ -187,7 +187,7 @@ class RadioIterations(Schedule):
             yield with_decayed_lr(command, self.halving, view.now)
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class AgeWeighted(Aggregator):
     """w := Σ w_k (w_o + û_k), w_k = n_k γ^{a_k} / Σ n_j γ^{a_j} (Eq. 13).
 

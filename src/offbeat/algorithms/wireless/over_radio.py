@@ -11,7 +11,6 @@ from typing import Annotated, Any
 
 from msgspec.structs import replace
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from offbeat.algorithms.options import Positive
 from offbeat.algorithms.wireless.bandwidth import Halving, with_decayed_lr
@@ -19,10 +18,10 @@ from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Measure, Train, Upload
 from offbeat.core.events import ClientId, Event, Left, Measured, Ready
 from offbeat.core.features import Feature
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class UploadSlots:
     """What an upload gets: the radio for `slot` seconds.
 

@@ -15,12 +15,11 @@ from typing import Annotated, ClassVar, Literal, Protocol
 
 import numpy as np
 from pydantic import Field
-from pydantic.dataclasses import dataclass as checked
 
 from offbeat.algorithms.wireless.label_variance import least_variance
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def _highest(ready: Devices, count: int, by: Callable[[Candidate], float]) -> De
     return sorted(ready, key=lambda c: (-by(c), c.client))[:count]
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class Random(_ChecksCandidates):
     """R of the ready devices, uniformly at random (the paper's "rdm")."""
 
@@ -111,7 +110,7 @@ class Random(_ChecksCandidates):
         return [ready[i] for i in rng.permutation(len(ready))[:count]]
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class BestChannel(_ChecksCandidates):
     """The R with the highest C_k (BC, Amiri et al. 2021)."""
 
@@ -121,7 +120,7 @@ class BestChannel(_ChecksCandidates):
         return _highest(ready, count, lambda c: c.capacity)
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class BestChannelBestNorm(_ChecksCandidates):
     """Of the pool, the R with the highest ‖u_k‖₂ (BC-BN2, Amiri et al. 2021; symbols here by Eq. 9)."""
 
@@ -132,7 +131,7 @@ class BestChannelBestNorm(_ChecksCandidates):
         return _highest(best, count, lambda c: c.norm or 0.0)
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class AgeBased(_ChecksCandidates):
     """Of the pool, the R with the highest c_k(t) = Σ_{t' < t} 1(k ∉ Π(t')) (after Yang et al. 2020).
 
@@ -150,7 +149,7 @@ class AgeBased(_ChecksCandidates):
         return _highest(best, count, lambda c: c.unscheduled)
 
 
-@checked(frozen=True, config=STRICT)
+@checked_dataclass
 class DataImportance(_ChecksCandidates):
     """Of the pool, the R devices whose data together have the least label variance Ω (the paper's proposal).
 

@@ -27,6 +27,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
+from offbeat.core.limits import check_found
 from offbeat.core.model import Model
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
@@ -183,7 +184,7 @@ class Coordinator:
 
     def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
         if clients and not self.evaluations.count:
-            self.options.until.check_metrics(metrics)
+            check_found(self.options.until, self.options.evaluate, metrics)
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
         self.driver.effects.metrics.append(row)
         self.driver.effects.evaluated.append(e.model)

@@ -3,15 +3,14 @@
 from typing import Annotated
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import Every, Until
 from offbeat.core.types import Seconds
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT)
+@checked_dataclass
 class ServerOptions:
     """Options of a run on a network.
 
