@@ -13,7 +13,7 @@ from offbeat.callbacks.tensorboard_tracker import TensorBoardTracker
 from offbeat.callbacks.tracker import RunTracker
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import UsageError
-from offbeat.core.validation import did_you_mean, format_error
+from offbeat.core.validation import OptionError, did_you_mean, format_error
 from offbeat.named import load_named, named_errors
 
 CALLBACKS: dict[str, Callable[..., Callback]] = {
@@ -67,7 +67,9 @@ def _make(entry: Entry) -> Callback:
             made = factory(**options)
             if isinstance(made, RunTracker):
                 made.require_library()
-    except ValidationError as error:
+    except (ValidationError, OptionError) as caught:
+        error = caught if isinstance(caught, ValidationError) else caught.__context__
+        assert isinstance(error, ValidationError)
         raise UsageError(f"callbacks {name}: {format_error(error)}") from None
     if not isinstance(made, Callback):
         raise UsageError(
