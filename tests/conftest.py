@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from tests.forks import SERVER, start_server
+
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # PyTorch's threads leave the processors to other tests
 os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", WANDB_MODE="offline", WANDB_ERROR_REPORTING="false")
 
@@ -17,8 +19,13 @@ settings.register_profile("thorough", deadline=None, max_examples=100)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
 
-def pytest_configure() -> None:
-    """Ctrl-C is tested, also where the tests run in the background of a shell, whose processes ignore it."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Ctrl-C is tested, also where the tests run in the background of a shell, whose processes ignore it.
+
+    Where several workers run tests, they share the process that forks.
+    """
+    if config.getoption("numprocesses", None) and not hasattr(config, "workerinput"):
+        os.environ[SERVER] = start_server()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 

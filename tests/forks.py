@@ -1,8 +1,11 @@
-"""Processes that start at once: forks of one that has imported PyTorch and what else takes seconds to import.
+"""Processes that start at once: forks of one that has imported PyTorch, Offbeat and what else takes seconds.
 
 A new process that imports PyTorch and scikit-learn computes for four seconds before its first line. A fork
-runs its script as a new process does: `__main__`, arguments, environment, directory and outputs are its own,
-and x
+runs its script as a new process does: `__main__`, arguments, environment, directory and outputs are its own;
+a fresh one imports Offbeat itself, the others its command line. The start of an interpreter needs a new
+process. The worker processes of all forks come from one fork server, unless a fork is to start its own. All
+of pytest's workers share the process that forks.
+
     python tests/forks.py SOCKET             # serve forks, until its input ends
     python tests/forks.py SOCKET SCRIPT …    # run a script in a fork, and be as it in all but signals
 """
@@ -32,12 +35,14 @@ from typing import IO, Any
 IMPORTED = (
     "torch", "torch.func", "torch.multiprocessing", "torch.overrides", "safetensors.torch",
     "sklearn.datasets", "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
+    "matplotlib.figure", "plotly.graph_objects",
+    "offbeat.recipes.compare", "offbeat.recipes.from_run", "offbeat.report", "offbeat.sim.replay",
+    "offbeat.sim.executors.batched", "offbeat.sim.executors.processes", "offbeat.net.server.serve",
+    "offbeat.net.grpc.server", "offbeat.net.grpc.client", "offbeat.net.client.join",
+    "offbeat.net.monitor.http", "offbeat.data.site",
 )  # fmt: skip
-WORKERS_IMPORT = (
-    "offbeat.recipes.compare",
-    "offbeat.sim.executors.batched",
-    "offbeat.sim.executors.processes",
-)
+SERVER = "FORKS_SERVER"
+"""The environment variable that says where the process that forks listens."""
 OFFBEAT = Path(sys.executable).with_name("offbeat")
 
 
@@ -47,11 +52,12 @@ class Fork:
     def __init__(
         self, script: Path, *words: object, into: IO[Any] | None = None, out: IO[Any] | None = None,
         err: IO[Any] | None = None, cwd: Path | None = None, server: str | None = None,
-        own_fork_server: bool = False, **environment: str,
+        own_fork_server: bool = False, fresh: bool = False, **environment: str,
     ) -> None:  # fmt: skip
         told = {
             "words": [str(script), *map(str, words)],
             "own_fork_server": own_fork_server,
+            "fresh": fresh,
             "directory": str(cwd or Path.cwd()),
             "environment": {**os.environ, **environment},
         }
@@ -119,7 +125,15 @@ def _line(link: socket.socket) -> bytes:
 
 @cache
 def _server() -> str:
-    """Start the process that forks, once; returns where it listens."""
+    """Where the process that forks listens; it is started if there is none."""
+    address = os.environ.get(SERVER) or start_server()
+    while not Path(address).exists():
+        time.sleep(0.02)
+    return address
+
+
+def start_server() -> str:
+    """Start the process that forks, which ends with this one; returns where it will listen."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     address = str(Path(folder.name) / "socket")
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -132,9 +146,6 @@ def _server() -> str:
         folder.cleanup()
 
     atexit.register(end)
-    while not Path(address).exists():
-        assert process.poll() is None, "the process that forks has ended"
-        time.sleep(0.02)
     return address
 
 
@@ -147,7 +158,7 @@ def _serve(address: str) -> dict[str, Any]:
         with suppress(ImportError):
             import_module(name)
     gc.freeze()  # the forks' collections leave its pages shared
-    forkserver.set_forkserver_preload([*IMPORTED, *WORKERS_IMPORT])
+    forkserver.set_forkserver_preload(list(IMPORTED))
     forkserver.ensure_running()
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGCHLD, _reap)
@@ -181,6 +192,9 @@ def _reap(*_: object) -> None:
 
 def _take_place(told: dict[str, Any], files: list[int]) -> None:
     """Be a new process, as far as a fork can."""
+    forget = "offbeat." if told["fresh"] else "offbeat.cli."
+    for name in [name for name in sys.modules if f"{name}.".startswith(forget)]:
+        del sys.modules[name]
     if told["own_fork_server"]:
         forkserver.ForkServer.__init__(forkserver._forkserver)  # it has started none
     else:  # it runs, though it is no child of this process

@@ -223,6 +223,6 @@ def test_every_module_says_what_it_is():
 def test_a_public_name_can_be_the_first_that_is_used(name: str, tmp_path: Path):
     script = tmp_path / "first.py"
     script.write_text(f"import offbeat; offbeat.{name}")
-    first = Fork(script)
+    first = Fork(script, fresh=True)
     _, errors = first.communicate()
     assert first.returncode == 0, errors

@@ -15,6 +15,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
+from tests.sampling import thorough
 from tests.sim.sim_worlds import HARD, Wrapped, digits, make, normed
 
 
@@ -87,7 +88,7 @@ def learner() -> ob.TorchLearner:
     return digits(normed)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float64, *thorough(torch.float32)])
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_aggregation_and_training_leave_models_as_they_are(
     name: str, dtype: torch.dtype, learner: ob.TorchLearner

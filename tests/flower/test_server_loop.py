@@ -33,7 +33,6 @@ from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.flower.fake_grid import FakeGrid, FakeNode
 from tests.net.replay_player import Play, coordinator_of
-from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -94,7 +93,7 @@ def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
     return record
 
 
-@pytest.mark.parametrize("name", mostly_thorough(CAN, EVERY_FEATURE))
+@pytest.mark.parametrize("name", mostly_thorough(CAN, {"fedasmu", "port", "scaffold"}))
 def test_every_algorithm_that_needs_no_radio(name: str, digits: Any, tmp_path: Path) -> None:
     data, test = digits
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))

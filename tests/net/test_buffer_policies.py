@@ -30,6 +30,7 @@ from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
 from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.sampling import thorough
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -65,7 +66,7 @@ def composed(name: str, policy: Buffers, **options: Any) -> ob.Algorithm:
 
 
 @UNSENT
-@pytest.mark.parametrize("name", ["fedbuff", "fedasmu", "scaffold", "fedcompass"])
+@pytest.mark.parametrize("name", ["fedasmu", "scaffold", *thorough("fedbuff", "fedcompass")])
 def test_a_coordinator_does_what_the_simulator_does(name: str, policy: Buffers, tmp_path: Path) -> None:
     """Tasks are lost, sites go and come; the final model is the one that the simulator has."""
     source = ob.load("digits", samples=200, test_samples=20)

@@ -12,7 +12,8 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 
 TASKS = 40
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -40,7 +41,9 @@ WORLDS = {
 
 
 @pytest.mark.parametrize("world", ["unsteady", *thorough("steady")])
-@pytest.mark.parametrize("name", [*(n for n in ob.ALGORITHMS if n != "wireless"), "port urgent"])  # no radio
+@pytest.mark.parametrize(  # but for the one that needs a radio
+    "name", mostly_thorough([*(n for n in ob.ALGORITHMS if n != "wireless"), "port urgent"], EVERY_FEATURE)
+)
 def test_a_coordinator_does_what_the_simulator_does(
     name: str, world: str, learner: ob.TorchLearner, tmp_path: Path
 ) -> None:

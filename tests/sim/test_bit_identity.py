@@ -54,7 +54,7 @@ def normed_learner() -> ob.TorchLearner:
 
 @pytest.mark.usefixtures("lent")
 @pytest.mark.parametrize(("workers", "seed"), [(2, 0), *thorough((2, 1), (1, 0), (1, 1))])
-@EVERY
+@SOME
 def test_workers_change_nothing(name: str, workers: int, seed: int, learner: ob.TorchLearner) -> None:
     algorithm, world = make(name), WORLDS["hard"]
     if name == "fedasync":  # one pool for all: processes are made for an objective

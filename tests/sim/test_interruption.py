@@ -19,7 +19,8 @@ from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import RunStore
 from tests.forks import Fork
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 from tests.sim.killed_driver import EVERY, LONG, WORLD
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make, normed, on_disk, outcome
 
@@ -66,7 +67,10 @@ def tensor_files(directory: Path) -> set[str]:
 @pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.bits) if name == "fedcompass" else name for name in ob.ALGORITHMS],
+    [
+        pytest.param("fedcompass", marks=pytest.mark.bits),
+        *mostly_thorough([name for name in ob.ALGORITHMS if name != "fedcompass"], EVERY_FEATURE),
+    ],
 )
 def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner, tmp_path: Path) -> None:
     algorithm, world = make(name), WORLDS[where]

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import pytest
 
 import offbeat as ob
+from tests.sampling import thorough
 from tests.sim.own_loops import PlainTorch, learners
 from tests.sim.sim_worlds import WORLDS, make, normed, outcome
 
@@ -15,7 +16,7 @@ def run(algorithm: ob.Algorithm, learner: Any, world: str = "hard", workers: int
     return ob.simulate(algorithm, WORLDS[world], learner, seed=5, until=ob.Until(tasks=25), workers=workers)
 
 
-@pytest.mark.parametrize("world", ["calm", "hard"])
+@pytest.mark.parametrize("world", ["hard", *thorough("calm")])
 @pytest.mark.parametrize("name", ob.ALGORITHMS)
 def test_an_own_loop_gives_the_same_journal_and_model(name: str, world: str) -> None:
     built_in, own = learners(PlainTorch())
