@@ -70,6 +70,7 @@ def test_every_evaluation_and_every_metric_is_logged(tmp_path: Path, database: s
     assert [point.timestamp - run.info.start_time for point in points] == [0, 1500, 3000, 4500]
 
 
+@pytest.mark.thorough
 def test_hyper_parameters_recipe_and_the_end_are_there(tmp_path: Path, database: str):
     import yaml
 
@@ -114,6 +115,7 @@ def test_a_resumed_run_goes_on_with_its_run_and_has_each_evaluation_once(tmp_pat
     assert (resumed.info.run_id, resumed.info.start_time) == (begun.run_id, begun.start_time)
 
 
+@pytest.mark.thorough
 def test_what_could_not_be_logged_before_the_kill_is_logged_by_the_resumption(tmp_path: Path, database: str):
     tracker = tracker_of(database, "late")
     tell(tracker, live_run(tmp_path), [evaluation(0)._replace(data=None)])
@@ -129,6 +131,7 @@ def test_a_run_that_is_not_there_any_more_is_named(tmp_path: Path, database: str
         tracker_of(database, "gone").on_start(live_run(tmp_path))
 
 
+@pytest.mark.thorough
 def test_several_runs_are_runs_of_one_experiment(database: str):
     tracker = tracker_of(database, "several")
     for seed in (0, 1):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from wandb.proto.wandb_internal_pb2 import Record
 
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import RunError
@@ -18,6 +17,8 @@ from tests.callbacks.told import EVALUATIONS, RECIPE, live_run, tell, tell_all
 
 BLOCK, HEADER = 32768, 7  # bytes of a block of the file, and of a header
 WHOLE, LAST = 1, 4  # kinds of parts that end a record
+
+Record = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
 
 
 @pytest.fixture(autouse=True)

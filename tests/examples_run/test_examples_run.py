@@ -15,6 +15,7 @@ from offbeat.testing import check_algorithm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+LONG = {"autoencoder", "multilabel", "own_loop", "regression", "segmentation"}
 NEEDS = {"lora": "peft", "regression": "sklearn", "tabular": "sklearn"}
 SAYS = {
     "autoencoder": "version 30  loss 0.00",
@@ -35,7 +36,13 @@ SAYS = {
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning:transformers")
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, id=path.stem, marks=[pytest.mark.thorough] if path.stem in LONG else [])
+        for path in EXAMPLES
+    ],
+)
 def test_an_example_runs_and_says_what_it_should(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(NEEDS.get(path.stem, "torch"))
     runpy.run_path(str(path), run_name="__main__")

@@ -13,7 +13,8 @@ from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, build
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 
 CLIENTS, TASKS = 10, 100
 TWICE = {"fedasync", "fedasmu", "wireless"}  # these need twice as many tasks
@@ -75,7 +76,7 @@ def test_nobody_gets_far_alone(steps: int, learner: ob.TorchLearner) -> None:
     assert max(alone(learner, client, steps) for client in range(CLIENTS)) < ALONE
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
 def test_better_than_the_best_client_alone(name: str, learner: ob.TorchLearner) -> None:
     world = ob.World(seconds_per_step=ob.laws.Uniform(0.5, 2.0), channel=ob.Channel(50_000))
     algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
