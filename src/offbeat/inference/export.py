@@ -92,9 +92,9 @@ def _write_pt2(trained: TrainedModule, path: Path, example: Any) -> None:
 
 
 def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
+    arguments, shapes = _arguments(trained, path, example)
     with requires_extra("onnx", "ONNX: "):
         import onnxscript  # noqa: F401  what torch.onnx needs
-    arguments, shapes = _arguments(trained, path, example)
     with _quiet(), _refused(trained, path):
         program = torch.onnx.export(
             trained.module, arguments, dynamo=True, verbose=False, dynamic_shapes=shapes
