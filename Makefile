@@ -35,8 +35,7 @@ timelines: env
 check: lint docs
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
-# Three processes for two cores: some tests wait for processes of their own.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadgroup
 
 test: env
 	$(PYTEST)
