@@ -19,6 +19,7 @@ from offbeat.core.learner import (
     ClientEvaluator,
     LocalResult,
     LocalTask,
+    NoTraining,
     TaskInputs,
     evaluation_inputs,
 )
@@ -44,7 +45,7 @@ class LiveBackend:
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
         self.tensors, self.clients = GlobalModel(experiment.algorithm, experiment.initial), clients
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
-        if experiment.guard is not None:
+        if experiment.guard is not None and type(experiment.learner) is not NoTraining:
             self.tensors.guard = UpdateGuard(experiment.guard, experiment.learner.clients)
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
