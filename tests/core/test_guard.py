@@ -110,11 +110,21 @@ def test_a_run_that_diverges_says_so() -> None:
     assert guard.diverged == "the last 10 updates were refused for their size: the training has diverged"
 
 
+def test_one_client_alone_does_not_make_a_run_diverge() -> None:
+    """However fast it is beside the others."""
+    guard = warmed(3)
+    for _ in range(2000):
+        assert guard.check(0, 1, update(float("nan")), MODEL) is not None
+    assert guard.diverged is None
+    assert guard.check(1, 1, update(float("nan")), MODEL) is not None
+    assert "the training has diverged" in str(guard.diverged)
+
+
 def test_updates_without_change_say_nothing() -> None:
     guard = UpdateGuard(Guard(), 3)
     for client in (0, 1, 2) * 5:
         assert guard.check(client, 1, update(0.0), MODEL) is None
-    assert guard.save() == ({}, 0)
+    assert guard.save() == ({}, [])
 
 
 def naive(entries: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:

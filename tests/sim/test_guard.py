@@ -16,7 +16,7 @@ ATTACKER = 0
 
 
 class Attacked(ob.TorchLearner):
-    """From its third task on, one client sends its update many times as large."""
+    """From the twelfth task on, one client sends its update many times as large."""
 
     times, interrupted = 1e30, -1
 

@@ -27,10 +27,11 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
 from offbeat.core.validation import checked_dataclass
 
-GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], int]
-"""The recent norms of each part of the updates, and the number of updates refused one after another."""
+GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], Sequence[ClientId]]
+"""The recent norms of each part of the updates, and the clients of those refused one after another."""
 
 RECENT, OF_A_CLIENT, ENOUGH, FIRST = 100, 5, 5, 100.0
+_REMEMBERED = 1000  # refusals one after another
 
 
 @checked_dataclass
@@ -90,23 +91,29 @@ class UpdateGuard:
     def __init__(self, options: Guard, clients: int) -> None:
         self._options, self._clients = options, clients
         self._recent: dict[str, RecentNorms] = {}
-        self._refused = 0  # since the last one that was not
+        self._refused: list[ClientId] = []  # whose updates were, since the last one that was not
 
     def save(self) -> GuardState:
         """The state, as `restore` takes it."""
-        return {part: list(norms.entries) for part, norms in self._recent.items()}, self._refused
+        return {part: list(norms.entries) for part, norms in self._recent.items()}, list(self._refused)
 
     def restore(self, state: GuardState) -> None:
         """Go on from a state."""
-        recent, self._refused = state
+        recent, refused = state
+        self._refused = list(refused)
         self._recent = {part: RecentNorms(entries) for part, entries in recent.items()}
 
     @property
     def diverged(self) -> str | None:
-        """That so many updates were refused one after another that it is not for a few clients; else None."""
-        if self._refused < min(max(10, 2 * self._clients), 200):
+        """That the updates of most clients were refused one after another; None means that they were not.
+
+        Ten updates and two for each client, or 200, of more than half of the clients, or of 100: however
+        often a few clients come, they alone do not make a run diverge.
+        """
+        count, clients = len(self._refused), len(set(self._refused))
+        if count < min(max(10, 2 * self._clients), 200) or clients < min(self._clients // 2 + 1, 100):
             return None
-        return f"the last {self._refused} updates were refused for their size: the training has diverged"
+        return f"the last {count} updates were refused for their size: the training has diverged"
 
     def check(self, client: ClientId, steps: int, result: LocalResult, model: Model) -> str | None:
         """Check an update that has arrived, and count its norms among the recent ones.
@@ -125,12 +132,16 @@ class UpdateGuard:
             norm = float(tensor.norm()) / sqrt(steps)
             if norm != 0.0:
                 refused = self._check_norm(part, client, norm, model) or refused
-        self._refused = self._refused + 1 if refused else 0
+        if refused:
+            self.count_refused(client)
+        else:
+            self._refused.clear()
         return refused
 
-    def count_refused(self) -> None:
-        """Count an update that was refused before its norms were known."""
-        self._refused += 1
+    def count_refused(self, client: ClientId) -> None:
+        """Count an update that is refused; by this call alone if its norms are not known."""
+        self._refused.append(client)
+        del self._refused[:-_REMEMBERED]
 
     def _check_norm(self, part: str, client: ClientId, norm: float, model: Model) -> str | None:
         if not isfinite(norm):

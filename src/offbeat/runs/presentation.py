@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-class RunView(Protocol):
-    """A run as figures and tables see it: `Run` and `RunRecord`."""
+class RunFacts(Protocol):
+    """What a run is called, and its journal."""
 
     @property
     def label(self) -> str:
@@ -28,12 +28,19 @@ class RunView(Protocol):
         """Number of clients."""
 
     @property
-    def duration(self) -> float:
-        """Seconds of the run's clock."""
-
-    @property
     def higher_is_better(self) -> Mapping[str, bool]:
         """Whether more is better of the metrics of which the run's learner said so, by name."""
+
+    def rows(self, kind: str | None = None) -> Iterator[Row]:
+        """Journal rows in order; `kind` is "event" or "command", None means both."""
+
+
+class RunView(RunFacts, Protocol):
+    """A run as figures and tables see it: `Run` and `RunRecord`."""
+
+    @property
+    def duration(self) -> float:
+        """Seconds of the run's clock."""
 
     @property
     def stop_reason(self) -> str | None:
@@ -50,9 +57,6 @@ class RunView(Protocol):
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The evaluations as flat mappings."""
-
-    def rows(self, kind: str | None = None) -> Iterator[Row]:
-        """Journal rows in order."""
 
 
 class Presentation:

@@ -46,7 +46,7 @@ class Checkpoint:
     fresh: dict[int, int] = field(default_factory=dict)
     clients: dict[int, str] = field(default_factory=dict)
     client_bytes: dict[int, int] = field(default_factory=dict)
-    guard: tuple[dict[str, list[tuple[int, float]]], int] | None = None
+    guard: tuple[dict[str, list[tuple[int, float]]], list[int]] | None = None
 
 
 @dataclass(frozen=True)

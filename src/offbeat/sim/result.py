@@ -12,33 +12,14 @@ from offbeat.core.journal import Row, expand
 from offbeat.core.model import Model, Tensors
 from offbeat.runs.best import BestModel, read_best
 from offbeat.runs.client_states import client_model
-from offbeat.runs.presentation import Presentation
+from offbeat.runs.presentation import Presentation, RunFacts
 from offbeat.runs.record import flat
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.runs.summary import Summary
 
 
-class RunRows(Protocol):
+class RunRows(RunFacts, Protocol):
     """Where a run is read from: memory (`MemoryRecorder`) or a directory (`RunRecord`)."""
-
-    @property
-    def label(self) -> str:
-        """Name of the run in tables and figures."""
-
-    @property
-    def seed(self) -> int:
-        """The run's seed."""
-
-    @property
-    def clients(self) -> int:
-        """Number of clients."""
-
-    @property
-    def higher_is_better(self) -> Mapping[str, bool]:
-        """Whether more is better of the metrics of which the run's learner said so, by name."""
-
-    def rows(self, kind: str | None = None) -> Iterator[Row]:
-        """Journal rows in order; `kind` is "event" or "command", None means both."""
 
     def evaluations(self) -> list[Metric]:
         """The evaluations in order."""

@@ -283,7 +283,7 @@ class MessageHandler:
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
             if self._guard is not None and error.kind == "not finite":
-                self._guard.count_refused()
+                self._guard.count_refused(site.client)
             if isinstance(message, UpdateSubmission):
                 self._send(site.name, UpdateAck(task.id, accepted=False, reason=str(error)))
             else:
@@ -345,7 +345,7 @@ class MessageHandler:
             return
         reason = self._guard.check(site.client, steps, result, self._driver.tensors.model)
         if reason is not None:
-            log.warning("the update of %s is refused: %s", site.name, reason)
+            log.warning("update refused", extra={"site": site.name, "reason": reason})
             raise InvalidUpdateError(reason, "guard")
 
     def _fail_task(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
