@@ -15,6 +15,7 @@ from offbeat import (
     world as world,
 )
 from offbeat.algorithms import ALGORITHMS as ALGORITHMS, Factory as Factory, compose as compose
+from offbeat.algorithms import robust as robust
 from offbeat.algorithms._factories import *
 from offbeat.callbacks.callback import Callback as Callback, LiveRun as LiveRun
 from offbeat.core.algorithm import Algorithm as Algorithm

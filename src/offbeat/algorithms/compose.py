@@ -13,10 +13,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from offbeat.algorithms.options import Positive
 from offbeat.algorithms.registry import Factory, factory_of
+from offbeat.algorithms.robust import Clipped, RobustAggregator, RobustSpec
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.codec import CodecSpec
-from offbeat.core.algorithm import Algorithm
+from offbeat.core.algorithm import Aggregator, Algorithm, unwrap_schedule
 from offbeat.core.buffers import Buffers, unwrap_buffers
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
@@ -25,7 +27,7 @@ from offbeat.core.validation import did_you_mean, format_error
 from offbeat.core.wrapper import layer, strip
 from offbeat.named import named_errors
 
-ASKING, MERGE, RADIO = Feature.ASKING, Feature.MERGE, Feature.RADIO
+ASKING, MERGE, RADIO, BOUNDED = Feature.ASKING, Feature.MERGE, Feature.RADIO, Feature.BOUNDED
 PARTS = ("aggregator", "objective", "server_steps", "requests")
 
 Load = Callable[[str, str], Callable[..., Any]]
@@ -36,6 +38,8 @@ class CompositionOptions(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    aggregator: RobustSpec | None = None
+    clip: Positive | None = None
     codec: CodecSpec | None = None
     radio: UploadSlots | None = None
     buffers: Buffers | None = None
@@ -44,10 +48,11 @@ class CompositionOptions(BaseModel):
 def compose(
     base: Algorithm,
     *,
-    aggregator: Algorithm | None = None,
+    aggregator: Algorithm | RobustAggregator | None = None,
     objective: Algorithm | None = None,
     server_steps: Algorithm | None = None,
     requests: Algorithm | None = None,
+    clip: float | None = None,
     codec: Codec | None = None,
     radio: UploadSlots | None = None,
     buffers: Buffers | None = None,
@@ -56,11 +61,12 @@ def compose(
 
     Args:
         base: the algorithm whose schedule is kept.
-        aggregator: whose aggregator is taken.
+        aggregator: whose aggregator is taken; or a robust one itself, such as `offbeat.robust.Median()`.
         objective: whose objective is taken.
         server_steps: whose server steps are taken.
         requests: FedASMU or FedSSMU: clients request a fresh model in mid-training and merge it, around
             whatever the schedule and the objective are.
+        clip: L2 norm that an update has at most, whatever the aggregator; robust ones need it.
         codec: what updates go through.
         radio: puts the algorithm on the channel that all clients share, each upload in a slot of its own.
         buffers: what becomes of floating buffers.
@@ -69,10 +75,11 @@ def compose(
         The algorithm, which records its parts by name.
 
     Raises:
-        UsageError: where a part requires what no other provides.
+        UsageError: where a part requires what no other provides, or more updates at a time than the schedule
+            aggregates.
     """
     source, own = requests or base, unwrap_buffers((objective or base).objective)
-    schedule, goal = strip(base.schedule, RADIO, ASKING), strip(own, MERGE)
+    schedule, goal = strip(unwrap_schedule(base.schedule), RADIO, ASKING), strip(own, MERGE)
     asking, merge = layer(source.schedule, ASKING), layer(source.objective, MERGE)
     if asking and merge:
         schedule, goal = replace(asking, inner=schedule), replace(merge, inner=goal)
@@ -85,18 +92,39 @@ def compose(
     elif radio is not None:
         schedule = radio.around(schedule)
     algorithms = zip(PARTS, (aggregator, objective, server_steps, requests), strict=True)
-    taken: dict[str, Any] = {part: {"name": a.name, **a.hyperparameters} for part, a in algorithms if a}
-    options: dict[str, Any] = {"codec": codec, "radio": radio, "buffers": buffers}
-    taken |= {k: v if isinstance(v, str) else asdict(v) for k, v in options.items() if v is not None}
+    taken: dict[str, Any] = {part: _recorded(own) for part, own in algorithms if own is not None}
+    options: dict[str, Any] = {"clip": clip, "codec": codec, "radio": radio, "buffers": buffers}
+    taken |= {k: asdict(v) if k in ("codec", "radio") else v for k, v in options.items() if v is not None}
     return replace(
         base,
         schedule=schedule,
-        aggregator=(aggregator or base).aggregator,
+        aggregator=_clipped(base, aggregator, clip),
         objective=goal,
         server_steps=(server_steps or base).server_steps,
         codec=codec or base.codec,
         buffers=buffers or base.buffers,
         hyperparameters={**base.hyperparameters, "with": {**base.hyperparameters.get("with", {}), **taken}},
+    )
+
+
+def _clipped(base: Algorithm, other: Algorithm | RobustAggregator | None, clip: float | None) -> Aggregator:
+    """The aggregator taken, or the base's own, clipped as is asked or as either was."""
+    taken = other.aggregator if isinstance(other, Algorithm) else other or base.aggregator
+    before = layer(taken, BOUNDED) or layer(base.aggregator, BOUNDED)
+    norm = clip if clip is not None else before.norm if before else None
+    inner = strip(taken, BOUNDED)
+    return inner if norm is None else Clipped(inner, norm)
+
+
+def _recorded(part: Algorithm | RobustAggregator) -> dict[str, Any]:
+    """A part by name or kind, with its options."""
+    if isinstance(part, Algorithm):
+        return {"name": part.name, **part.hyperparameters}
+    if isinstance(part, RobustAggregator):
+        return asdict(part)
+    raise UsageError(
+        f"{part!r} is no aggregator: give an algorithm, or an aggregator of offbeat.robust; "
+        "with one of your own make an Algorithm"
     )
 
 
@@ -106,7 +134,8 @@ def build(
     """The algorithm of a mapping such as {"name": "fedbuff", "size": 3, "with": {"objective": {…}}}.
 
     Under "with", "aggregator", "objective", "server_steps" and "requests" are algorithms whose part is taken;
-    "codec" has a codec's options, "radio" those of `UploadSlots`, "buffers" is one of `Algorithm`'s policies.
+    an "aggregator" with "kind" is a robust one. "clip" is the norm that updates have at most, "codec" has a
+    codec's options, "radio" those of `UploadSlots`, "buffers" is one of `Algorithm`'s policies.
 
     Args:
         factories: The algorithms by name.
@@ -147,10 +176,11 @@ def _own(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:
 
 def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any, load: Load | None) -> Any:
     """What stands under "with" for one part."""
-    known = (*PARTS, *CompositionOptions.model_fields)
+    known = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
     if part not in known:
         raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
-    if part in CompositionOptions.model_fields:
+    robust = part == "aggregator" and isinstance(own, Mapping) and "kind" in own and "name" not in own
+    if robust or (part in CompositionOptions.model_fields and part not in PARTS):
         try:
             return getattr(CompositionOptions.model_validate({part: own}), part)
         except ValidationError as error:

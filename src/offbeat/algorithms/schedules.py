@@ -37,6 +37,11 @@ class Rounds(Schedule):
     programme: Programme
     concurrency: Concurrency = None
 
+    @property
+    def largest_aggregation(self) -> int | None:
+        """The clients of a round."""
+        return self.concurrency
+
     def initial(self) -> Round:
         """No round yet."""
         return Round()
@@ -73,6 +78,11 @@ class Buffered(Schedule):
     programme: Programme
     size: Count = 1
     concurrency: Concurrency = None
+
+    @property
+    def largest_aggregation(self) -> int | None:
+        """The buffer's size."""
+        return self.size
 
     def initial(self) -> list[TaskId]:
         """An empty buffer."""

@@ -18,17 +18,19 @@ from typing import Any, Protocol
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace as changed
 from torch import Tensor
 
-from offbeat.core.buffers import Buffers, wrap_buffers
+from offbeat.core.buffers import UNSENT, Buffers, wrap_buffers
 from offbeat.core.codec import Codec
-from offbeat.core.commands import Command
+from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Metrics, TaskId, Version
 from offbeat.core.features import DRIVERS, AlgorithmPart, Feature
 from offbeat.core.fleet import Fleet
-from offbeat.core.model import Model, Tensors
+from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.objective import Objective
+from offbeat.core.root import RootTraining
 from offbeat.core.streams import Purpose
 from offbeat.core.wrapper import Wrapper
 
@@ -122,6 +124,11 @@ class Schedule(AlgorithmPart, Protocol):
         """Most clients that train at the same time. None means all, which is the default."""
         return None
 
+    @property
+    def largest_aggregation(self) -> int | None:
+        """Most updates that are aggregated together. None means unknown, which is the default."""
+        return None
+
     def initial(self) -> Any:
         """The state before the first event."""
 
@@ -147,6 +154,40 @@ class ScheduleWrapper(Wrapper, Schedule):
     def concurrency(self) -> int | None:
         """Concurrency of the schedule inside."""
         return self.inner.concurrency
+
+    @property
+    def largest_aggregation(self) -> int | None:
+        """Largest aggregation of the schedule inside."""
+        return self.inner.largest_aggregation
+
+
+@dataclass(frozen=True)
+class NoteFallbacks(ScheduleWrapper):
+    """A schedule whose aggregations of too few updates for the aggregator are marked in the journal.
+
+    Attributes:
+        inner: The schedule.
+        least: Fewest updates of the aggregator's rule; fewer are aggregated by its fallback.
+    """
+
+    inner: Schedule
+    least: int
+
+    def initial(self) -> Any:
+        """The state of the schedule inside."""
+        return self.inner.initial()
+
+    def on(self, event: Event, state: Any, view: View) -> Iterator[Command]:
+        """The schedule's commands; `note` of an `Aggregate` of fewer than `least` has "fallback": least."""
+        for command in self.inner.on(event, state, view):
+            if type(command) is Aggregate and len(command.tasks) < self.least:
+                command = changed(command, note={**command.note, "fallback": self.least})
+            yield command
+
+
+def unwrap_schedule(schedule: Schedule) -> Schedule:
+    """Remove the marking of fallbacks from a schedule."""
+    return schedule.inner if isinstance(schedule, NoteFallbacks) else schedule
 
 
 class Update(msgspec.Struct, frozen=True, gc=False):
@@ -177,6 +218,21 @@ class Update(msgspec.Struct, frozen=True, gc=False):
 
 class Aggregator(AlgorithmPart, Protocol):
     """Turns updates into a step of the global model, w := w + step."""
+
+    @property
+    def title(self) -> str:
+        """Name in messages; by default that of the class."""
+        return type(self).__name__
+
+    @property
+    def least(self) -> int:
+        """Fewest updates for which the rule does more than its fallback, which fewer get; by default 1."""
+        return 1
+
+    @property
+    def root_training(self) -> RootTraining | None:
+        """Training of the server whose Δ_s is `ROOT_UPDATE` in the memory. None, the default, means none."""
+        return None
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Compute the step.
@@ -239,16 +295,44 @@ class Algorithm:
     hyperparameters: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Check that the parts fit, and wrap the objective as the buffers' policy needs."""
+        """Check that the parts fit, and wrap objective and schedule as buffers and aggregator need."""
         object.__setattr__(self, "objective", wrap_buffers(self.objective, self.buffers))
+        object.__setattr__(self, "schedule", self._marked_schedule())
         parts = (self.schedule, self.aggregator, self.objective)
         provided = frozenset[Feature]().union(*(part.provides for part in parts))
         for part in parts:
             for feature in sorted(part.requires - provided - DRIVERS):
-                raise UsageError(f"{type(part).__name__} needs {feature.description}")
+                title = part.title if part is self.aggregator else type(part).__name__
+                raise UsageError(f"{title} needs {feature.description}")
+
+    def _marked_schedule(self) -> Schedule:
+        """The schedule, which marks fallbacks where there may be some."""
+        schedule, least = unwrap_schedule(self.schedule), self.aggregator.least
+        largest = schedule.largest_aggregation
+        if largest is not None and largest < least:
+            found = "each by itself" if largest == 1 else f"at most {largest}"
+            raise UsageError(
+                f"{self.aggregator.title} needs {least} updates at a time, {self.name} aggregates {found}: "
+                "let it aggregate more, or choose an aggregator that needs fewer, such as centered_clip"
+            )
+        return NoteFallbacks(schedule, least) if least > 1 else schedule
 
     @property
     def requires(self) -> frozenset[Feature]:
         """Features required of the driver."""
         parts = (self.schedule, self.aggregator, self.objective)
         return frozenset[Feature]().union(*(part.requires for part in parts)) & DRIVERS
+
+
+def check_layout(algorithm: Algorithm, layout: Layout) -> None:
+    """Check that an aggregator that bounds what a client can do sees all that clients send.
+
+    Raises:
+        UsageError: The clients' floating buffers go past it.
+    """
+    robust = Feature.BOUNDED in algorithm.aggregator.provides
+    if robust and layout.parameters < layout.values and algorithm.buffers not in UNSENT:
+        raise UsageError(
+            f"buffers = {algorithm.buffers!r} is not allowed with {algorithm.aggregator.title}, which bounds "
+            "parameters only, and a model with floating buffers: choose local or recompute"
+        )

@@ -30,11 +30,13 @@ class Feature(StrEnum):
     RADIO = "radio", "a world with a channel that can be measured"
     LABELS = "labels", "clients that report their number of samples of each class"
     NORMS = "norms", "clients that report the norm of the update they hold"
+    ROOT_DATA = "root data", "a server with trusted data of its own, on which it trains"
     # of the other parts
     TIERS = "tiers", "a schedule that aggregates by tiers"
     ASKING = "asking", "a schedule whose clients request fresh models"
     MERGE = "merge", "an objective that merges the fresh model requested"
     CORRECTION = "correction", "an objective with the drift that the aggregator corrects"
+    BOUNDED = "bounded updates", "updates of bounded norm: give clip, such as clip = 0.5"
 
     def __new__(cls, name: str, description: str) -> Self:
         """The member is its name, and has a description."""
@@ -43,7 +45,9 @@ class Feature(StrEnum):
         return member
 
 
-DRIVERS = frozenset(Feature) - {Feature.TIERS, Feature.ASKING, Feature.MERGE, Feature.CORRECTION}
+DRIVERS = frozenset(Feature) - {
+    Feature.TIERS, Feature.ASKING, Feature.MERGE, Feature.CORRECTION, Feature.BOUNDED
+}  # fmt: skip
 """Features that the driver provides."""
 
 NONE: frozenset[Feature] = frozenset()

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Algorithm, Task, Update
+from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
@@ -19,6 +19,7 @@ from offbeat.core.events import TaskId, Version
 from offbeat.core.guard import UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.root import ROOT_UPDATE, TrainRoot
 
 
 class GlobalModel:
@@ -28,13 +29,21 @@ class GlobalModel:
         algorithm: The algorithm, whose aggregator and server steps make the versions.
         model: The initial model.
         version: Its version.
+        train_root: Makes the server's own update. None where the aggregator needs none.
 
     Attributes:
         guard: Checks the updates before they arrive; None means nothing does.
     """
 
-    def __init__(self, algorithm: Algorithm, model: Model, version: Version = 0) -> None:
-        self._algorithm = algorithm
+    def __init__(
+        self,
+        algorithm: Algorithm,
+        model: Model,
+        version: Version = 0,
+        train_root: TrainRoot | None = None,
+    ) -> None:
+        check_layout(algorithm, model.layout)
+        self._algorithm, self._train_root = algorithm, train_root
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version = version
         self.bases: dict[TaskId, tuple[Version, Model]] = {}  # of the tasks in training
@@ -90,6 +99,7 @@ class GlobalModel:
         updates = [self.updates.pop(task) for task in command.tasks]
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]
+        self._renew_root_update()
         step = self._algorithm.aggregator.step(updates, self.model, self.memory)
         if self.step_memories and command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
@@ -106,6 +116,14 @@ class GlobalModel:
             shared = _mean_over_all_clients(updates, shared)
         self.model = Model(layout, step.add_(values), integers, shared)
         self.version = command.version
+
+    def _renew_root_update(self) -> None:
+        """Train on the server's own data, at every version that is a multiple of what the aggregator says."""
+        wanted = self._algorithm.aggregator.root_training
+        if wanted is not None and (self.version % wanted.every == 0 or ROOT_UPDATE not in self.memory):
+            if self._train_root is None:
+                raise AlgorithmError(f"{self._algorithm.name} needs the server's training on root data")
+            self.memory[ROOT_UPDATE] = self._train_root(self.model, self.version)
 
 
 def _check_step(step: object, values: Tensor, algorithm: Algorithm) -> None:

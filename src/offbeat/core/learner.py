@@ -229,3 +229,12 @@ class NoTraining:
     def evaluate(self, model: Model) -> Metrics:
         """Return no metrics."""
         return {}
+
+    @property
+    def root_samples(self) -> int:
+        """One sample of root data, which no training looks at."""
+        return 1
+
+    def train_root(self, model: Model, version: Version, seed: int, steps: int) -> Tensor:
+        """Return a zero update."""
+        return torch.zeros_like(model.values)

@@ -6,7 +6,7 @@ from offbeat.core.features import NONE, Feature
 
 
 class Wrapper:
-    """Common base of schedules around a schedule and of objectives around an objective.
+    """Common base of schedules around a schedule, and likewise of objectives and aggregators.
 
     A wrapper is a dataclass with the part inside in its field `inner`; `replace(wrapper, inner=…)` puts it
     around another one. `own_requires` and `own_provides` are what it adds to those of the part inside.

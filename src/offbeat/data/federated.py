@@ -97,6 +97,7 @@ class FederatedData:
         held_out: The samples that each client evaluates on, none of which it trains on. None means that no
             client holds out any.
         starts: Of one dataset per client, where each begins in `train`. None means one train set for all.
+        root: Trusted samples of the server's own, on which it trains. None means that there are none.
     """
 
     train: Samples
@@ -104,6 +105,7 @@ class FederatedData:
     rows: Rows
     held_out: Rows | None = None
     starts: tuple[int, ...] | None = None
+    root: Samples | None = None
 
     @property
     def clients(self) -> int:
@@ -170,10 +172,11 @@ def own_data(data: Any, validation: float = 0.0) -> FederatedData:
     return replace(own, rows=Rows.of(kept), held_out=held_out)
 
 
-def without_clients(test: Any = None) -> FederatedData:
-    """The data of a server, which has no clients': a test set, whatever `as_samples` takes, or none."""
+def without_clients(test: Any = None, root: Any = None) -> FederatedData:
+    """The data of a server, which has no clients': test set and root data, as `as_samples` takes, or none."""
     none = Dataset(torch.zeros(0))
-    return FederatedData(none, None if test is None else as_samples(test), Rows.of([]))
+    tested, trusted = (None if own is None else as_samples(own) for own in (test, root))
+    return FederatedData(none, tested, Rows.of([]), root=trusted)
 
 
 def federate(
@@ -182,6 +185,7 @@ def federate(
     parts: Sequence[npt.NDArray[np.integer]] | None = None,
     *,
     validation: float | Sequence[Any] = 0.0,
+    root: Any = None,
 ) -> FederatedData:
     """Divide samples among clients.
 
@@ -192,6 +196,7 @@ def federate(
         parts: For each client the indices of its train samples, 1-D integers, at least one.
         validation: What each client evaluates on: a share of its samples in [0, 1), drawn without a seed, at
             least one sample where it has two; or one dataset per client, besides its train samples.
+        root: Trusted samples of the server's own, whatever `as_samples` takes. None means none.
 
     Raises:
         UsageError: There is no client, a client has no sample, an index is out of range or used twice, or the
@@ -208,10 +213,10 @@ def federate(
     else:
         whole = as_samples(train)
     _check_parts(parts, len(whole))
-    tested = None if test is None else as_samples(test)
+    tested, trusted = (None if own is None else as_samples(own) for own in (test, root))
     if isinstance(validation, int | float):
         kept, held = _held_out(parts, validation)
-        return FederatedData(whole, tested, Rows.of(kept), held, starts)
+        return FederatedData(whole, tested, Rows.of(kept), held, starts, trusted)
     if len(validation) != len(parts):
         raise UsageError(
             f"validation: {len(validation)} datasets for {len(parts)} clients; give one for each"
@@ -220,7 +225,7 @@ def federate(
     ends = len(whole) + np.cumsum([len(samples) for samples in own])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
     every = concatenated([whole, *own])
-    return FederatedData(every, tested, Rows.of(parts), Rows.of(held_parts), starts)
+    return FederatedData(every, tested, Rows.of(parts), Rows.of(held_parts), starts, trusted)
 
 
 def _one_per_client(train: Any) -> list[Samples]:

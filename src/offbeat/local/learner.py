@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from offbeat.core.buffers import restore_buffers
 from offbeat.core.errors import OffbeatError, UsageError
-from offbeat.core.events import ClientId, Metrics
+from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.core.features import Feature
 from offbeat.core.learner import (
     NO_INPUTS,
@@ -29,13 +29,14 @@ from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Dataset, Samples, to_device
-from offbeat.data.federated import FederatedData
+from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.evaluation import evaluate
 from offbeat.local.flat_module import FlatModule
+from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
 from offbeat.local.seeding import seed_layers, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore
@@ -43,6 +44,9 @@ from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.steps import take_steps
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
+
+ROOT_TASK = 2**62
+"""Number of the server's own training of version 0, for its random streams: no task of a client has it."""
 
 
 class TorchLearner:
@@ -92,6 +96,7 @@ class TorchLearner:
         make_metrics(metrics or ())  # an unknown one is refused now
         self._seed = 0
         self._ready: DeviceState | None = None
+        self._root: TorchLearner | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
         check_device(training.device)
 
@@ -103,7 +108,7 @@ class TorchLearner:
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle without the module and the data on the device: each process prepares its own."""
-        return {**self.__dict__, "_ready": None}
+        return {**self.__dict__, "_ready": None, "_root": None}
 
     @property
     def module(self) -> nn.Module | Callable[[], nn.Module]:
@@ -126,6 +131,29 @@ class TorchLearner:
         other._samples, other._ready = [0] * client + self._samples, None
         check_device(other.training.device)
         return other
+
+    @property
+    def root_samples(self) -> int:
+        """Number of samples of the server's own, on which it can train."""
+        return 0 if self.data.root is None else len(self.data.root)
+
+    def train_root(self, model: Model, version: Version, seed: int, steps: int) -> Tensor:
+        """Train on the server's own data, with the plain objective and the clients' training options.
+
+        Args:
+            model: The global model to train from.
+            version: Its version, which with the seed determines the batches.
+            seed: The run's seed.
+            steps: Local steps.
+
+        Returns:
+            Δ_s over the flat values, float32 [values].
+        """
+        if self._root is None:
+            self._root = copy(self)  # with a module of its own: another thread may be evaluating
+            self._root.data = federate([self.data.root])
+            self._root._samples, self._root._ready = [self.root_samples], None
+        return self._root.train(model, LocalTask(ROOT_TASK + version, 0, version, steps, seed), Plain()).delta
 
     @property
     def clients(self) -> int:

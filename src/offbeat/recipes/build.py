@@ -16,7 +16,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.streams import Purpose, check_seed, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples
-from offbeat.data.federated import FederatedData
+from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker
@@ -59,9 +59,24 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
         count = min(len(source.test), len(source.train))
         drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
+    source, root = _root_data(source, data.root, seed)
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    return federate(source, None, parts, validation=data.validation)
+    return federate(source, None, parts, validation=data.validation, root=root)
+
+
+def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Dataset | None]:
+    """Take the server's own samples at random from a train set, which the clients then have without them."""
+    if count is None:
+        return source, None
+    available = len(source.train)
+    if count >= available:
+        raise UsageError(f"data.root = {count} is not allowed: the train set has {available} samples")
+    chosen = np.zeros(available, dtype=bool)
+    chosen[stream(seed, Purpose.SUBSET, client=2).choice(available, count, replace=False)] = True
+    taken, left = np.flatnonzero(chosen), np.flatnonzero(~chosen)
+    groups = None if source.groups is None else source.groups[left]
+    return replace(source, train=source.train.subset(left), groups=groups), source.train.subset(taken)
 
 
 def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> TorchLearner:
@@ -78,15 +93,18 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
     """
     data, shape, classes = recipe.data, recipe.data.sample_shape, recipe.data.classes
     tested: Samples | None = None
+    root: Dataset | None = None
     if test not in (None, "none"):
         tested = server_data(test)
-    elif data.dataset is not None:
+    if data.dataset is not None and (tested is None or data.root is not None):
         source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
-        tested = source.test if test is None else None
-        shape, classes = source.test.sample_shape, source.test.classes
+        _, root = _root_data(source, data.root, seed)
+        if tested is None:
+            tested = source.test if test is None else None
+            shape, classes = source.test.sample_shape, source.test.classes
     if isinstance(tested, Dataset) and isinstance(tested.x, Tensor):
         shape, classes = shape or tested.sample_shape, classes or tested.classes
-    return _learner(recipe, without_clients(tested), shape, classes)
+    return _learner(recipe, without_clients(tested, root), shape, classes)
 
 
 def _learner(

@@ -38,6 +38,8 @@ class Data(Section):
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
         validation: Share in [0, 1) of each client's samples that it holds out, for evaluations there.
+        root: Number of random train samples that the server keeps for itself as trusted data, for aggregators
+            that train on some. None means none.
         evaluate_on: "test" evaluates the global model on the test set, "train" on as many random samples of
             the train set, for its training loss.
         sample_shape: Shape of one sample (without N), for a built-in model where there is no dataset.
@@ -50,6 +52,7 @@ class Data(Section):
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    root: Count | None = None
     evaluate_on: Literal["test", "train"] = "test"
     sample_shape: tuple[Count, ...] | None = None
     classes: Count | None = None
@@ -58,10 +61,11 @@ class Data(Section):
     def _for_own_data(self) -> Self:
         """Refuse what is for built-in datasets only, or for one's own."""
         own = ":" in (self.dataset or "")
-        if own and (self.samples, self.test_samples, self.evaluate_on) != (None, None, "test"):
+        built_in = (self.samples, self.test_samples, self.root)
+        if own and (built_in != (None, None, None) or self.evaluate_on != "test"):
             raise ValueError(
-                f"data.samples, data.test_samples and data.evaluate_on are for built-in datasets: let "
-                f"{self.dataset} return the samples that are wanted"
+                f"data.samples, data.test_samples, data.root and data.evaluate_on are for built-in datasets: "
+                f"let {self.dataset} return the samples that are wanted"
             )
         if self.options and not own:
             raise ValueError(f"data.options are for a function of your own, which {self.dataset} is not")

@@ -43,7 +43,8 @@ class LiveBackend:
     """Trains on an executor, from the versions of a global model."""
 
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
-        self.tensors, self.clients = GlobalModel(experiment.algorithm, experiment.initial), clients
+        algorithm, self.clients = experiment.algorithm, clients
+        self.tensors = GlobalModel(algorithm, experiment.initial, train_root=experiment.train_root)
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
         if experiment.guard is not None and type(experiment.learner) is not NoTraining:
             self.tensors.guard = UpdateGuard(experiment.guard, experiment.learner.clients)

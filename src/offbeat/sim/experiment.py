@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from offbeat.algorithms import recorded_name
-from offbeat.core.algorithm import Algorithm
+from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
@@ -13,6 +13,7 @@ from offbeat.core.guard import Guard
 from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_evaluated
 from offbeat.core.model import Model
+from offbeat.core.root import TrainRoot, train_root
 from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
 from offbeat.world.world import World
@@ -32,6 +33,7 @@ class Experiment:
         initial: The initial global model.
         complete: Makes of a version the model that is evaluated.
         guard: Options of the guard against absurd updates; None means there is none.
+        train_root: Makes the server's own update of a version. None where the aggregator needs none.
     """
 
     algorithm: Algorithm
@@ -43,6 +45,7 @@ class Experiment:
     initial: Model
     complete: Finalizer
     guard: Guard | None
+    train_root: TrainRoot | None
 
     @classmethod
     def of(
@@ -71,7 +74,9 @@ class Experiment:
         learner = learner or NoTraining(clients)
         first = start_from(learner.initial(seed), initial)
         complete = finalizer(algorithm.buffers, learner, first, seed)
-        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard)
+        check_layout(algorithm, first.layout)
+        root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
+        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard, root)
 
     @property
     def described(self) -> dict[str, Any]:

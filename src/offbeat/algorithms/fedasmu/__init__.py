@@ -84,6 +84,11 @@ class Periodic(Schedule):
     threshold: Threshold = None
     tau_max: Count | None = None
 
+    @property
+    def largest_aggregation(self) -> int | None:
+        """Each update is aggregated as it comes."""
+        return 1
+
     def initial(self) -> Triggering:
         """No trigger yet."""
         return Triggering()

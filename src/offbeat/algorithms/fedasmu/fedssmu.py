@@ -44,6 +44,11 @@ class MixedRounds(Schedule):
     concurrency: Concurrency = None
     tau_max: Count | None = None
 
+    @property
+    def largest_aggregation(self) -> int | None:
+        """Each update is aggregated as it comes."""
+        return 1
+
     def initial(self) -> MixedRound:
         """No round yet."""
         return MixedRound()

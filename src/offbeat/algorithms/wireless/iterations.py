@@ -93,6 +93,11 @@ class RadioIterations(Schedule):
         own = {Feature.LABELS: self.policy.needs_labels, Feature.NORMS: self.policy.needs_norms}
         return frozenset({Feature.RADIO, *(feature for feature, needed in own.items() if needed)})
 
+    @property
+    def largest_aggregation(self) -> int | None:
+        """The clients of an iteration."""
+        return self.scheduled
+
     def initial(self) -> Iterations:
         """Nobody is ready."""
         return Iterations()

@@ -29,6 +29,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model
+from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.server.driver import Driver
@@ -49,6 +50,7 @@ class Coordinator:
         options: The server's options.
         info: The run.
         higher_is_better: Whether more is better of the metrics whose names do not tell.
+        train_root: Makes the server's own update of a version. None where the aggregator needs none.
 
     Attributes:
         now: The latest time, in seconds of the run's clock.
@@ -66,6 +68,7 @@ class Coordinator:
         options: ServerOptions,
         info: RunInfo,
         higher_is_better: Mapping[str, bool] = {},
+        train_root: TrainRoot | None = None,
     ) -> None:
         check_algorithm(algorithm)
         concurrency = algorithm.schedule.concurrency
@@ -75,7 +78,7 @@ class Coordinator:
                 f"with {options.clients}; choose at most {options.clients}, or begin with more (clients)"
             )
         self.algorithm, self.options, self.info = algorithm, options, info
-        driver = self.driver = Driver(algorithm, initial, options, info.seed, higher_is_better)
+        driver = self.driver = Driver(algorithm, initial, options, info.seed, higher_is_better, train_root)
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, algorithm, info, options)
         self.rejected = self._handler.rejected

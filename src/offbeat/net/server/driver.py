@@ -18,6 +18,7 @@ from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
+from offbeat.core.root import TrainRoot
 from offbeat.net.messages import (
     FromServer,
     ModelResponse,
@@ -42,6 +43,7 @@ class Driver:
         options: The server's options.
         seed: The run's seed.
         higher_is_better: Whether more is better of the metrics whose names do not tell.
+        train_root: Makes the server's own update of a version. None where the aggregator needs none.
 
     Attributes:
         began: When the run began, in seconds of its clock; infinite before.
@@ -57,8 +59,9 @@ class Driver:
         options: ServerOptions,
         seed: int,
         higher_is_better: Mapping[str, bool] = {},
+        train_root: TrainRoot | None = None,
     ) -> None:
-        self.tensors = GlobalModel(algorithm, initial)
+        self.tensors = GlobalModel(algorithm, initial, train_root=train_root)
         if options.guard is not None:
             self.tensors.guard = UpdateGuard(options.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes

@@ -11,12 +11,13 @@ from msgspec import Struct
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
-from offbeat.core.algorithm import Algorithm
+from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import finalizer, unchanged
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
+from offbeat.core.root import train_root
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
@@ -198,6 +199,8 @@ def open_run(
     complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
     if tested and (options.until.metrics or options.evaluate.keep_best):  # now, not when all sites are there
         check_found(options.until, options.evaluate, learner.evaluate(complete(first)))
+    check_layout(algorithm, first.layout)
+    root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
         run, label = str(found.meta["run"]), found.label
@@ -215,7 +218,7 @@ def open_run(
             "higher_is_better": learner.higher_is_better,
         }
     info = RunInfo(run, spec.document(), seed, spec.classes, spec.training.batch_size)
-    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better)
+    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better, root)
     one_at_a_time = Lock()  # of the threads that use the learner
 
     def completed(version: Model) -> Model:

@@ -1,0 +1,39 @@
+"""Robust aggregation: aggregators that some malicious clients cannot lead where they want.
+
+Each can take the place of the aggregator of any algorithm (`offbeat.compose`) whose aggregations are large
+enough. Norms and distances are of the parameters.
+"""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from offbeat.algorithms.robust.aflguard import AFLGuard
+from offbeat.algorithms.robust.buckets import Buckets
+from offbeat.algorithms.robust.centered_clip import CenteredClip
+from offbeat.algorithms.robust.clipping import Clipped
+from offbeat.algorithms.robust.geometric_median import GeometricMedian
+from offbeat.algorithms.robust.krum import MultiKrum
+from offbeat.algorithms.robust.median import Median
+from offbeat.algorithms.robust.trimmed_mean import TrimmedMean
+from offbeat.algorithms.robust.zeno_plus import ZenoPlus
+
+RobustAggregator = (
+    TrimmedMean | Median | MultiKrum | GeometricMedian | CenteredClip | Buckets | AFLGuard | ZenoPlus
+)
+RobustSpec = Annotated[RobustAggregator, Field(discriminator="kind")]
+"""A robust aggregator as options, such as those of a recipe: {kind: multi_krum, f: 2}."""
+
+__all__ = [
+    "AFLGuard",
+    "Buckets",
+    "CenteredClip",
+    "Clipped",
+    "GeometricMedian",
+    "Median",
+    "MultiKrum",
+    "RobustAggregator",
+    "RobustSpec",
+    "TrimmedMean",
+    "ZenoPlus",
+]

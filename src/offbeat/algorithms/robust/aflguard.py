@@ -1,0 +1,31 @@
+"""AFLGuard (Fang et al., Byzantine-robust Asynchronous Federated Learning, ACSAC 2022, Equation 5)."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from offbeat.algorithms.options import Positive
+from offbeat.algorithms.robust.root_rule import RootRule
+from offbeat.core.validation import STRICT
+
+Deviation = Annotated[
+    Positive, Field(description="most deviation λ from the server's own update, in its norms")
+]
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class AFLGuard(RootRule):
+    """The mean of the updates with ‖x_i − Δ_s‖ ≤ λ ‖Δ_s‖, Δ_s the server's own on trusted data.
+
+    So x_i has a norm of at most (1 + λ) ‖Δ_s‖. From λ = 2 on an update against Δ_s of its length is kept. The
+    paper filters gradients, one at a time; λ = 1.5 and the server's training every 10 versions are ours.
+    """
+
+    lam: Deviation = 1.5
+    kind: Literal["aflguard"] = "aflguard"
+
+    def factors(self, squares: Tensor, along: Tensor, root: float) -> Tensor:
+        """1 for those near enough."""
+        return (squares - 2 * along + root <= self.lam**2 * root).double()

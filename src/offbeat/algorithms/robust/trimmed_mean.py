@@ -1,0 +1,65 @@
+"""Trimmed mean (Yin et al., Byzantine-Robust Distributed Learning, ICML 2018, Definition 2)."""
+
+from collections.abc import Sequence
+from math import ceil, floor
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from offbeat.algorithms.robust.rule import Rule
+from offbeat.core.model import Layout, Tensors
+from offbeat.core.validation import STRICT
+from offbeat.vectors.arithmetic import weighted_sum
+from offbeat.vectors.chunked import map_chunks
+
+Beta = Annotated[float, Field(ge=0, lt=0.5, description="share β dropped at either end")]
+ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, config=STRICT, kw_only=True)
+class TrimmedMean(Rule):
+    """Per coordinate the mean of what is left without the ⌊βk⌋ least and the ⌊βk⌋ greatest of k values.
+
+    It withstands ⌊βk⌋ malicious updates of k. The paper has β between the share of malicious clients and ½;
+    the default is ours.
+    """
+
+    beta: Beta = 0.1
+    kind: Literal["trimmed_mean"] = "trimmed_mean"
+
+    @property
+    def title(self) -> str:
+        """Name with β."""
+        return f"TrimmedMean with beta = {self.beta:g}"
+
+    @property
+    def least(self) -> int:
+        """⌈1/β⌉, from which on something is dropped; 1 where nothing ever is."""
+        return ceil(1 / self.beta - ROUNDING) if self.beta else 1
+
+    def combine(self, x: Sequence[Tensor], s: Sequence[float], layout: Layout, memory: Tensors) -> Tensor:
+        """Drop ⌊βk⌋ at either end, coordinate by coordinate."""
+        return trimmed_mean(x, s, floor(self.beta * len(x) + ROUNDING))
+
+
+def trimmed_mean(x: Sequence[Tensor], s: Sequence[float], drop: int) -> Tensor:
+    """Per coordinate the mean of s_i x_i without the `drop` least and greatest, in a fresh tensor.
+
+    Args:
+        x: k vectors of one size.
+        s: s_i, one for each.
+        drop: Number of values dropped at either end, less than k/2.
+    """
+    k = len(x)
+    weights = torch.tensor(s, dtype=x[0].dtype)[:, None]
+
+    def mean(out: Tensor | None, *parts: Tensor) -> Tensor:
+        rows = torch.stack(parts).mul_(weights)
+        if drop:
+            rows = rows.sort(dim=0).values[drop : k - drop]
+        return weighted_sum(list(rows), [1 / len(rows)] * len(rows), out)
+
+    return map_chunks(mean, *x)
