@@ -9,6 +9,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.learner import MergePoint as Merging
 from offbeat.core.model import Model
+from offbeat.core.root import TrainRoot
 from offbeat.net.messages import (
     FromServer,
     Leave,
@@ -44,10 +45,15 @@ def rows_of(run: Run) -> list[Row]:
 
 
 def coordinator_of(
-    algorithm: Algorithm, initial: Model, clients: int, seed: int, **options: Any
+    algorithm: Algorithm,
+    initial: Model,
+    clients: int,
+    seed: int,
+    train_root: TrainRoot | None = None,
+    **options: Any,
 ) -> Coordinator:
     wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "max_consecutive_failures": None, **options})
-    return Coordinator(algorithm, initial, wanted, RunInfo("run", {}, seed))
+    return Coordinator(algorithm, initial, wanted, RunInfo("run", {}, seed), train_root=train_root)
 
 
 @dataclass

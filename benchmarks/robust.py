@@ -1,0 +1,275 @@
+"""Accuracy under attack: robust rules under FedBuff, FedCompass and FedFa on digits, as rows of a CSV.
+
+    python benchmarks/robust.py --out runs/robust.csv
+    python benchmarks/robust.py --out runs/robust.csv --algorithms fedbuff --shares 0,20 --seeds 2
+
+100 clients with skewed labels and speeds, logistic regression. What is in --out already is kept, so an
+interrupted call goes on. At the end it prints the tables of the mean over the seeds; the number is the mean
+accuracy over the last five evaluations. A run whose losses are not finite any more counts as 0.1, a guess.
+
+`rare` is no attack: only the five slowest clients have the digit 9, and the number is the share of nines that
+the last model recognises.
+"""
+
+import argparse
+import csv
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import numpy as np
+import torch
+from msgspec.structs import replace as changed
+from torch import Tensor, nn
+
+import offbeat as ob
+from offbeat import robust as r
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
+
+CLIENTS, TASKS, STEPS, CONCURRENCY, ROOT = 100, 2000, 5, 30, 100
+CLIP = 0.5  # about the median norm of an honest update
+NO_CLIP = 1e30
+ATTACKS = ("none", "sign flip", "scaled", "noise", "norm", "label flip", "ALIE")
+FIELDS = ("algorithm", "rule", "attack", "share", "seed", "accuracy", "seconds")
+
+
+# ---- the data, the attackers ----
+
+
+def module() -> nn.Module:
+    """Logistic regression, from zeros."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    for parameter in net.parameters():
+        nn.init.zeros_(parameter)
+    return net
+
+
+def divided(seed: int, slowest: Sequence[int], rare: bool) -> ob.FederatedData:
+    """Digits with skewed labels, 100 of them the server's; `rare` gives nines to the slowest clients only."""
+    source = ob.load("digits")
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(source.train.y))
+    root, own = order[:ROOT], order[ROOT:]
+    labels = source.train.y.numpy()
+    own = own[np.argsort(labels[own] + 6 * rng.random(len(own)))]
+    if not rare:
+        parts = np.array_split(own, CLIENTS)
+    else:
+        nines, others = own[labels[own] == 9], own[labels[own] != 9]
+        parts = np.array_split(others, CLIENTS)
+        for client, share in zip(slowest, np.array_split(nines, len(slowest)), strict=True):
+            parts[client] = share
+    return ob.federate(source, None, parts, root=source.train.subset(np.sort(root)))
+
+
+@dataclass
+class Attacked:
+    """A learner, some of whose clients send something else than what they have trained.
+
+    Attributes:
+        honest: Trains.
+        flipped: Trains on labels 9 − y.
+        liars: The attackers.
+        attack: What they do. Who needs the updates of others sees the last ten honest ones.
+    """
+
+    honest: ob.TorchLearner
+    flipped: ob.TorchLearner
+    liars: frozenset[int]
+    attack: str
+
+    def __post_init__(self) -> None:
+        """Nobody has trained."""
+        self.seen: deque[Tensor] = deque(maxlen=10)
+
+    def __getattr__(self, name: str) -> Any:
+        """Whatever is not training is the honest learner's."""
+        return getattr(self.honest, name)
+
+    def train(
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
+    ) -> LocalResult:
+        """Train, or lie."""
+        if task.client not in self.liars:
+            result = self.honest.train(base, task, objective, inputs)
+            self.seen.append(result.delta)
+            return result
+        learner = self.flipped if self.attack == "label flip" else self.honest
+        result = learner.train(base, task, objective, inputs)
+        return changed(result, delta=self._lie(result.delta, task))
+
+    def _lie(self, delta: Tensor, task: LocalTask) -> Tensor:
+        others = torch.stack(list(self.seen) or [delta])
+        noise = torch.from_numpy(
+            np.random.default_rng((task.seed, task.task)).normal(size=len(delta))
+        ).float()
+        match self.attack:
+            case "sign flip":
+                return -delta
+            case "scaled":
+                return -10 * others.mean(0)
+            case "noise":
+                return noise * (10 * delta.norm() / noise.norm())
+            case "norm":
+                return noise * (1e6 / noise.norm())
+            case "ALIE":
+                return others.mean(0) - others.std(0, correction=0)
+            case _:
+                return delta
+
+
+# ---- what is compared ----
+
+
+def algorithms() -> dict[str, ob.Algorithm]:
+    """The three algorithms; a FedFa that applies of each delta what FedBuff does."""
+    return {
+        "fedbuff": ob.fedbuff(10, steps=STEPS, concurrency=CONCURRENCY),
+        "fedcompass": ob.fedcompass(3, 12),
+        "fedfa": ob.fedfa(10, steps=STEPS, concurrency=CONCURRENCY, server_lr=0.1),
+    }
+
+
+def rules(algorithm: str) -> dict[str, tuple[r.RobustAggregator | None, float | None]]:
+    """The aggregators, and the norm that updates are clipped to."""
+    more: dict[str, Any] = {
+        "fedbuff": {},
+        "fedcompass": {"weights": "share"},
+        "fedfa": {"scale": 0.1, "staleness": ob.constant()},
+    }[algorithm]
+    several: dict[str, r.RobustAggregator] = {
+        "trimmed mean 0.2": r.TrimmedMean(beta=0.2, **more),
+        "median": r.Median(**more),
+        "krum f=2": r.MultiKrum(f=2, n=1, **more),
+        "multi-krum f=2": r.MultiKrum(f=2, **more),
+        "geometric median": r.GeometricMedian(**more),
+    }
+    alone: dict[str, r.RobustAggregator] = {
+        "centered clip": r.CenteredClip(tau=CLIP, **more),
+        "aflguard": r.AFLGuard(steps=STEPS, **more),
+        "zeno++": r.ZenoPlus(steps=STEPS, **more),
+    }
+    buckets = r.Buckets(buckets=10, f=2) if algorithm == "fedfa" else None
+    return {
+        "mean": (None, None),
+        "clip": (None, CLIP),
+        **({} if algorithm == "fedfa" else {k: (rule, CLIP) for k, rule in several.items()}),
+        **({} if algorithm == "fedfa" else {f"{k}, no clip": (rule, NO_CLIP) for k, rule in several.items()}),
+        **{k: (rule, None) for k, rule in alone.items()},
+        **({} if buckets is None else {"buckets": (buckets, CLIP)}),
+    }
+
+
+def accuracy(algorithm: str, rule: str, attack: str, share: int, seed: int, tasks: int) -> float:
+    """Run one case."""
+    rng = np.random.default_rng(seed)
+    speeds = np.exp(0.8 * rng.standard_normal(CLIENTS))
+    liars = frozenset(rng.choice(CLIENTS, CLIENTS * share // 100, replace=False).tolist())
+    slowest = np.argsort(speeds)[-5:].tolist()
+    data = divided(seed, slowest, attack == "rare")
+    flipped = replace(data, train=replace(data.train, y=9 - data.train.y))
+    honest, wrong = (ob.TorchLearner(module, d, ob.Training(lr=0.5, batch_size=16)) for d in (data, flipped))
+    aggregator, clip = rules(algorithm)[rule]
+    composed = ob.compose(algorithms()[algorithm], aggregator=aggregator, clip=clip)
+    world = ob.World([*map(float, speeds)], jitter=0.3)
+    every = ob.Every(versions=100 if algorithm == "fedfa" else 10)
+    learner = Attacked(honest, wrong, liars, attack)
+    try:
+        run = ob.simulate(composed, world, learner, seed=seed, until=ob.Until(tasks=tasks), evaluate=every)
+    except ob.RunError:
+        return 0.1
+    if attack == "rare":
+        nines = np.flatnonzero(data.test.y.numpy() == 9)
+        return float(
+            ob.TorchLearner(module, replace(data, test=data.test.subset(nines))).evaluate(run.model)[
+                "accuracy"
+            ]
+        )
+    return mean(row.accuracy or 0.0 for row in run.evaluations()[-5:])
+
+
+# ---- rows and tables ----
+
+
+def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, str, int, int]]:
+    """Every case asked for; without attackers there is one attack, none."""
+    for algorithm, share, seed in product(args.algorithms, args.shares, range(args.seeds)):
+        attacks = [a for a in args.attacks if a != "none"] if share else ["none"]
+        for attack, rule in product(attacks, args.rules or rules(algorithm)):
+            if rule in rules(algorithm):
+                yield algorithm, rule, attack, share, seed
+    if args.rare:
+        for algorithm, seed in product(args.algorithms, range(args.seeds)):
+            for rule in args.rules or rules(algorithm):
+                if rule in rules(algorithm):
+                    yield algorithm, rule, "rare", 0, seed
+
+
+def tables(rows: Sequence[dict[str, str]]) -> Iterator[str]:
+    """The means over the seeds, as Markdown: a table for each algorithm and share of attackers."""
+    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    for row in rows:
+        table = found.setdefault((row["algorithm"], row["share"]), {})
+        table.setdefault(row["rule"], {}).setdefault(row["attack"], []).append(float(row["accuracy"]))
+    for (algorithm, share), table in sorted(found.items(), key=lambda own: (own[0][0], int(own[0][1]))):
+        attacks = list(dict.fromkeys(attack for columns in table.values() for attack in columns))
+        yield f"\n{algorithm}, {share} % attackers\n"
+        yield f"| rule | {' | '.join(attacks)} |"
+        yield f"|---|{'---|' * len(attacks)}"
+        for rule, columns in table.items():
+            shown = [f"{mean(columns[a]):.3f}" if a in columns else "" for a in attacks]
+            yield f"| {rule} | {' | '.join(shown)} |"
+
+
+def main() -> None:
+    """Run what is missing, and print the tables."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def words(text: str) -> list[str]:
+        return [word.strip() for word in text.split(",")]
+
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--algorithms", type=words, default=list(algorithms()))
+    parser.add_argument("--rules", type=words, default=None)
+    parser.add_argument("--attacks", type=words, default=list(ATTACKS))
+    parser.add_argument(
+        "--shares", type=lambda text: [int(word) for word in words(text)], default=[0, 10, 20, 30]
+    )
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--tasks", type=int, default=TASKS)
+    parser.add_argument("--rare", action="store_true", help="the digit that only slow clients have, too")
+    args = parser.parse_args()
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    rows: list[dict[str, str]] = []
+    if args.out.exists():
+        with args.out.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    done = {tuple(row[field] for field in FIELDS[:5]) for row in rows}
+    with args.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if file.tell() == 0:
+            writer.writeheader()
+        for case in cases(args):
+            if tuple(map(str, case)) in done:
+                continue
+            started = time.perf_counter()
+            found = accuracy(*case, tasks=args.tasks)
+            values = (*case, round(found, 4), round(time.perf_counter() - started, 1))
+            rows.append(dict(zip(FIELDS, map(str, values), strict=True)))
+            writer.writerow(rows[-1])
+            file.flush()
+            print(*values, flush=True)
+    print(*tables(rows), sep="\n")
+
+
+if __name__ == "__main__":
+    main()
