@@ -7,8 +7,8 @@
 interrupted call goes on. At the end it prints the tables of the mean over the seeds; the number is the mean
 accuracy over the last five evaluations. A run whose losses are not finite any more counts as 0.1, a guess.
 
-`rare` is no attack: only the five slowest clients have the digit 9, and the number is the share of nines that
-the last model recognises.
+`rare` is no attack: only the slowest quarter of the clients has the digit 9, and the number is the share of
+nines that the last model recognises.
 """
 
 import argparse
@@ -172,7 +172,7 @@ def accuracy(algorithm: str, rule: str, attack: str, share: int, seed: int, task
     rng = np.random.default_rng(seed)
     speeds = np.exp(0.8 * rng.standard_normal(CLIENTS))
     liars = frozenset(rng.choice(CLIENTS, CLIENTS * share // 100, replace=False).tolist())
-    slowest = np.argsort(speeds)[-5:].tolist()
+    slowest = np.argsort(speeds)[-CLIENTS // 4 :].tolist()
     data = divided(seed, slowest, attack == "rare")
     flipped = replace(data, train=replace(data.train, y=9 - data.train.y))
     honest, wrong = (ob.TorchLearner(module, d, ob.Training(lr=0.5, batch_size=16)) for d in (data, flipped))

@@ -42,6 +42,7 @@ def step(
         memory[ROOT_UPDATE] = torch.tensor(root, dtype=delta.dtype)
     before = [u.delta.clone() for u in given]
     found = aggregator.step(given, model, memory)
+    assert not model.values.any()
     for update, kept in zip(given, before, strict=True):
         assert torch.equal(update.delta.nan_to_num(), kept.nan_to_num())
         assert found.data_ptr() != update.delta.data_ptr()

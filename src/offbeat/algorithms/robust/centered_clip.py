@@ -26,8 +26,8 @@ class CenteredClip(Rule):
     """l times v := v + (1/k) Σ (x_i − v) min(1, τ/‖x_i − v‖), from the last result v.
 
     An update that is not finite stays at v. It needs no number of updates and no clip: a malicious one moves
-    v by at most l τ/k. τ has no default, as in the paper, which recommends to choose it: start from the
-    median norm of updates. The paper's experiments have l = 1 to 5; the default is ours.
+    v by at most l τ/k, so where updates are aggregated one by one take l = 1. τ has no default: it depends on
+    the task, about the median norm of updates. The authors' experiments have l = 1, 3 and 5; 3 is ours.
     """
 
     tau: Radius
