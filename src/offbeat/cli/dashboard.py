@@ -28,15 +28,20 @@ def dashboard_of(
     from offbeat.net.auth.tokens import Tokens
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
+    from offbeat.net.refusals import Refusals
     from offbeat.runs.record import read_run
 
     tls = page_tls(cert, key) if cert is not None and key is not None else None
     token = Tokens(state / PAGE_TOKEN, required_once_there=True)
 
+    refusals = Refusals("page ")
+
     def snapshot() -> "Snapshot":
         if service is None:  # the run is over: its directory is all there is
             return snapshot_of(read_run(state))
         current = service.snapshot()
-        return replace(current, rejected=dict(Counter(listener.rejected) + Counter(current.rejected)))
+        counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
+        return replace(current, rejected=dict(counts))
 
-    return dashboard(Watched(snapshot, state), MonitorAddress(*split(address), token, tls, unencrypted))
+    place = MonitorAddress(*split(address), token, tls, unencrypted)
+    return dashboard(Watched(snapshot, state), place, refusals)

@@ -81,6 +81,7 @@ def serve(
     Ctrl-C or `offbeat stop DIR` leaves the run as it is, to be served again. The recipe's seconds are real.
     """
     with requires_extra("net"):
+        from offbeat.net import descriptors
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
@@ -90,6 +91,7 @@ def serve(
     from offbeat.recipes.load import document_of, load_recipe, own_recipe
 
     setup_logs(log, log_level)
+    descriptors.raise_limit()
     loaded = load_recipe(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )

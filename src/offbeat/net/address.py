@@ -1,7 +1,8 @@
 """Addresses HOST:PORT, whether one is this machine's own, and names of sites."""
 
 import re
-from ipaddress import ip_address
+from contextlib import suppress
+from ipaddress import ip_address, ip_network
 
 from offbeat.core.errors import UsageError
 
@@ -33,6 +34,14 @@ def is_loopback(host: str) -> bool:
         return ip_address(host.removeprefix("[").removesuffix("]")).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def network(host: str) -> str:
+    """What counts as one address: one of IPv4, or the 64 bits of IPv6 that a network is given."""
+    with suppress(ValueError):
+        if ip_address(host).version == 6:
+            return str(ip_network(f"{host.partition('%')[0]}/64", strict=False))
+    return host
 
 
 def is_name(name: str) -> bool:

@@ -12,12 +12,15 @@ import grpc
 from grpc import aio
 
 from offbeat.core.errors import UsageError
+from offbeat.net import descriptors
 from offbeat.net.address import split
-from offbeat.net.auth.credentials import Authenticator, ServerCredentials
+from offbeat.net.auth.credentials import Authenticator, ServerCredentials, VerifiedIdentity
 from offbeat.net.auth.tls import server_tls
+from offbeat.net.grpc.door import Door
 from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Rejected, shorten
+from offbeat.net.refusals import Refusals
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
@@ -48,16 +51,26 @@ async def listen(
 
 
 class GrpcListener:
-    """A listening server; `rejected` counts the refused connections by the kind of their error."""
+    """A listening server."""
 
     def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
         self._open = 0
         self._connections: dict[str, RunningConnection] = {}
-        self.rejected: Counter[str] = Counter()
+        self._refusals = Refusals()
         self._server: aio.Server | None = None
+        most = min(
+            2 * limits.connections, descriptors.for_sites()
+        )  # sites, and as many that are no sites yet
+        self._door = Door(most, limits.handshake, self._refusals)
+        self._watching: asyncio.Task[None] | None = None
         self.port = 0
+
+    @property
+    def rejected(self) -> Counter[str]:
+        """The refused connections by the kind of their error."""
+        return self._refusals.counts
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -67,7 +80,7 @@ class GrpcListener:
     async def open(self, address: str, credentials: ServerCredentials) -> None:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
         check_free(address)
-        server = aio.server(options=_server_options(self._limits))
+        server = aio.server(options=_server_options(self._limits, self._door.most))
         server.add_generic_rpc_handlers((_Methods(self._connect),))
         tls = server_tls(credentials)
         try:
@@ -79,6 +92,7 @@ class GrpcListener:
             raise _cannot_listen(address, "it was taken a moment ago") from None
         await server.start()
         self._server = server
+        self._watching = asyncio.create_task(self._door.watch(self.port))
 
     async def close(self) -> None:
         """Close all connections, once their queues are sent, and stop listening."""
@@ -86,6 +100,10 @@ class GrpcListener:
         await asyncio.gather(*(connection.close("the server has stopped") for connection in connections))
         if self._server is not None:
             await self._server.stop(self._limits.drain)
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+        self._refusals.close()
 
     async def _connect(self, _requests: Any, context: Context) -> None:
         """One stream, from its credential to its end."""
@@ -99,9 +117,7 @@ class GrpcListener:
             finally:
                 self._open -= 1
         if ending.kind:
-            self.rejected[ending.kind] += 1
-            said = {} if site is None else {"site": site}
-            _log.warning("refused %s: %s", context.peer(), ending.reason, extra=said)
+            self._refusals.add(ending.kind, context.peer(), ending.reason, site)
         _finish(context, _status(ending), ending.reason)
 
     async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
@@ -110,6 +126,10 @@ class GrpcListener:
             verified = self._authenticator.admit(_metadata(context), _identity(context))
         except ProtocolError as error:
             return None, CloseReason(str(error), error.kind)
+        with self._door.admitted(context.peer()):
+            return verified.site, await self._serve_site(context, verified)
+
+    async def _serve_site(self, context: Context, verified: VerifiedIdentity) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
         connection: ServerConnection = Connection(
             verified.site, stream, reader, self._limits, self._budget, verified.valid
@@ -122,7 +142,7 @@ class GrpcListener:
             ending = await connection.ended()
             if ending.kind:
                 await _reject(stream, ending, self._limits.drain)
-            return verified.site, ending
+            return ending
         except asyncio.CancelledError:  # how gRPC reports a lost connection
             connection.abort(CloseReason("the connection is lost"))
             raise
@@ -228,11 +248,12 @@ def _cannot_listen(address: str, why: str) -> UsageError:
     )
 
 
-def _server_options(limits: Limits) -> ChannelOptions:
-    milliseconds = int(limits.handshake * 1000)
+def _server_options(limits: Limits, most: int) -> ChannelOptions:
+    milliseconds = int(limits.handshake * 2000)  # after the door's deadline, which is counted
     return [
         *channel_options(limits),
         ("grpc.so_reuseport", 0),  # a second server would share the port in silence
+        ("grpc.max_allowed_incoming_connections", most),
         ("grpc.server_handshake_timeout_ms", milliseconds),
         ("grpc.max_connection_idle_ms", max(milliseconds, 1000)),
         ("grpc.max_concurrent_streams", _STREAMS),

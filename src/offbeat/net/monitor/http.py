@@ -20,11 +20,14 @@ import msgspec
 from aiohttp import web
 
 from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.net import descriptors
 from offbeat.net.address import is_loopback
 from offbeat.net.auth.tokens import DASHBOARD, Tokens
+from offbeat.net.monitor.acceptor import Acceptor
 from offbeat.net.monitor.from_journal import metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
 from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.net.refusals import Refusals
 from offbeat.runs.record import read_run
 
 SECURITY_HEADERS = {
@@ -47,6 +50,7 @@ PAGE = {
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
+_ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
 _WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LOG = logging.getLogger("offbeat.net")
@@ -108,12 +112,15 @@ class MonitorAddress:
 
 
 @asynccontextmanager
-async def dashboard(watched: Watched, listen: MonitorAddress) -> AsyncIterator[str]:
+async def dashboard(
+    watched: Watched, listen: MonitorAddress, refusals: Refusals | None = None
+) -> AsyncIterator[str]:
     """Show a run for as long as the context lasts.
 
     Args:
         watched: The run.
         listen: Where to listen, and who may read the page.
+        refusals: Counts the connections that are refused. None means that nobody asks.
 
     Yields:
         The page's address.
@@ -126,16 +133,18 @@ async def dashboard(watched: Watched, listen: MonitorAddress) -> AsyncIterator[s
         keepalive_timeout=30.0, shutdown_timeout=2.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
     )  # fmt: skip
     await runner.setup()
+    assert runner.server is not None
+    acceptor = Acceptor(runner.server, descriptors.for_page(), listen.tls, refusals or Refusals())
+    runner.app[_ACCEPTOR].append(acceptor)
     try:
-        site = web.TCPSite(runner, listen.host, listen.port, ssl_context=listen.tls)
         try:
-            await site.start()
+            host, port = acceptor.listen(listen.host, listen.port)
         except OSError as error:
             raise UsageError(f"dashboard cannot listen on {listen.host}:{listen.port}: {error}") from None
-        host, port = runner.addresses[0][:2]
         name = f"[{host}]" if ":" in host else host
         yield f"{'https' if listen.tls else 'http'}://{name}:{port}/"
     finally:
+        await acceptor.close()
         await runner.cleanup()
 
 
@@ -150,7 +159,7 @@ def make_app(watched: Watched, listen: MonitorAddress) -> web.Application:
         The application of aiohttp, with its routes.
     """
     app = web.Application(middlewares=[_guard(listen)], client_max_size=1)
-    app[_WATCHED] = watched
+    app[_WATCHED], app[_ACCEPTOR] = watched, []
     for path in PAGE:
         app.router.add_get(path, _page)
     app.router.add_get("/api/snapshot", _snapshot)
@@ -169,6 +178,9 @@ def _guard(listen: MonitorAddress) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         refusal = _refusal(request, listen)
+        if refusal is None and request.transport is not None:
+            for acceptor in request.app[_ACCEPTOR]:
+                acceptor.admit(request.transport.get_extra_info("peername"))
         try:
             response = refusal or await handler(request)
         except web.HTTPException as error:

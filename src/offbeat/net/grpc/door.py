@@ -1,0 +1,147 @@
+"""Closes connections of the server's port that have no credential: after a time, or where there are too many.
+
+gRPC accepts connections itself and says nothing of one before its first call, so the door looks now and then
+at the sockets of this process. A connection of this port whose address is not one of an admitted call is
+shut down; gRPC then finds it closed, and closes its own end. What is sent and received passes nobody else.
+"""
+
+import asyncio
+import logging
+import socket
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from ipaddress import ip_address
+from urllib.parse import unquote
+
+from offbeat.net import descriptors
+from offbeat.net.address import network
+from offbeat.net.refusals import Refusals
+
+Peer = tuple[str, int]
+"""Address and port of the other end."""
+SHARE = 4
+"""One address may have one in so many of the connections, without a credential."""
+_PAUSE = 1.0  # seconds between two looks, at most
+_LOG = logging.getLogger("offbeat.net")
+
+
+class Door:
+    """Watches a port.
+
+    Args:
+        most: How many connections gRPC lets it have.
+        deadline: Seconds that a connection may be open without a credential.
+        refusals: Counts those that are closed.
+    """
+
+    def __init__(self, most: int, deadline: float, refusals: Refusals) -> None:
+        self.most, self._deadline, self._refusals = most, deadline, refusals
+        self._admitted: Counter[Peer] = Counter()
+        self._since: dict[Peer, float] = {}  # those without a credential, the oldest first
+        self._full = False
+
+    @contextmanager
+    def admitted(self, peer: str) -> Iterator[None]:
+        """A call of this peer, in gRPC's words, has shown a credential; the context is the call.
+
+        Afterwards its connection may begin another one, or leave.
+        """
+        name = peer_of(peer)
+        self._admitted[name] += 1
+        try:
+            yield
+        finally:
+            self._admitted[name] -= 1
+            if not self._admitted[name]:
+                del self._admitted[name]
+
+    async def watch(self, port: int) -> None:
+        """Look after the connections of a port until cancelled."""
+        while True:
+            await asyncio.sleep(min(_PAUSE, self._deadline / 4))
+            self.look(connections(port), asyncio.get_running_loop().time())
+
+    def look(self, found: Mapping[Peer, int], now: float) -> None:
+        """Close what has had no credential for too long, and what is too much: of one address, or of all.
+
+        Args:
+            found: The connections, and their descriptors.
+            now: Seconds of the event loop's clock.
+        """
+        waiting = found.keys() - self._admitted.keys()
+        self._since = {peer: since for peer, since in self._since.items() if peer in waiting}
+        self._since |= dict.fromkeys(waiting - self._since.keys(), now)
+        share = max(1, self.most // SHARE)
+        crowd, left = len(found), Counter(network(host) for host, _ in self._since)
+        for peer, since in list(self._since.items()):
+            place = network(peer[0])
+            if now - since > self._deadline:
+                kind, why = "deadline", f"no credential within {self._deadline:g} s"
+            elif left[place] > share:
+                kind, why = "address", f"{place} has more than {share} connections without a credential"
+            elif crowd > self.most - share:
+                kind, why = "full", f"of {self.most} connections too few are free, and it has no credential"
+            else:
+                continue
+            crowd, left[place] = crowd - 1, left[place] - 1
+            del self._since[peer]
+            shut_down(found[peer], peer)
+            self._refusals.add(kind, f"{peer[0]} port {peer[1]}", why)
+        self._warn_when_full(len(found))
+
+    def _warn_when_full(self, found: int) -> None:
+        """gRPC refuses what is beyond the limit at once, and does not tell whom, or how many."""
+        full = found >= self.most
+        if full and not self._full:
+            _LOG.warning(
+                "%d connections are open, more are not allowed: new ones are closed uncounted", found
+            )
+        self._full = full
+
+
+def connections(port: int) -> dict[Peer, int]:
+    """This process's connections of a port it listens at: the other end's address, and the descriptor."""
+    found = {}
+    for descriptor in descriptors.opened():
+        with suppress(OSError):
+            view = socket.socket(fileno=descriptor)
+            try:
+                if _port(view.getsockname()) == port:
+                    found[_peer(view.getpeername())] = descriptor
+            finally:
+                view.detach()  # it is gRPC's
+    return found
+
+
+def shut_down(descriptor: int, peer: Peer) -> None:
+    """Shut a connection down, if the descriptor is still its own."""
+    with suppress(OSError):
+        view = socket.socket(fileno=descriptor)
+        try:
+            if _peer(view.getpeername()) == peer:
+                view.shutdown(socket.SHUT_RDWR)
+        finally:
+            view.detach()
+
+
+def peer_of(words: str) -> Peer:
+    """The peer that gRPC calls "ipv4:HOST:PORT" or "ipv6:%5BHOST%5D:PORT"."""
+    host, _, port = unquote(words.partition(":")[2]).rpartition(":")
+    return _plain(host.strip("[]")), int(port) if port.isdigit() else 0
+
+
+def _plain(host: str) -> str:
+    """An address without its zone, and an IPv4 one as such."""
+    with suppress(ValueError):
+        address = ip_address(host.partition("%")[0])
+        return str(getattr(address, "ipv4_mapped", None) or address)
+    return host
+
+
+def _peer(name: object) -> Peer:
+    return (_plain(str(name[0])), int(name[1])) if isinstance(name, tuple) and len(name) > 1 else ("", 0)
+
+
+def _port(name: object) -> int:
+    return int(name[1]) if isinstance(name, tuple) and len(name) in (2, 4) else 0
