@@ -21,6 +21,7 @@ import tempfile
 import time
 import urllib.request
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import yaml
@@ -45,7 +46,7 @@ RECIPE = {
 class Server:
     """A server with its sites, each in a process."""
 
-    def __init__(self, directory: Path, open_files: int, tls: bool) -> None:
+    def __init__(self, directory: Path, open_files: int, tls: bool, step_seconds: float) -> None:
         self.state, self._log = directory / "state", directory / "server.log"
         recipe = directory / "recipe.yaml"
         recipe.write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
@@ -69,6 +70,7 @@ class Server:
 
         self.pid = fork(with_open_files, self._log)
         self.status: int | None = None
+        self.most = 0  # descriptors that it had open
         while not (self.state / "server.json").exists():
             if self.ended():
                 raise RuntimeError(f"the server has ended:\n{self._log.read_text(encoding='utf-8')}")
@@ -76,15 +78,12 @@ class Server:
         time.sleep(0.2)
         told = json.loads((self.state / "server.json").read_text(encoding="utf-8"))
         self.port, self.page = int(told["address"].rpartition(":")[2]), str(told["dashboard"])
-        self.sites = [
-            fork(
-                lambda k=k: call_offbeat(
-                    ["join", told["address"], "--data", f"digits:{k}/{SITES}", "--name", f"site-{k}", *trust]
-                ),
-                directory / f"site-{k}.log",
-            )
-            for k in range(1, SITES + 1)
-        ]
+        pace = ["--min-step-seconds", str(step_seconds)]
+        self.sites = []
+        for k in range(1, SITES + 1):
+            site = ["join", told["address"], "--data", f"digits:{k}/{SITES}", "--name", f"site-{k}"]
+            log = directory / f"site-{k}.log"
+            self.sites.append(fork(partial(call_offbeat, [*site, *pace, *trust]), log))
 
     def ended(self) -> bool:
         """Whether the server's process has ended."""
@@ -184,6 +183,7 @@ def watch(server: Server, name: str, seconds: float, target: tuple[int, int] | N
     while time.monotonic() < begun + seconds and not server.ended():
         time.sleep(0.2)
         most = max(most, server.descriptors())
+    server.most = max(server.most, most)
     took, page = time.monotonic() - begun, server.asked()
     if server.ended():
         page = f"THE SERVER HAS ENDED, status {server.status}, after {took:.1f} s"
@@ -203,15 +203,16 @@ def main() -> None:
     parser.add_argument("--page", type=int, default=4000, help="connections to the page")
     parser.add_argument("--seconds", type=float, default=15.0, help="of each part")
     parser.add_argument("--open-files", type=int, default=1024, help="the server's limit")
+    parser.add_argument("--step-seconds", type=float, default=0.01, help="of a site's local step, at least")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--directory", type=Path)
     options = parser.parse_args()
     leave_when_told()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="flood-"))
     directory.mkdir(parents=True, exist_ok=True)
-    server = Server(directory, options.open_files, options.tls)
+    server = Server(directory, options.open_files, options.tls, options.step_seconds)
     try:
-        while not server.ended() and server.arrived() < 50:
+        while not server.ended() and server.arrived() < 10:
             time.sleep(0.1)
         page_port = int(server.page.rstrip("/").rpartition(":")[2])
         watch(server, "before", options.seconds)
@@ -224,6 +225,7 @@ def main() -> None:
         for process in (server.pid, *server.sites):
             kill(process)
     print(f"{total} updates; the run {'has ended well' if well else 'HAS NOT ENDED WELL'}")
+    print(f"most descriptors {server.most} of {options.open_files}")
     print(f"log of the server: {server.log_bytes()} bytes, {directory / 'server.log'}")
     sys.exit(0 if well else 1)
 

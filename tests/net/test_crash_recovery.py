@@ -46,3 +46,25 @@ def test_bad_peers_change_nothing(tmp_path: Path) -> None:
     printed = script("bad_peers.py", *words, "--directory", str(tmp_path / "peers"))
     assert "with and without the attack: the same bytes" in printed
     assert number(printed, "messages:") == 300
+
+
+@pytest.mark.parametrize(
+    ("grpc", "page", "open_files"), [(300, 400, 400), *thorough((2500, 4000, 400), (2500, 4000, 1024))]
+)
+def test_a_run_outlives_floods_of_connections(grpc: int, page: int, open_files: int, tmp_path: Path) -> None:
+    """Checkpoints are written meanwhile; the log stays short, and the files are their owner's alone."""
+    counts = ("--grpc", str(grpc), "--page", str(page), "--open-files", str(open_files))
+    pace = ("--seconds", "3" if grpc > 300 else "1.2", "--step-seconds", "0.03")
+    printed = script("flood.py", *counts, *pace, "--directory", str(tmp_path))
+    assert "the run has ended well" in printed
+    lines = {line.split("  ")[0]: line for line in printed.splitlines()}
+    for part in ("before", f"{grpc} to the sites' port", "between", f"{page} to the page", "after"):
+        assert float(lines[part].split(" updates/s")[0].split()[-1]) > 0, printed
+        assert "answers in" in lines[part], printed
+    assert "'address'" in lines["between"]
+    assert "'page address'" in lines["after"]
+    assert number(printed, "log of the server:") < 5000
+    assert "Traceback" not in (tmp_path / "server.log").read_text(encoding="utf-8")
+    assert number(printed, "most descriptors") <= open_files - 150
+    state = tmp_path / "state"
+    assert [str(path) for path in (state, *state.rglob("*")) if path.stat().st_mode & 0o077] == []

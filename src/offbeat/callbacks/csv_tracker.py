@@ -8,6 +8,7 @@ from typing import Any
 from offbeat.callbacks.callback import LiveRun
 from offbeat.callbacks.tracker import Ending, RunTracker, no_directory, values
 from offbeat.core.validation import checked_dataclass
+from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import Metric
 
 FILE = "metrics.csv"
@@ -76,6 +77,7 @@ class CSVFile:
     def _write(self) -> None:
         """Replace the file by the table, at once."""
         part = self._path.with_name(f"{self._path.name}.part")
+        make_file(part)
         with part.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self._columns)
             writer.writeheader()

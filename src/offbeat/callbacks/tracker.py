@@ -17,6 +17,7 @@ from offbeat.core.extras import missing_extra
 from offbeat.core.metric_names import CLIENTS, finite
 from offbeat.core.model import Model
 from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import Metric
 
 Status = Literal["finished", "failed", "killed"]
@@ -183,6 +184,7 @@ def kept_id(run: LiveRun, file: str) -> str | None:
 def keep_id(run: LiveRun, file: str, identifier: str) -> None:
     """Keep an identifier for the process that resumes the run."""
     if run.directory is not None:
+        make_file(run.directory / file)
         (run.directory / file).write_text(f"{identifier}\n", encoding="utf-8")
 
 

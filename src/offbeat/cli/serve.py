@@ -18,6 +18,7 @@ from offbeat.cli.state_dir import SERVER, is_locked
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
+from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
@@ -192,6 +193,7 @@ def _announce(state: Path, listen: str, port: int, page: str | None, sites: int)
     """Print the server's address, and write it to the file that `offbeat stop` reads."""
     host = listen.rpartition(":")[0]
     document = {"pid": os.getpid(), "address": f"{host}:{port}", "dashboard": page}
+    make_file(state / SERVER)
     (state / SERVER).write_text(json.dumps(document), encoding="utf-8")
     out.print(f"listening on {host}:{port}; the run begins when {sites} sites are there", markup=False)
     if page is not None:

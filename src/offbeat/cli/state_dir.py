@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
+from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
@@ -37,9 +38,12 @@ def is_locked(directory: Path) -> bool:
     return False
 
 
-def make_directory(directory: Path) -> None:
-    """Make a directory for a run, or for several, if it does not exist."""
+def make_directory(directory: Path, *, private: bool = False) -> None:
+    """Make a directory for a run, or for several, if there is none; a private one is its owner's alone."""
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        if private:
+            private_directory(directory)
+        else:
+            directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"{directory} cannot be made: {error}") from None

@@ -34,7 +34,7 @@ def enrol(
         store.revoke(path, site)
         out.print(f"{site} has no token any more", markup=False)
     else:
-        make_directory(path.parent)
+        make_directory(path.parent, private=tokens is None)
         print(store.enrol(path, site, keep=keep))  # noqa: T201
 
 
@@ -42,7 +42,7 @@ def dashboard_token(state: StateDirectory) -> None:
     """Make the token of a run's live page and print it; the previous one is no longer valid."""
     from offbeat.net.auth.tokens import DASHBOARD, make_token
 
-    make_directory(state)
+    make_directory(state, private=True)
     print(make_token(state / PAGE_TOKEN, DASHBOARD))  # noqa: T201
 
 

@@ -8,6 +8,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, load_file, save, save_file
 from torch import Tensor
 
+from offbeat.runs.permissions import file_mode
+
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
@@ -22,7 +24,7 @@ def write_tensors(
         save_file(contiguous, part, None if metadata is None else dict(metadata))
     except SafetensorError as error:  # the library's own class for a failed write
         raise OSError(str(error)) from None
-    part.chmod(0o666 & ~_umask())  # the library makes it private to its owner
+    part.chmod(file_mode(path.parent))
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
@@ -59,10 +61,3 @@ def sync_directory(directory: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -5,6 +5,7 @@ from pathlib import Path
 from filelock import BaseFileLock, FileLock, Timeout
 
 from offbeat.core.errors import UsageError
+from offbeat.runs.permissions import file_mode
 
 
 def lock(directory: Path) -> BaseFileLock:
@@ -13,7 +14,7 @@ def lock(directory: Path) -> BaseFileLock:
     Raises:
         UsageError: Another process holds the lock.
     """
-    held = FileLock(directory / "lock", blocking=False, thread_local=False)
+    held = FileLock(directory / "lock", mode=file_mode(directory), blocking=False, thread_local=False)
     try:
         held.acquire()
     except Timeout:

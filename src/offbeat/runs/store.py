@@ -26,6 +26,7 @@ from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
+from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
@@ -297,6 +298,7 @@ def _make_database(
     part = directory / "run.part"
     for leftover in directory.glob("run.part*"):
         leftover.unlink()
+    make_file(part)
     values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
     with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
         database.executescript("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA)

@@ -148,7 +148,7 @@ def _read_if_there(path: Path) -> StoredTokens:
 def _changing(path: Path) -> Iterator[StoredTokens]:
     """The stored tokens, to be changed within the context; one process at a time, and written at its end."""
     try:
-        with FileLock(path.with_name(f".{path.name}.lock"), timeout=LOCK_SECONDS):
+        with FileLock(path.with_name(f".{path.name}.lock"), mode=0o600, timeout=LOCK_SECONDS):
             stored = _read_if_there(path)
             yield stored
             _write(path, stored)

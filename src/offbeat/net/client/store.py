@@ -19,6 +19,7 @@ from offbeat.core.model import Tensors
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 from offbeat.runs.lock import lock
+from offbeat.runs.permissions import private_directory
 
 _STATE, _UPDATE = "client.safetensors", "update.safetensors"
 
@@ -45,7 +46,7 @@ class SiteStore:
         self.pending: PendingUpdate | None = None
         if directory is not None:
             try:
-                directory.mkdir(parents=True, exist_ok=True)
+                private_directory(directory)
                 self._lock = lock(directory)
             except OSError as error:
                 raise UsageError(f"state = {directory}: no state can be written there ({error})") from None

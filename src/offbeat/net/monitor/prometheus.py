@@ -72,7 +72,9 @@ class _SnapshotCollector(Collector):
         for name, (words, counter) in COUNTERS.items():
             yield CounterMetricFamily(f"offbeat_{name}", words, counter(s))
         rejected = CounterMetricFamily(
-            "offbeat_rejected_messages", "Messages and updates refused, by reason.", labels=["reason"]
+            "offbeat_rejected_messages",
+            "What was refused: messages, updates, connections.",
+            labels=["reason"],
         )
         for reason, count in sorted(s.rejected.items()):
             rejected.add_metric([reason], count)

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from offbeat.core.buffers import Finalizer, unchanged
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Arrived, TaskId
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
@@ -27,6 +27,7 @@ from offbeat.net.server.update_log import UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import pack_tensors, unpack_tensors
+from offbeat.runs.permissions import private_directory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import restore_model
 from offbeat.runs.store import RunStore, Statement
@@ -71,6 +72,10 @@ class DurableStore:
         self.directory, self.complete = directory, complete
         self._pause = self._least_pause = pause
         with ExitStack() as on_error:
+            try:
+                private_directory(directory)
+            except OSError as error:
+                raise UsageError(f"{directory} cannot be made: {error}") from None
             self._store = RunStore.reopen(directory) if meta is None else RunStore.create(directory, meta, [])
             on_error.callback(self._store.close)  # nobody else writes until then
             self._store.flush({}, [(table, [()]) for table in _TABLES])

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
 from offbeat.runs.files import sync_directory, unpack_tensors
+from offbeat.runs.permissions import make_file
 
 UPDATES = "updates.log"
 """Name of the file in a state directory."""
@@ -36,7 +37,8 @@ class UpdateLog:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / UPDATES
-        self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0), 0o666)
+        make_file(self._path)
+        self._file = os.open(self._path, os.O_RDWR | getattr(os, "O_BINARY", 0))
         self._end = os.fstat(self._file).st_size
         sync_directory(directory)
 
