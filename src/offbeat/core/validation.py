@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import field, fields
 from difflib import get_close_matches
-from functools import wraps
-from typing import Any, TypeVar, dataclass_transform
+from functools import partial, wraps
+from typing import Any, TypeVar, dataclass_transform, overload
 
 from pydantic import ConfigDict, Field, ValidationError
 from pydantic.dataclasses import dataclass
@@ -19,14 +19,28 @@ class OptionError(UsageError):
     """An option of a checked dataclass that is not allowed; its `__context__` is pydantic's error."""
 
 
+@overload
+def checked_dataclass(cls: type[T]) -> type[T]: ...
+@overload
+def checked_dataclass(*, kw_only: bool) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(Field, field))
-def checked_dataclass(cls: type[T]) -> type[T]:
+def checked_dataclass(cls: type[T] | None = None, *, kw_only: bool = False) -> Any:
     """Make a class a frozen dataclass of checked options.
 
     Values are validated, and an unknown option is an error. Made by a call it raises `UsageError`; within
     something else, such as a recipe, pydantic's `ValidationError`, which says where in it.
+
+    Args:
+        cls: The class.
+        kw_only: Whether its options have no order: they can be given by name only.
     """
-    made: Any = dataclass(cls, frozen=True, config=ConfigDict(extra="forbid"))
+    if cls is None:
+        return partial(_checked_dataclass, kw_only=kw_only)
+    return _checked_dataclass(cls, kw_only)
+
+
+def _checked_dataclass(cls: type[T], kw_only: bool) -> type[T]:
+    made: Any = dataclass(cls, frozen=True, kw_only=kw_only, config=ConfigDict(extra="forbid"))
     init: Callable[..., None] = made.__init__
 
     @wraps(init)

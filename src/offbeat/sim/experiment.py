@@ -76,7 +76,9 @@ class Experiment:
         complete = finalizer(algorithm.buffers, learner, first, seed)
         check_layout(algorithm, first.layout)
         root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
-        return cls(algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard, root)
+        return cls(
+            algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard, root
+        )
 
     @property
     def described(self) -> dict[str, Any]:

@@ -3,19 +3,18 @@
 from typing import Annotated, Literal
 
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import Positive
 from offbeat.algorithms.robust.root_rule import RootRule
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 Deviation = Annotated[
     Positive, Field(description="most deviation λ from the server's own update, in its norms")
 ]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class AFLGuard(RootRule):
     """The mean of the updates with ‖x_i − Δ_s‖ ≤ λ ‖Δ_s‖, Δ_s the server's own on trusted data.
 

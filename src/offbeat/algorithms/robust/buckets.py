@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
@@ -17,7 +16,7 @@ from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 Number = Annotated[int, Field(ge=3, description="number B of buckets")]
 BucketRule = Annotated[
@@ -25,7 +24,7 @@ BucketRule = Annotated[
 ]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class Buckets(Aggregator):
     """Client c adds s(τ) Δ to bucket c mod B; when none is empty, the rule of their means is the step.
 

@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
@@ -14,14 +13,14 @@ from offbeat.algorithms.robust.distances import distances_to, gram
 from offbeat.algorithms.robust.rule import Rule, parameters
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout, Tensors
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 
 Radius = Annotated[Positive, Field(description="L2 distance τ from the centre up to which an update counts")]
 Iterations = Annotated[Count, Field(description="iterations l")]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class CenteredClip(Rule):
     """l times v := v + (1/k) Σ (x_i − v) min(1, τ/‖x_i − v‖), from the last result v.
 

@@ -3,12 +3,11 @@
 from typing import Literal
 
 import torch
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.robust.distances import distances_to, norm
 from offbeat.algorithms.robust.rule import Weigh, WeighingRule
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 SMOOTHING = 1e-6
 """ν, the least distance that divides (Pillutla et al.)."""
@@ -17,7 +16,7 @@ ITERATIONS, TOLERANCE = 100, 1e-6
 far away have moved v, and costs nothing that grows with the vectors."""
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class GeometricMedian(WeighingRule):
     """The v of least Σ ‖x_i − v‖: v := Σ x_i/d_i / Σ 1/d_i, d_i = max(‖x_i − v‖, 1e-6), from the mean.
 

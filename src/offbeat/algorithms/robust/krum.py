@@ -4,20 +4,19 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import Count
 from offbeat.algorithms.robust.distances import squared_distances
 from offbeat.algorithms.robust.rule import Malicious, Weigh, WeighingRule
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 Selected = Annotated[
     Count | None, Field(description="updates n that are averaged; 1 is Krum, None means k − f")
 ]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class MultiKrum(WeighingRule):
     """The mean of the n updates of least score; score_i = Σ of the k − f − 2 least ‖x_i − x_j‖², j ≠ i.
 

@@ -3,16 +3,15 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.robust.rule import Rule, Weigh
 from offbeat.algorithms.robust.trimmed_mean import trimmed_mean
 from offbeat.core.model import Layout, Tensors
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class Median(Rule):
     """Per coordinate the median; of an even number of values the mean of the middle two.
 

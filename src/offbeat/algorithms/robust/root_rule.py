@@ -9,7 +9,6 @@ from typing import Annotated, Protocol
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import Count
@@ -17,13 +16,13 @@ from offbeat.algorithms.robust.rule import Weigh, WeighingRule
 from offbeat.core.features import Feature
 from offbeat.core.model import Tensors
 from offbeat.core.root import ROOT_UPDATE, RootTraining
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 RootSteps = Annotated[Count, Field(description="local steps of the server: as many as a client's task has")]
 Every = Annotated[Count, Field(description="versions from one training of the server to the next")]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class RootRule(WeighingRule, Protocol):
     """The mean of the updates that are like the server's own, Δ_s.
 

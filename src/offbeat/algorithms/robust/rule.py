@@ -5,7 +5,6 @@ from typing import Annotated, Literal, Protocol
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import ServerRate
@@ -14,7 +13,7 @@ from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.core.staleness import INVERSE_SQRT, StalenessWeight
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import head, weighted_sum
 
 RuleWeights = Annotated[
@@ -28,7 +27,7 @@ Weigh = Annotated[
 Malicious = Annotated[int, Field(ge=0, description="most malicious updates f of an aggregation")]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class Rule(Aggregator, Protocol):
     """A robust mean of the updates of one aggregation; w := w + η_g · weight · rule(x_1, …, x_k).
 

@@ -6,12 +6,11 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.robust.rule import Rule
 from offbeat.core.model import Layout, Tensors
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import map_chunks
 
@@ -19,7 +18,7 @@ Beta = Annotated[float, Field(ge=0, lt=0.5, description="share β dropped at eit
 ROUNDING = 1e-9
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class TrimmedMean(Rule):
     """Per coordinate the mean of what is left without the ⌊βk⌋ least and the ⌊βk⌋ greatest of k values.
 

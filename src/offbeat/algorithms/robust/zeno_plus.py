@@ -8,18 +8,17 @@ from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
-from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.options import NonNegative
 from offbeat.algorithms.robust.root_rule import RootRule
-from offbeat.core.validation import STRICT
+from offbeat.core.validation import checked_dataclass
 
 Rho = Annotated[NonNegative, Field(description="weight ρ of an update's length")]
 Epsilon = Annotated[NonNegative, Field(description="tolerance ε, in units of ‖Δ_s‖²")]
 
 
-@dataclass(frozen=True, config=STRICT, kw_only=True)
+@checked_dataclass(kw_only=True)
 class ZenoPlus(RootRule):
     """The mean of x̃_i = x_i ‖Δ_s‖/‖x_i‖ over those with ⟨Δ_s, x̃_i⟩ − ρ ‖x̃_i‖² ≥ −ε ‖Δ_s‖².
 
