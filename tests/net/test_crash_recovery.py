@@ -29,7 +29,7 @@ def number(printed: str, name: str) -> int:
     return int(line.removeprefix(name).split()[0])
 
 
-@pytest.mark.parametrize("kills", [1, *thorough(4)])
+@pytest.mark.parametrize("kills", thorough(1, 4))
 def test_a_server_that_is_killed_loses_no_update_and_takes_none_twice(kills: int, tmp_path: Path) -> None:
     words = ("--sites", "4", "--full", "0.5", "--lease", "20", "--directory", str(tmp_path / "run"))
     printed = script("faults.py", "--kills", str(kills), *words)
@@ -49,7 +49,7 @@ def test_bad_peers_change_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("grpc", "page", "open_files"), [(300, 400, 400), *thorough((2500, 4000, 400), (2500, 4000, 1024))]
+    ("grpc", "page", "open_files"), thorough((300, 400, 400), (2500, 4000, 400), (2500, 4000, 1024))
 )
 def test_a_run_outlives_floods_of_connections(grpc: int, page: int, open_files: int, tmp_path: Path) -> None:
     """Checkpoints are written meanwhile; the log stays short, and the files are their owner's alone."""

@@ -308,6 +308,8 @@ class Algorithm:
     def _marked_schedule(self) -> Schedule:
         """The schedule, which marks fallbacks where there may be some."""
         schedule, least = unwrap_schedule(self.schedule), self.aggregator.least
+        if least <= 1:
+            return schedule
         largest = schedule.largest_aggregation
         if largest is not None and largest < least:
             found = "each by itself" if largest == 1 else f"at most {largest}"
@@ -315,7 +317,7 @@ class Algorithm:
                 f"{self.aggregator.title} needs {least} updates at a time, {self.name} aggregates {found}: "
                 "let it aggregate more, or choose an aggregator that needs fewer, such as centered_clip"
             )
-        return NoteFallbacks(schedule, least) if least > 1 else schedule
+        return NoteFallbacks(schedule, least)
 
     @property
     def requires(self) -> frozenset[Feature]:

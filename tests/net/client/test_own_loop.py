@@ -37,6 +37,7 @@ from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.net.support import LIMITS, Shares, hurry, shares_of_digits, torch_left_alone
+from tests.sampling import thorough
 
 SITES, BATCH, LR = 3, 20, 0.2
 Loop = Callable[[Iterator[ob.ClientTask], int], None]
@@ -150,9 +151,10 @@ def take_part(loops: list[Callable[[], None]]) -> None:
     "algorithm",
     [
         ob.fedcompass(q_min=2, q_max=8),
-        ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3),
-        ob.port(epochs=3, size=2, tau_max=1),
         ob.scaffold(steps=3),
+        *thorough(
+            ob.fedasmu(epochs=2, size=2, period=0.05, threshold=3), ob.port(epochs=3, size=2, tau_max=1)
+        ),
     ],
     ids=lambda a: a.name,
 )

@@ -67,6 +67,7 @@ def test_it_works_behind_a_token(played: Played) -> None:
     asyncio.run(go())
 
 
+@pytest.mark.thorough
 def test_it_says_when_the_server_is_gone_and_goes_on_when_it_is_back(played: Played) -> None:
     async def go() -> None:
         watched = Watched(played.snapshot, played.directory)

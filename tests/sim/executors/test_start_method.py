@@ -170,6 +170,7 @@ def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Pat
     assert errors.count("Traceback") == (number == signal.SIGINT)  # the main process's own
 
 
+@pytest.mark.thorough
 def test_a_script_without_a_guard(tmp_path: Path) -> None:
     process, output = start(tmp_path, UNGUARDED)
     output.close()
