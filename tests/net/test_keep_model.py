@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from offbeat.core.model import Tensors
 from offbeat.data import own_data, without_clients
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.store import SiteStore
+from offbeat.runs.best import ModelChoice
 from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, torch_left_alone
@@ -37,29 +39,37 @@ def samples(number: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, (x[:, 0] > 0).long()
 
 
-def learner(data: Any = None) -> ob.TorchLearner:
+def learner(data: Any = None, training: ob.Training = TRAINING) -> ob.TorchLearner:
     """One whose head stays at the sites; the server's has test data."""
     federated = without_clients(samples(9)) if data is None else own_data(data)
-    return ob.TorchLearner(net, federated, TRAINING, personal=["2.*"])
+    return ob.TorchLearner(net, federated, training, personal=["2.*"])
 
 
 def federation(
     directory: Path,
     *sites: dict[str, Any],
-    share: bool = True,
+    share: ModelChoice | None = "final",
+    training: ob.Training = TRAINING,
     buffers: Any = "recompute",
     linger: float = 5.0,
 ) -> list[Any]:
     """A run with its sites; what the server and each site returned or raised."""
     network = MemoryNetwork()
-    options = ServerOptions(
-        clients=len(sites), until=ob.Until(versions=4), evaluate=ob.Every(), share_model=share
-    )
+    every = ob.Every(versions=1, keep_best="loss") if share == "best" else ob.Every()
+    options = ServerOptions(clients=len(sites), until=ob.Until(versions=4), evaluate=every, share_model=share)
     algorithm = ob.compose(ob.fedavg(steps=3), buffers=buffers)
 
     async def run() -> list[Any]:
         server = asyncio.create_task(
-            serve(algorithm, learner(), None, directory, network.listen, options=options, linger=linger)
+            serve(
+                algorithm,
+                learner(training=training),
+                None,
+                directory,
+                network.listen,
+                options=options,
+                linger=linger,
+            )
         )
         await asyncio.sleep(0)
         joined = [join(network.connect(f"site-{i}"), **own) for i, own in enumerate(sites)]
@@ -112,19 +122,44 @@ def test_sites_keep_the_model_with_what_is_their_own(buffers: str, tmp_path: Pat
     assert equal(read_tensors(again), kept)
 
 
+def test_a_site_keeps_the_best_model(tmp_path: Path) -> None:
+    """The last versions are worse: the rate is too large."""
+    training = replace(TRAINING, lr=4.0)
+    kept, late = tmp_path / "kept.safetensors", tmp_path / "late.safetensors"
+    asking = {"learner": learner(samples(0), training), "state": tmp_path / "a"}
+    assert federation(
+        tmp_path / "run", {**asking, "keep_model": kept}, share="best", training=training, buffers="follow"
+    )[1] == "reached 4 versions"  # fmt: skip
+    best, last = (read_tensors(tmp_path / "run" / f"{name}.safetensors") for name in ("best", "model"))
+    found = read_tensors(kept)
+    assert equal({name: found[name] for name in best}, best)
+    assert not equal(best, last)
+    federation(
+        tmp_path / "run", {**asking, "keep_model": late}, share="best", training=training, buffers="follow",
+        linger=0.2,
+    )  # fmt: skip
+    assert equal(read_tensors(late), found)
+
+
+def test_the_best_model_needs_a_metric(tmp_path: Path) -> None:
+    options = ServerOptions(share_model="best")
+    with pytest.raises(ob.UsageError, match=r"share_model = 'best' needs evaluate.keep_best"):
+        asyncio.run(serve(ob.fedavg(), learner(), None, tmp_path, MemoryNetwork().listen, options=options))
+
+
 def test_a_run_that_does_not_share_its_model_says_so(tmp_path: Path) -> None:
     """To a site that asks, before it trains; and once the run has ended."""
     asking = site(0, keep_model=tmp_path / "kept.safetensors")
-    refused = federation(tmp_path / "run", asking, share=False)[1]
+    refused = federation(tmp_path / "run", asking, share=None)[1]
     assert isinstance(refused, ob.UsageError)
     assert str(refused) == (
-        "the run does not share its final model: leave keep_model (--keep-model) out, or have it served with "
+        "the run does not share its model: leave keep_model (--keep-model) out, or have it served with "
         "share_model (--share-model)"
     )
-    assert federation(tmp_path / "other", site(0), share=False)[1] == "reached 4 versions"
-    ended = federation(tmp_path / "other", asking, share=False, linger=0.2)[1]
+    assert federation(tmp_path / "other", site(0), share=None)[1] == "reached 4 versions"
+    ended = federation(tmp_path / "other", asking, share=None, linger=0.2)[1]
     assert isinstance(ended, ob.RunError)
-    assert "the run has ended (reached 4 versions), and does not share its final model: leave" in str(ended)
+    assert "the run has ended (reached 4 versions), and does not share its model: leave" in str(ended)
     assert not (tmp_path / "kept.safetensors").exists()
 
 

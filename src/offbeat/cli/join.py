@@ -61,7 +61,7 @@ def join(
     ] = GIVE_UP_AFTER,
     keep_model: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="write the final model here (.safetensors), if the run shares it"),
+        typer.Option(metavar="FILE", help="write the model that the run shares here (.safetensors)"),
     ] = None,
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")

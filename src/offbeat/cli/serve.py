@@ -18,6 +18,7 @@ from offbeat.cli.state_dir import SERVER, is_locked
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
+from offbeat.runs.best import ModelChoice
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import DATABASE
 
@@ -44,8 +45,8 @@ def serve(
         float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
     ] = 60.0,
     share_model: Annotated[
-        bool, typer.Option("--share-model", help="give the final model to the sites that ask for it")
-    ] = False,
+        ModelChoice | None, typer.Option(help="give this model to the sites that ask for one at the end")
+    ] = None,
     test: Annotated[
         str | None,
         typer.Option(

@@ -1,6 +1,7 @@
 """The best version of a run's model by one metric, and the file that it is kept in."""
 
 from pathlib import Path
+from typing import Literal
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.metric_names import NamedMetric, finite
@@ -62,6 +63,21 @@ class BestModel:
         except OSError as error:
             raise RunError(f"cannot write the best model to {self._path}: {error}") from None
         self.model = None
+
+
+ModelChoice = Literal["final", "best"]
+"""The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""
+
+
+def choose_model(choice: ModelChoice, final: Model, directory: Path) -> Model:
+    """The model that is chosen; the final one too where no evaluation of the run had a finite value.
+
+    Args:
+        choice: Which.
+        final: The final model.
+        directory: The run's directory.
+    """
+    return final if choice == "final" else read_best(directory, final.layout) or final
 
 
 def read_best(directory: Path, layout: Layout) -> Model | None:

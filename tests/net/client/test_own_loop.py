@@ -350,7 +350,9 @@ def test_a_task_without_an_update_has_failed_and_the_next_comes(
     (data, *_), test = digits
     algorithm, seen = ob.fedasync(steps=2), []
     kept: list[dict[str, torch.Tensor]] = []
-    with served(algorithm, tmp_path / "run", net, test=test, sites=1, tasks=4, share_model=True) as address:
+    with served(
+        algorithm, tmp_path / "run", net, test=test, sites=1, tasks=4, share_model="final"
+    ) as address:
         site = ob.client(address, len(data), name="site", batch_size=BATCH, keep_model=kept.append)
         for task in site:
             seen.append(task.number)

@@ -37,8 +37,8 @@ class SiteClient:
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
         give_up_after: Seconds without a server after which `run` fails; None for never.
-        keep: Takes the tensors of the final model by name, those of the site's own included. None means that
-            the site does not ask for it.
+        keep: Takes the tensors of the model that the run shares by name, those of the site's own included.
+            None means that the site does not ask for it.
         rng: Random generator of the delays between two attempts; no part of any result.
     """
 
@@ -127,7 +127,7 @@ class SiteClient:
                         raise ChannelClosedError(message.reason)
                 case Registered():
                     if self._keep is not None and not message.shares_model:
-                        raise UsageError(_NOT_SHARED.format("the run does not share its final model"))
+                        raise UsageError(_NOT_SHARED.format("the run does not share its model"))
                     log.info("registered: client %d of run %s", message.client, message.run)
                     self._lease = message.lease
                     self._heartbeats.cancel()
@@ -139,11 +139,11 @@ class SiteClient:
                     self._worker.handle(message)
 
     async def _keep_model(self, finished: RunFinished) -> None:
-        """Keep the final model, if the site asks for it. Raises `RunError` where it has not come."""
+        """Keep the model that the run shares, if the site asks. Raises `RunError` where it has not come."""
         if self._keep is None:
             return
         if finished.model is None:
-            what = f"the run has ended ({finished.reason}), and does not share its final model"
+            what = f"the run has ended ({finished.reason}), and does not share its model"
             raise RunError(_NOT_SHARED.format(what))
         await asyncio.to_thread(self._keep, self._worker.own_tensors(finished.run, finished.model))
 

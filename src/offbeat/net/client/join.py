@@ -25,7 +25,7 @@ from offbeat.net.run_spec import read_run_spec
 from offbeat.runs.files import sync_directory, write_tensors
 
 KeepModel = str | Path | Callable[[Tensors], object]
-"""Where a site's final model goes: the name of a file, or a function of its tensors by name."""
+"""Where the model that a run shares goes: the name of a file, or a function of its tensors by name."""
 
 
 async def join(
@@ -64,7 +64,8 @@ async def join(
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.
         give_up_after: Seconds without a server after which to fail; None for never.
-        keep_model: Where the final model goes: a .safetensors file, or a function of its tensors by name.
+        keep_model: Where the model that the run shares goes: a .safetensors file, or a function of its
+            tensors by name.
             With the tensors that stay at the site (personal ones, its own buffers), without those that are
             frozen. The run must share its model (`ServerOptions.share_model`).
         min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
@@ -91,7 +92,7 @@ async def join(
 
 
 def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
-    """What takes the final model: `target` if it is a function, else what writes a file of that name.
+    """What takes the model: `target` if it is a function, else what writes a file of that name.
 
     Raises:
         UsageError: No such file can be written.
@@ -110,7 +111,7 @@ def model_keeper(target: KeepModel) -> Callable[[Tensors], object]:
             write_tensors(path, tensors)
             sync_directory(path.parent)
         except OSError as error:
-            raise RunError(f"cannot write the final model to {path}: {error}") from None
+            raise RunError(f"cannot write the model to {path}: {error}") from None
 
     return write
 

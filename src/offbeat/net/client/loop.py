@@ -63,8 +63,8 @@ def client(
         state: Directory of the site's state and pending update, which survive the process there.
         threads: PyTorch's threads. None leaves them as they are.
         give_up_after: Seconds without a server after which to fail; None for never.
-        keep_model: Where the final model goes: a .safetensors file, or a function of its tensors by name,
-            which is called before the loop ends. The run must share its model.
+        keep_model: Where the model that the run shares goes: a .safetensors file, or a function of its
+            tensors by name, which is called before the loop ends. The run must share its model.
 
     Yields:
         The site's tasks, until the run has ended.

@@ -210,7 +210,7 @@ class MessageHandler:
 
     def _registered(self, site: SiteRecord) -> Registered:
         info, options = self._info, self._options
-        return Registered(site.client, info.run, info.spec, options.lease, options.share_model)
+        return Registered(site.client, info.run, info.spec, options.lease, options.share_model is not None)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""

@@ -8,6 +8,7 @@ from offbeat.core.guard import Guard
 from offbeat.core.limits import Every, Until
 from offbeat.core.types import Seconds
 from offbeat.core.validation import checked_dataclass
+from offbeat.runs.best import ModelChoice
 
 
 @checked_dataclass
@@ -28,8 +29,9 @@ class ServerOptions:
             site is refused for 30 s, then for twice as long each time, up to 10 minutes; None means never. A
             site fails when its task fails, when its update is refused, when it leaves and when it returns
             with other data; an accepted update closes the circuit.
-        share_model: Whether the final model goes to the sites that ask for it. Not unless it is said: who may
-            have the result of a run is for its parties to agree on, not for a site's option.
+        share_model: The model that goes to the sites that ask for one at the end, "final" or "best", the one
+            of `evaluate.keep_best`. None means none: who may have the result of a run is for its parties to
+            agree on, not for a site's option.
     """
 
     clients: Annotated[int, Field(ge=1)] = 1
@@ -41,4 +43,4 @@ class ServerOptions:
     guard: Guard | None = Guard()
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
-    share_model: bool = False
+    share_model: ModelChoice | None = None

@@ -30,6 +30,7 @@ from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
+from offbeat.runs.best import choose_model
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, FORMAT, SERVED
@@ -128,7 +129,7 @@ class FinishedRun(Struct, frozen=True):
     Attributes:
         run: Its name.
         reason: Why it ended.
-        model: Its final model. None means that it is not shared.
+        model: The model that is shared. None means that none is.
     """
 
     run: str
@@ -190,8 +191,11 @@ def open_run(
     if found is not None:
         _check_same(found, spec)
         if found.status == "finished":
-            final = start_from(learner.initial(seed), directory) if options.share_model else None
-            return FinishedRun(str(found.meta["run"]), found.stop_reason or "", final)
+            shared = None
+            if options.share_model is not None:
+                final = start_from(learner.initial(seed), directory)
+                shared = choose_model(options.share_model, final, directory)
+            return FinishedRun(str(found.meta["run"]), found.stop_reason or "", shared)
     torch.set_num_threads(1)
     first = start_from(learner.initial(seed), initial)
     if found is not None and found.meta["initial"] != first.digest():
@@ -241,6 +245,11 @@ def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool
     every = options.evaluate
     hint = "give test data, and evaluate seconds or versions"
     check_evaluated(options.until, every, tested, hint)
+    if options.share_model == "best" and every.keep_best is None:
+        raise UsageError(
+            "share_model = 'best' needs evaluate.keep_best, the metric that it is best by: give it, "
+            "or choose final"
+        )
     if every.at_server and every.at_clients and not tested:
         raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
     if every.at_clients and algorithm.buffers == "recompute":

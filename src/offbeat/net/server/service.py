@@ -26,6 +26,7 @@ from offbeat.net.server.effects import Effects, Measurements
 from offbeat.net.server.evaluator import Evaluate, Evaluator
 from offbeat.net.server.sessions import Batch, Sessions
 from offbeat.net.server.summary import snapshot
+from offbeat.runs.best import choose_model
 from offbeat.runs.record import read_run
 
 log = logging.getLogger(__name__)
@@ -71,7 +72,8 @@ class Service:
         self._model_bytes = coordinator.tensors.model.layout.nbytes
         self._loop = asyncio.get_running_loop()
         self._wakeup = asyncio.Event()
-        self._sessions = Sessions(self.now, self._wakeup.set, shares_model=coordinator.options.share_model)
+        shares = coordinator.options.share_model is not None
+        self._sessions = Sessions(self.now, self._wakeup.set, shares_model=shares)
         self.on_channel = self._sessions.on_channel
         self._evaluator = Evaluator(run.evaluate, self._wake_soon)
         self._callbacks: CallbackThread | None = None
@@ -278,7 +280,9 @@ class Service:
         last = self._coordinator.last_evaluation()
         measured = await self._loop.run_in_executor(self._thread, self._evaluator.finish, last)
         effects, model = await self._loop.run_in_executor(self._writer, self._write_end, measured)
-        self._sessions.share(self._coordinator.info.run, model.sharing(0))
+        if (choice := self._coordinator.options.share_model) is not None:
+            chosen = choose_model(choice, model.sharing(0), self._store.directory)
+            self._sessions.share(self._coordinator.info.run, chosen)
         self._tell_evaluations(effects)
         if self._callbacks is not None:
             self._callbacks.on_end(reason, model)
