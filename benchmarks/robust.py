@@ -1,22 +1,23 @@
-"""Accuracy under attack: robust rules under FedBuff, FedCompass and FedFa on digits, as rows of a CSV.
+"""Accuracy under attack: robust rules under FedBuff, FedCompass and FedFa, as rows of a CSV.
 
     python benchmarks/robust.py --out runs/robust.csv
     python benchmarks/robust.py --out runs/robust.csv --algorithms fedbuff --shares 0,20 --seeds 2
+    python benchmarks/robust.py --out runs/robust.csv --dataset fashion_mnist --shares 0,20
 
-100 clients with skewed labels and speeds, logistic regression, without the guard against absurd updates. What
-is in --out already is kept, so an interrupted call goes on. At the end it prints the tables of the mean over
-the seeds; the number is the mean accuracy over the last five evaluations. A run whose losses are not finite
-any more counts as 0.1, a guess.
+100 clients with skewed labels and speeds, without the guard against absurd updates; logistic regression on
+digits, an MLP on Fashion-MNIST. What is in --out already is kept, so an interrupted call goes on. At the end
+it prints the tables of the mean over the seeds; the number is the mean accuracy over the last five
+evaluations. A run whose losses are not finite any more counts as 0.1, a guess.
 
-`rare` is no attack: only the slowest quarter of the clients has the digit 9, and the number is the share of
-nines that the last model recognises.
+`rare` is no attack: only the slowest quarter of the clients has the last class, and the number is the share
+of its test samples that the last model recognises.
 """
 
 import argparse
 import csv
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -35,26 +36,42 @@ from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 
 CLIENTS, TASKS, STEPS, CONCURRENCY, ROOT = 100, 2000, 5, 30, 100
-CLIP = 0.5  # about the median norm of an honest update
 NO_CLIP = 1e30
 ATTACKS = ("none", "sign flip", "scaled", "noise", "norm", "label flip", "ALIE")
-FIELDS = ("algorithm", "rule", "attack", "share", "seed", "accuracy", "seconds")
+FIELDS = ("dataset", "algorithm", "rule", "attack", "share", "seed", "accuracy", "seconds")
 
 
 # ---- the data, the attackers ----
 
 
-def module() -> nn.Module:
-    """Logistic regression, from zeros."""
+def logistic() -> nn.Module:
+    """Logistic regression for 8x8 images, from zeros."""
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     for parameter in net.parameters():
         nn.init.zeros_(parameter)
     return net
 
 
-def divided(seed: int, slowest: Sequence[int], rare: bool) -> ob.FederatedData:
-    """Digits with skewed labels, 100 of them the server's; `rare` gives nines to the slowest clients only."""
-    source = ob.load("digits")
+def mlp() -> nn.Module:
+    """One hidden layer for 28x28 images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A model, the clients' learning rate, and the norm that updates are clipped to: about their median."""
+
+    module: Callable[[], nn.Module]
+    lr: float
+    clip: float
+
+
+SETTINGS = {"digits": Setting(logistic, 0.5, 0.5), "fashion_mnist": Setting(mlp, 0.1, 0.5)}
+
+
+def divided(dataset: str, seed: int, slowest: Sequence[int], rare: bool) -> ob.FederatedData:
+    """Skewed labels, 100 samples the server's; `rare` gives the last class to the slowest clients only."""
+    source = ob.load(dataset)
     rng = np.random.default_rng(seed)
     order = rng.permutation(len(source.train.y))
     root, own = order[:ROOT], order[ROOT:]
@@ -138,7 +155,7 @@ def algorithms() -> dict[str, ob.Algorithm]:
     }
 
 
-def rules(algorithm: str) -> dict[str, tuple[r.RobustAggregator | None, float | None]]:
+def rules(algorithm: str, clip: float) -> dict[str, tuple[r.RobustAggregator | None, float | None]]:
     """The aggregators, and the norm that updates are clipped to."""
     more: dict[str, Any] = {
         "fedbuff": {},
@@ -153,31 +170,34 @@ def rules(algorithm: str) -> dict[str, tuple[r.RobustAggregator | None, float | 
         "geometric median": r.GeometricMedian(**more),
     }
     alone: dict[str, r.RobustAggregator] = {
-        "centered clip": r.CenteredClip(tau=CLIP, **more),
+        "centered clip": r.CenteredClip(tau=clip, **more),
         "aflguard": r.AFLGuard(steps=STEPS, **more),
         "zeno++": r.ZenoPlus(steps=STEPS, **more),
     }
     buckets = r.Buckets(buckets=10, f=2) if algorithm == "fedfa" else None
     return {
         "mean": (None, None),
-        "clip": (None, CLIP),
-        **({} if algorithm == "fedfa" else {k: (rule, CLIP) for k, rule in several.items()}),
+        "clip": (None, clip),
+        **({} if algorithm == "fedfa" else {k: (rule, clip) for k, rule in several.items()}),
         **({} if algorithm == "fedfa" else {f"{k}, no clip": (rule, NO_CLIP) for k, rule in several.items()}),
         **{k: (rule, None) for k, rule in alone.items()},
-        **({} if buckets is None else {"buckets": (buckets, CLIP)}),
+        **({} if buckets is None else {"buckets": (buckets, clip)}),
     }
 
 
-def accuracy(algorithm: str, rule: str, attack: str, share: int, seed: int, tasks: int) -> float:
+def accuracy(
+    dataset: str, algorithm: str, rule: str, attack: str, share: int, seed: int, tasks: int
+) -> float:
     """Run one case."""
-    rng = np.random.default_rng(seed)
+    setting, rng = SETTINGS[dataset], np.random.default_rng(seed)
     speeds = np.exp(0.8 * rng.standard_normal(CLIENTS))
     liars = frozenset(rng.choice(CLIENTS, CLIENTS * share // 100, replace=False).tolist())
     slowest = np.argsort(speeds)[-CLIENTS // 4 :].tolist()
-    data = divided(seed, slowest, attack == "rare")
+    data = divided(dataset, seed, slowest, attack == "rare")
     flipped = replace(data, train=replace(data.train, y=9 - data.train.y))
-    honest, wrong = (ob.TorchLearner(module, d, ob.Training(lr=0.5, batch_size=16)) for d in (data, flipped))
-    aggregator, clip = rules(algorithm)[rule]
+    training = ob.Training(lr=setting.lr, batch_size=16)
+    honest, wrong = (ob.TorchLearner(setting.module, d, training) for d in (data, flipped))
+    aggregator, clip = rules(algorithm, setting.clip)[rule]
     composed = ob.compose(algorithms()[algorithm], aggregator=aggregator, clip=clip)
     world = ob.World([*map(float, speeds)], jitter=0.3)
     every = ob.Every(versions=100 if algorithm == "fedfa" else 10)
@@ -189,40 +209,39 @@ def accuracy(algorithm: str, rule: str, attack: str, share: int, seed: int, task
         return 0.1
     if attack == "rare":
         nines = np.flatnonzero(data.test.y.numpy() == 9)
-        return float(
-            ob.TorchLearner(module, replace(data, test=data.test.subset(nines))).evaluate(run.model)[
-                "accuracy"
-            ]
-        )
+        judge = ob.TorchLearner(setting.module, replace(data, test=data.test.subset(nines)))
+        return judge.evaluate(run.model)["accuracy"]
     return mean(row.accuracy or 0.0 for row in run.evaluations()[-5:])
 
 
 # ---- rows and tables ----
 
 
-def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, str, int, int]]:
+def cases(args: argparse.Namespace) -> Iterator[tuple[str, str, str, str, int, int]]:
     """Every case asked for; without attackers there is one attack, none."""
     for algorithm, share, seed in product(args.algorithms, args.shares, range(args.seeds)):
         attacks = [a for a in args.attacks if a != "none"] if share else ["none"]
-        for attack, rule in product(attacks, args.rules or rules(algorithm)):
-            if rule in rules(algorithm):
-                yield algorithm, rule, attack, share, seed
+        for attack, rule in product(attacks, args.rules or rules(algorithm, 1.0)):
+            if rule in rules(algorithm, 1.0):
+                yield args.dataset, algorithm, rule, attack, share, seed
     if args.rare:
         for algorithm, seed in product(args.algorithms, range(args.seeds)):
-            for rule in args.rules or rules(algorithm):
-                if rule in rules(algorithm):
-                    yield algorithm, rule, "rare", 0, seed
+            for rule in args.rules or rules(algorithm, 1.0):
+                if rule in rules(algorithm, 1.0):
+                    yield args.dataset, algorithm, rule, "rare", 0, seed
 
 
 def tables(rows: Sequence[dict[str, str]]) -> Iterator[str]:
-    """The means over the seeds, as Markdown: a table for each algorithm and share of attackers."""
-    found: dict[tuple[str, str], dict[str, dict[str, list[float]]]] = {}
+    """The means over the seeds, as Markdown: a table for each data set, algorithm and share of attackers."""
+    found: dict[tuple[str, str, str], dict[str, dict[str, list[float]]]] = {}
     for row in rows:
-        table = found.setdefault((row["algorithm"], row["share"]), {})
+        table = found.setdefault((row["dataset"], row["algorithm"], row["share"]), {})
         table.setdefault(row["rule"], {}).setdefault(row["attack"], []).append(float(row["accuracy"]))
-    for (algorithm, share), table in sorted(found.items(), key=lambda own: (own[0][0], int(own[0][1]))):
+    for (dataset, algorithm, share), table in sorted(
+        found.items(), key=lambda own: (*own[0][:2], int(own[0][2]))
+    ):
         attacks = list(dict.fromkeys(attack for columns in table.values() for attack in columns))
-        yield f"\n{algorithm}, {share} % attackers\n"
+        yield f"\n{dataset}, {algorithm}, {share} % attackers\n"
         yield f"| rule | {' | '.join(attacks)} |"
         yield f"|---|{'---|' * len(attacks)}"
         for rule, columns in table.items():
@@ -240,6 +259,7 @@ def main() -> None:
         return [word.strip() for word in text.split(",")]
 
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--dataset", choices=list(SETTINGS), default="digits")
     parser.add_argument("--algorithms", type=words, default=list(algorithms()))
     parser.add_argument("--rules", type=words, default=None)
     parser.add_argument("--attacks", type=words, default=list(ATTACKS))
@@ -255,7 +275,7 @@ def main() -> None:
     if args.out.exists():
         with args.out.open(newline="") as file:
             rows = list(csv.DictReader(file))
-    done = {tuple(row[field] for field in FIELDS[:5]) for row in rows}
+    done = {tuple(row[field] for field in FIELDS[:6]) for row in rows}
     with args.out.open("a", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         if file.tell() == 0:

@@ -47,7 +47,7 @@ robust = _load()
 def test_accuracy_with_a_fifth_of_attackers(
     rule: str, attack: str, tasks: int, least: float, most: float
 ) -> None:
-    assert least <= robust.accuracy("fedbuff", rule, attack, 20, 0, tasks) <= most
+    assert least <= robust.accuracy("digits", "fedbuff", rule, attack, 20, 0, tasks) <= most
 
 
 @pytest.mark.thorough
@@ -69,4 +69,4 @@ def test_rows_are_kept_and_a_second_call_goes_on(tmp_path: Path) -> None:
     assert len(out.read_text().splitlines()) == 3  # the header, no attack, one attack; FedFa takes no median
     again = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert len(out.read_text().splitlines()) == 3
-    assert again == first[first.index("\nfedfa, 0 %") :]
+    assert again == first[first.index("\ndigits, fedfa, 0 %") :]
