@@ -18,6 +18,7 @@ from offbeat.net.monitor.logs import setup_logs
 if TYPE_CHECKING:
     from offbeat.local.learner import TorchLearner
     from offbeat.local.loop import LoopLearner
+    from offbeat.net.client.policy import SitePolicy
 
 
 def join(
@@ -66,6 +67,10 @@ def join(
     keep_labels: Annotated[
         bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")
     ] = False,
+    policy: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="what the site refuses (YAML); else the default"),
+    ] = None,
     min_step_seconds: Annotated[
         float, typer.Option(help="least duration of a local step, to try things out")
     ] = 0.0,
@@ -97,16 +102,40 @@ def join(
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     own = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
+    own_policy = None if policy is None else _read_policy(policy)
     limits = Limits()
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allow or (),
         validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
-        keep_model=keep_model, min_step_seconds=min_step_seconds,
+        keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
     )  # fmt: skip
     reason = asyncio.run(taking_part)
     out.print(f"the run has ended: {reason}", markup=False)
+
+
+def _read_policy(file: Path) -> "SitePolicy":
+    """The policy of the file of `--policy`."""
+    from dataclasses import fields
+
+    from pydantic import TypeAdapter, ValidationError
+
+    from offbeat.core.validation import format_error
+    from offbeat.net.client.policy import SitePolicy
+    from offbeat.recipes.load import parse_yaml
+
+    try:
+        document = parse_yaml(file.read_text(encoding="utf-8"), f"--policy {file}")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--policy {file} cannot be read: {error}") from None
+    if not isinstance(document, dict):
+        raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
+    try:
+        return TypeAdapter(SitePolicy).validate_python(document)
+    except ValidationError as error:
+        known = [field.name for field in fields(SitePolicy)]
+        raise UsageError(f"--policy {file}: {format_error(error, known)}") from None
 
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":

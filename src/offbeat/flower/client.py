@@ -12,6 +12,7 @@ from offbeat.flower.context_state import load_state, save_state
 from offbeat.flower.serialization import decode, encode
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
+from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.messages import FromSite, Registered
 from offbeat.net.messages import Message as OffbeatMessage
@@ -28,6 +29,7 @@ def client_app(
     device: str = "cpu",
     threads: int = 1,
     tell_labels: bool = True,
+    policy: SitePolicy | None = None,
 ) -> ClientApp:
     """A `ClientApp` that trains on a node's own data what the server's run asks for.
 
@@ -40,14 +42,15 @@ def client_app(
         device: PyTorch device.
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.
+        policy: What the node refuses to train and to send. None means the default one.
     """
 
     def site(context: Context) -> Site:
         own = data(context)
         return (
-            Site.of(own, model, None, allow, device)
+            Site.of(own, model, None, allow, device, policy=policy)
             if not isinstance(own, TorchLearner | LoopLearner)
-            else Site.of(learner=own, allow=allow)
+            else Site.of(learner=own, allow=allow, policy=policy)
         )
 
     def query(message: Message, context: Context) -> Message:

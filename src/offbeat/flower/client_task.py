@@ -10,7 +10,7 @@ from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
 from offbeat.local.learner import TorchLearner
 from offbeat.net.client.site import Site
-from offbeat.net.client.task import TrainingContext, submission
+from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (
     FromSite,
     Leave,
@@ -106,4 +106,4 @@ class _TaskRunner:
     def _update(self, a: TaskAssignment, result: LocalResult) -> UpdateSubmission:
         """An update as it is sent; the state after it counts once it is accepted."""
         self.memory.pending = a.task, result.state
-        return self.context.encode(submission(a.task, a.steps, result))
+        return self.context.encode(self.context.submission(a, a.steps, result))

@@ -160,6 +160,11 @@ class TorchLearner:
         """Number of clients."""
         return len(self._samples)
 
+    @property
+    def batch_size(self) -> int:
+        """Samples of a batch."""
+        return self.training.batch_size
+
     def samples(self, client: ClientId) -> int:
         """Number of training samples n_i of a client."""
         return int(self._samples[client])

@@ -140,7 +140,7 @@ def _read(name: str) -> tuple[Path, dict[str, Any]]:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {name} cannot be read: {error}") from None
-    document = _yaml(text, f"recipe {name}")
+    document = parse_yaml(text, f"recipe {name}")
     if not isinstance(document, dict):
         raise UsageError(f"recipe {name} is not a mapping of sections such as data, model and world")
     return path, document
@@ -204,10 +204,11 @@ def _assignment(text: str, option: str, form: str, wrapped: str = "{}") -> tuple
     key, equals, value = text.partition("=")
     if not (key and equals):
         raise UsageError(f"{option} {text} is not allowed: write {form}")
-    return key, _yaml(wrapped.format(value), f"{option} {text}")
+    return key, parse_yaml(wrapped.format(value), f"{option} {text}")
 
 
-def _yaml(text: str, what: str) -> Any:
+def parse_yaml(text: str, what: str) -> Any:
+    """The value of a YAML text. Raises `UsageError`, which begins with `what`, for one that is not valid."""
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:

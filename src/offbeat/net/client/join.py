@@ -16,6 +16,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
+from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
@@ -43,6 +44,7 @@ async def join(
     give_up_after: float | None = GIVE_UP_AFTER,
     keep_model: KeepModel | None = None,
     min_step_seconds: float = 0.0,
+    policy: SitePolicy | None = None,
     clock: Clock | None = None,
 ) -> str:
     """Train on one's own data in a server's run until it finishes.
@@ -69,17 +71,18 @@ async def join(
             With the tensors that stay at the site (personal ones, its own buffers), without those that are
             frozen. The run must share its model (`ServerOptions.share_model`).
         min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
+        policy: What the site refuses to train, to evaluate and to send. None means the default one.
         clock: Source of time.
 
     Returns:
         The reason of the run's end.
 
     Raises:
-        UsageError: Data, model or learner do not fit what the run asks for.
+        UsageError: Data, model or learner do not fit what the run asks for, or the policy refuses it.
         RunError: The server refuses the site, or cannot be reached.
     """
     keep = None if keep_model is None else model_keeper(keep_model)
-    site = Site.of(data, model, learner, allow, device, validation)
+    site = Site.of(data, model, learner, allow, device, validation, policy)
     await asyncio.to_thread(warm_up)
     labels = site.labels if tell_labels else None
     client = SiteClient(

@@ -18,6 +18,7 @@ from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect
 from offbeat.net.client.join import KeepModel, join
+from offbeat.net.client.policy import SitePolicy
 from offbeat.net.grpc.client import connect as connect_grpc
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits
@@ -41,6 +42,7 @@ def client(
     threads: int | None = None,
     give_up_after: float | None = GIVE_UP_AFTER,
     keep_model: KeepModel | None = None,
+    policy: SitePolicy | None = None,
 ) -> Iterator[ClientTask]:
     """Take part in a server's run as a site, with a training loop in the caller's own thread.
 
@@ -65,6 +67,7 @@ def client(
         give_up_after: Seconds without a server after which to fail; None for never.
         keep_model: Where the model that the run shares goes: a .safetensors file, or a function of its
             tensors by name, which is called before the loop ends. The run must share its model.
+        policy: What the site refuses to train, to evaluate and to send. None means the default one.
 
     Yields:
         The site's tasks, until the run has ended.
@@ -91,7 +94,7 @@ def client(
     async def take_part() -> None:
         reason = await join(
             connect, learner=learner, allow=allow, state=state, threads=threads, give_up_after=give_up_after,
-            keep_model=keep_model,
+            keep_model=keep_model, policy=policy,
         )  # fmt: skip
         log.info("the run has ended: %s", reason)
 

@@ -16,6 +16,7 @@ from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.named import load_allowed
+from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
 OwnModel = NamedModel | nn.Module | Callable[..., nn.Module]
@@ -33,6 +34,7 @@ class Site:
         learner: Its own learner of one client, with model, data, loss and training options, or with a loop.
             None means that it trains the run's model as the run says.
         device: PyTorch device.
+        policy: What it refuses to train, to evaluate and to send.
     """
 
     data: FederatedData | None
@@ -40,6 +42,7 @@ class Site:
     allow: tuple[str, ...] = ()
     learner: TorchLearner | LoopLearner | None = None
     device: str = "cpu"
+    policy: SitePolicy = DEFAULT_POLICY
 
     @classmethod
     def of(
@@ -50,16 +53,20 @@ class Site:
         allow: Sequence[str] = (),
         device: str = "cpu",
         validation: float = 0.0,
+        policy: SitePolicy | None = None,
     ) -> "Site":
         """A site with its data and `validation`, which `own_data` takes, or its learner; one of them.
+
+        Without a policy it has the default one.
 
         Raises:
             UsageError: There is neither, or what does not go together.
         """
+        policy = policy or DEFAULT_POLICY
         if learner is None:
             if data is None:
                 raise UsageError("a site needs data, or a learner that has them")
-            return cls(own_data(data, validation), model, tuple(allow), None, device)
+            return cls(own_data(data, validation), model, tuple(allow), None, device, policy)
         if data is not None or model is not None or validation:
             raise UsageError(
                 "a learner has its own data and model: leave data, model and validation (--validation) out"
@@ -67,8 +74,8 @@ class Site:
         if learner.clients != 1:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")
         if isinstance(learner, LoopLearner):
-            return cls(None, None, tuple(allow), learner)
-        return cls(learner.data, None, tuple(allow), learner, learner.training.device)
+            return cls(None, None, tuple(allow), learner, policy=policy)
+        return cls(learner.data, None, tuple(allow), learner, learner.training.device, policy)
 
     @property
     def samples(self) -> int:
@@ -77,12 +84,14 @@ class Site:
 
     @property
     def labels(self) -> list[int] | None:
-        """Number of training samples of each class; None where there are no classes."""
-        return self._own.label_counts(0)
+        """Number of training samples of each class; None where there are no classes, or it keeps them."""
+        return self._own.label_counts(0) if self.policy.labels else None
 
     @property
     def held_out(self) -> int:
         """Number of samples that it evaluates models on, when it is asked."""
+        if not self.policy.evaluations:
+            return 0
         if self.learner is not None:
             return self.learner.held_out(0)
         held = self.data.held_out if self.data is not None else None

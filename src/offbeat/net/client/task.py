@@ -12,6 +12,7 @@ import torch
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
+from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics, TaskId
 from offbeat.core.learner import (
     LocalResult,
@@ -26,9 +27,16 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
+from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
-from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
+from offbeat.net.messages import (
+    LONGEST_METRIC,
+    MOST_METRICS,
+    ModelResponse,
+    TaskAssignment,
+    UpdateSubmission,
+)
 from offbeat.net.run_spec import RunSpec
 
 
@@ -39,7 +47,7 @@ class TrainingContext:
     `seed` is the run's. `evaluator` evaluates on what the site holds out, if it holds out any: a learner with
     a module of its own, since it works beside a training; `threads` is its number of PyTorch threads. A local
     step takes at least `min_step_seconds`, to try out an algorithm with sites of different speed; the results
-    are the same.
+    are the same. `policy` is the site's.
     """
 
     client: ClientId
@@ -50,21 +58,25 @@ class TrainingContext:
     min_step_seconds: float = 0.0
     evaluator: TorchLearner | LoopLearner | None = None
     threads: int = 1
+    policy: SitePolicy = DEFAULT_POLICY
 
     @classmethod
     def of(
         cls, spec: RunSpec, site: Site, client: ClientId, min_step_seconds: float = 0.0
     ) -> "TrainingContext":
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
-        objective, learner = spec.objective(site.allow), site.make_learner(spec, client)
-        return cls(client, learner, objective, spec.codec, spec.seed, min_step_seconds)
+        objective, policy, metrics = spec.objective(site.allow), site.policy, spec.metrics or {}
+        policy.check_plan(objective, tuple(metrics.values()))
+        learner = site.make_learner(spec, client)
+        policy.check_batch(site.samples, learner.batch_size)
+        return cls(client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy)
 
     def evaluating(self, threads: int) -> "TrainingContext":
         """The same context, ready for evaluations if the site holds out samples.
 
         To be called where no task is in training: modules are made with PyTorch's global random stream.
         """
-        if not self.learner.held_out(self.client):
+        if not (self.policy.evaluations and self.learner.held_out(self.client)):
             return self
         evaluator = self.learner
         if isinstance(evaluator, TorchLearner):
@@ -81,7 +93,8 @@ class TrainingContext:
         return self.evaluator.evaluate_client(model, self.client, evaluation_inputs(state))
 
     def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
-        """The task of an assignment, as the learner trains it."""
+        """The task of an assignment, as the learner trains it. Raises `PolicyError` for one it may not."""
+        self.policy.check_task(a.steps, self.learner.samples(self.client), self.learner.batch_size)
         return LocalTask(a.task, self.client, a.base, a.steps, a.seed, a.lr_factor, fresh)
 
     def encode(self, update: UpdateSubmission, bits: int | None = None) -> UpdateSubmission:
@@ -91,10 +104,21 @@ class TrainingContext:
         generator = stream(self.seed, Purpose.CODEC, task=update.task)
         return replace(update, delta=self.codec.encode(update.delta, bits, generator))
 
+    def submission(self, a: TaskAssignment, steps: int, result: LocalResult) -> UpdateSubmission:
+        """The update of a task that ended after so many steps, as the policy has it; not encoded."""
+        r = self.policy.clipped(result, a.model.layout)
+        check_own_metrics(r.metrics)
+        return UpdateSubmission(a.task, steps, r.delta, r.integers, r.metrics, r.lr, r.shared)
 
-def submission(task: TaskId, steps: int, r: LocalResult) -> UpdateSubmission:
-    """The update of a task that ended after so many steps."""
-    return UpdateSubmission(task, steps, r.delta, r.integers, r.metrics, r.lr, r.shared)
+
+def check_own_metrics(metrics: Metrics) -> None:
+    """Raises `UsageError` for metrics of which no server would take the update."""
+    longest = max(metrics, key=len, default="")
+    if len(metrics) > MOST_METRICS or len(longest) > LONGEST_METRIC:
+        raise UsageError(
+            f"the update has {len(metrics)} metrics, the longest name {len(longest)} characters: at most "
+            f"{MOST_METRICS} metrics of {LONGEST_METRIC} characters each can be sent"
+        )
 
 
 class TaskCancelledError(Exception):
@@ -146,7 +170,7 @@ class TrainingTask(TaskControl):
         self.steps = steps
         if self._cancelled.is_set():
             raise TaskCancelledError
-        if self._recalled and steps and steps % self._epoch == 0:
+        if self._recalled and steps >= self.context.policy.min_steps and steps % self._epoch == 0:
             self._end = steps
             return True
         return False
@@ -180,9 +204,10 @@ class TrainingTask(TaskControl):
         self._wait()
         if self._cancelled.is_set():
             raise TaskCancelledError
-        update = submission(a.task, self._end, result)
+        update = c.submission(a, self._end, result)
         if a.hold:
-            norm = float(result.delta[: a.model.layout.parameters].norm())
+            assert isinstance(update.delta, torch.Tensor)
+            norm = float(update.delta[: a.model.layout.parameters].norm())
             update = replace(update, metrics={**result.metrics, "norm": norm})
         else:
             update = c.encode(update)

@@ -1,0 +1,154 @@
+"""A site's policy: what it asks of the training that a server wants of it.
+
+An update of one step on one sample gives that sample back: of a linear layer it is gradient over gradient of
+the bias. So a site trains on batches of several samples, and an update is made of several; by default too.
+What a policy does not allow is refused before anything is trained. It is no proof of privacy: see
+docs/site-policy.md.
+"""
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+from msgspec.structs import replace
+from pydantic import Field, field_validator
+from torch import Tensor
+
+from offbeat.core.buffers import unwrap_buffers
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Layout
+from offbeat.core.objective import Objective
+from offbeat.core.types import Count, Positive
+from offbeat.core.validation import checked_dataclass
+
+
+class PolicyError(UsageError):
+    """A plan or a task that a site's policy does not allow."""
+
+
+@checked_dataclass(kw_only=True)
+class SitePolicy:
+    """What a site trains, evaluates and sends.
+
+    Attributes:
+        min_batch_size: Fewest samples of a batch, or all that the site has, at least 1.
+        min_samples: Fewest different samples that an update is made of, at least 1: of a task these are
+            batch size · steps, but no more than the site has.
+        min_steps: Fewest local steps of a task, at least 1. A task that is recalled goes on until then.
+        max_steps: Most local steps of a task. None means no limit.
+        objectives: Names of the objectives that it trains with, such as "Plain"; of one around another both.
+            None means all.
+        metrics: Built-in metrics or functions that a plan may name for evaluations, beside the loss. None
+            means all.
+        evaluations: Whether it evaluates models for the server.
+        clip: Greatest norm of what an update has of parameters, and of floating buffers: a longer one is
+            scaled down before it is sent. None means no limit.
+        noise: Unsupported: this version adds none.
+        labels: Whether it tells the server its number of samples of each class.
+    """
+
+    min_batch_size: Count = 8
+    min_samples: Count = 8
+    min_steps: Count = 1
+    max_steps: Annotated[int | None, Field(ge=1)] = 100_000
+    objectives: tuple[str, ...] | None = None
+    metrics: tuple[str, ...] | None = None
+    evaluations: bool = True
+    clip: Positive | None = None
+    noise: Any = None
+    labels: bool = True
+
+    @field_validator("noise")
+    @classmethod
+    def _no_noise(cls, noise: Any) -> None:
+        if noise is not None:
+            raise ValueError("this version of Offbeat adds no noise to updates: leave it out")
+
+    @field_validator("max_steps")
+    @classmethod
+    def _in_order(cls, most: int | None, info: Any) -> int | None:
+        if most is not None and most < (least := info.data.get("min_steps", 1)):
+            raise ValueError(f"it is below min_steps = {least}")
+        return most
+
+    def check_plan(self, objective: Objective, metrics: tuple[str, ...]) -> None:
+        """Check what a run has its sites train and evaluate.
+
+        Args:
+            objective: The objective.
+            metrics: The metrics that the plan names.
+
+        Raises:
+            PolicyError: The policy does not allow it.
+        """
+        for name in _layers(objective):
+            if self.objectives is not None and name not in self.objectives:
+                raise _refused(f"the objective {name}: it allows {_listed(self.objectives)}")
+        for name in metrics if self.evaluations else ():
+            if self.metrics is not None and name not in self.metrics:
+                raise _refused(f"the metric {name}: it allows {_listed(self.metrics)}")
+        if self.clip is not None and objective.shared_vectors:
+            raise _refused(
+                f"{_name(objective)}, whose shared vector cannot be clipped (clip = {self.clip:g}): the site "
+                "would keep another one than the server has"
+            )
+
+    def check_batch(self, samples: int, batch_size: int) -> None:
+        """Check the site's number of samples, and that of a batch. Raises `PolicyError`."""
+        if samples < self.min_samples:
+            raise _refused(f"to train on {samples} samples: it needs min_samples = {self.min_samples}")
+        if (size := min(batch_size, samples)) < self.min_batch_size:
+            raise _refused(
+                f"batches of {size} (batch_size = {batch_size}, {samples} samples here): it needs "
+                f"min_batch_size = {self.min_batch_size}"
+            )
+
+    def check_task(self, steps: int, samples: int, batch_size: int) -> None:
+        """Check a task of `steps` local steps, of a site with `samples`. Raises `PolicyError`."""
+        if steps < self.min_steps:
+            raise _refused(f"a task of {steps} steps: it needs min_steps = {self.min_steps}")
+        if self.max_steps is not None and steps > self.max_steps:
+            raise _refused(f"a task of {steps} steps: it allows max_steps = {self.max_steps}")
+        if (mixed := min(samples, batch_size * steps)) < self.min_samples:
+            raise _refused(
+                f"an update made of {mixed} samples (batch_size = {batch_size}, steps = {steps}): it needs "
+                f"min_samples = {self.min_samples}"
+            )
+
+    def clipped(self, result: LocalResult, layout: Layout) -> LocalResult:
+        """An update within `clip`."""
+        if self.clip is None:
+            return result
+        delta = result.delta.clone()
+        for part in (delta[: layout.parameters], delta[layout.parameters :]):
+            _clip(part, self.clip)
+        return replace(result, delta=delta)
+
+
+DEFAULT_POLICY = SitePolicy()
+
+
+def _clip(part: Tensor, most: float) -> None:
+    norm = float(part.norm())
+    if norm > most:
+        part.mul_(most / norm)
+
+
+def _layers(objective: Objective) -> Iterator[str]:
+    """The names of an objective and of those inside it, without what keeps the site's own buffers."""
+    inner: Any = unwrap_buffers(objective)
+    while isinstance(inner, Objective):
+        yield type(inner).__name__
+        inner = getattr(inner, "inner", None)
+
+
+def _name(objective: Objective) -> str:
+    return next(_layers(objective))
+
+
+def _listed(names: tuple[str, ...]) -> str:
+    return ", ".join(names) or "none"
+
+
+def _refused(what: str) -> PolicyError:
+    return PolicyError(f"this site's policy refuses {what}")
