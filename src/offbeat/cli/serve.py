@@ -41,6 +41,9 @@ def serve(
     ] = None,
     lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
     norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
+    max_samples: Annotated[
+        int | None, typer.Option(help="refuse sites that say they have more samples: these are their weight")
+    ] = None,
     evaluation_timeout: Annotated[
         float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
     ] = 60.0,
@@ -100,7 +103,8 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     server_options = _server_options(
         loaded, sites,
-        lease=lease, norm_bound=norm_bound, evaluation_timeout=evaluation_timeout, share_model=share_model,
+        lease=lease, norm_bound=norm_bound, max_samples=max_samples, evaluation_timeout=evaluation_timeout,
+        share_model=share_model,
     )  # fmt: skip
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,

@@ -128,7 +128,7 @@ class UpdateGuard:
             Why the update is refused; None means that it is not.
         """
         refused = None
-        for part, tensor in _parts(result, model.layout):
+        for part, tensor in parts_of(result, model.layout):
             norm = float(tensor.norm()) / sqrt(steps)
             if norm != 0.0:
                 refused = self._check_norm(part, client, norm, model) or refused
@@ -157,7 +157,7 @@ class UpdateGuard:
         return None
 
 
-def _parts(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:
+def parts_of(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:
     """The parts of an update whose norms are held against the recent ones, by name."""
     yield "parameters", result.delta[: layout.parameters]
     if layout.values > layout.parameters:

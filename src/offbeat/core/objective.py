@@ -1,6 +1,6 @@
 """The contract of local objectives."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,11 @@ class Objective(AlgorithmPart):
         """Number of vectors of the parameters' size that travel with the model."""
         return 0
 
+    @property
+    def metric_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Least and greatest value of the metrics of `end` that another part computes with."""
+        return {}
+
     def begin(self, run: LocalRun) -> None:
         """Prepare the task, before its first step."""
 
@@ -148,6 +153,11 @@ class ObjectiveWrapper(Wrapper, Objective):
     def shared_vectors(self) -> int:
         """Number of shared vectors of the objective inside."""
         return self.inner.shared_vectors
+
+    @property
+    def metric_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """Ranges of the metrics of the objective inside."""
+        return self.inner.metric_ranges
 
     def begin(self, run: LocalRun) -> None:
         """Begin the objective inside."""

@@ -16,6 +16,8 @@ from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.model import Model
 
 LONGEST_REASON = 500
+MOST_METRICS, LONGEST_METRIC = 32, 64
+"""Metrics of an update, and characters of the name of one: the journal has them for every update."""
 
 
 def shorten(reason: str) -> str:

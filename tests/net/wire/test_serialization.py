@@ -238,7 +238,7 @@ def test_a_layout_travels_once_and_again_when_it_changes():
         (pb.Envelope(heartbeat=pb.Heartbeat(steps=1 << 63)), "steps = "),
         (pb.Envelope(task_failed=pb.TaskFailed(reason="x" * 501)), "reason has 501"),
         (pb.Envelope(update_ready=pb.UpdateReady(metrics={str(i): 0.0 for i in range(101)})), "101 metrics"),
-        (pb.Envelope(update_ready=pb.UpdateReady(metrics={"x" * 101: 0.0})), "a metric's name has"),
+        (pb.Envelope(update_ready=pb.UpdateReady(metrics={"x" * 101: 0.0})), "a name of 101 characters"),
         (pb.Envelope(register=pb.Register(run="x" * 201)), "run has 201"),
         (pb.Envelope(register=pb.Register(labels=pb.Labels(counts=[0] * 100_001))), "100001 labels"),
         (pb.Envelope(heartbeat=pb.Heartbeat(), parts=[pb.Part(kind=pb.Part.DELTA, bytes=4)]), "which only"),

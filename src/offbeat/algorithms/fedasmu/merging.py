@@ -7,7 +7,7 @@ the training goes on anyway, so it costs nothing. (The paper's Eq. 9 and 11 exch
 after the merge; this is the order in which the derivative is right.)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import sqrt
 from typing import Annotated
 
@@ -59,6 +59,11 @@ class FreshMerge(ObjectiveWrapper):
         slope = mu / (1 + mu * phi) ** 2
         beta = mu * phi / (1 + mu * phi)
         return beta, slope / root * (1 - upsilon / age), -slope * gamma / (root * age)
+
+    @property
+    def metric_ranges(self) -> Mapping[str, tuple[float, float]]:
+        """β is in [0, 1]; a reward beyond ±10⁶ would end what the selector of all clients has learned."""
+        return {**self.inner.metric_ranges, "beta": (0.0, 1.0), "reward": (-1e6, 1e6)}
 
     def begin(self, run: LocalRun) -> None:
         """A client's first task starts from the given γ and υ."""

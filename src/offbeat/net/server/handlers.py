@@ -98,6 +98,7 @@ class MessageHandler:
         self._codec, self._labels_needed = algorithm.codec, Feature.LABELS in algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
         self._guard = driver.tensors.guard
+        self._ranges = algorithm.objective.metric_ranges
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
         """Handle a message of a site.
@@ -176,7 +177,7 @@ class MessageHandler:
     def _on_register(self, now: float, name: str, register: Register) -> None:
         info, driver = self._info, self._driver
         try:
-            check_register(register, info.classes, self._labels_needed)
+            check_register(register, info.classes, self._labels_needed, self._options.max_samples)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
             self._send(name, Rejected(str(error)))
@@ -324,15 +325,16 @@ class MessageHandler:
         elif not task.ready:
             if not task.hold:
                 raise InvalidUpdateError(f"task {task.id} is not to be held", "request")
-            metrics = check_metrics(ready.metrics)
+            metrics = check_metrics(ready.metrics, self._ranges)
             steps = check_steps(ready.steps, task.steps)
             self._driver.apply(now, Ready(site.client, task.id, steps, metrics))
 
     def _on_update(self, now: float, site: SiteRecord, task: Task, update: UpdateSubmission) -> None:
-        record, layout = self._registry.assigned[task.id], self._driver.tensors.model.layout
+        record, (_, base) = self._registry.assigned[task.id], self._driver.tensors.bases[task.id]
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
-        result = check_update(update, layout, record.command.steps, self._codec, self._options.norm_bound)
+        steps, bound = record.command.steps, self._options.norm_bound
+        result = check_update(update, base, steps, self._codec, bound, self._ranges)
         self._check_size(site, update.steps, result)
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))

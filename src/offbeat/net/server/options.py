@@ -6,7 +6,7 @@ from pydantic import Field
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import Every, Until
-from offbeat.core.types import Seconds
+from offbeat.core.types import Count, Seconds
 from offbeat.core.validation import checked_dataclass
 from offbeat.runs.best import ModelChoice
 
@@ -18,7 +18,10 @@ class ServerOptions:
     Attributes:
         clients: Sites with which the run begins, at least 1, however long that takes.
         lease: Seconds of silence after which a site is gone.
-        norm_bound: An update whose parameters' norm is above it is refused; None means no bound.
+        norm_bound: An update is refused where the norm of its parameters, of its floating buffers or of its
+            change of the shared vector is above it; None means no bound.
+        max_samples: Most samples that a site may have to train on, and to evaluate on, and so its greatest
+            weight; None means 2^40.
         until: The run's limits; with none it goes on until it is stopped.
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
@@ -37,6 +40,7 @@ class ServerOptions:
     clients: Annotated[int, Field(ge=1)] = 1
     lease: Seconds = 60.0
     norm_bound: Seconds | None = None
+    max_samples: Count | None = None
     until: Until = Until()
     evaluate: Every = Every()
     evaluation_timeout: Seconds = 60.0

@@ -1,7 +1,7 @@
 """Validation of what sites send: nothing of it is trusted."""
 
 from collections.abc import Mapping
-from math import isfinite
+from math import isfinite, isnan, nan
 
 import torch
 from torch import Tensor
@@ -9,13 +9,20 @@ from torch import Tensor
 from offbeat.core.codec import Codec, PayloadError
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Metrics
+from offbeat.core.guard import parts_of
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.core.metric_names import QUANTILES, UNDEFINED, WORST
-from offbeat.core.model import Layout
+from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
+from offbeat.core.model import Layout, Model
 from offbeat.net.messages import EvaluationResult, Register, UpdateSubmission
 
 MOST_SAMPLES = 2**40
+LARGEST_METRIC = 1e30
+"""Greatest size of a metric: sums of such numbers over all sites' samples are finite."""
+SMALLEST_LR, LARGEST_LR = 1e-12, 1e6
+"""Learning rates that a site may have trained with, or 0: an aggregator may divide by them."""
+INTEGERS_PER_STEP = 1000
+"""How far an integer buffer may go from where the task began, for each local step."""
 _ALIGNMENT = 64  # of PyTorch's own memory: the last bits of a dot product can depend on where a vector starts
 _TAKEN = frozenset({*Row.__struct_fields__, "seconds", "bits"})
 """What a journal's reader would mistake a metric for; a server counts an update's bits itself."""
@@ -31,20 +38,26 @@ class InvalidUpdateError(OffbeatError, ValueError):
         self.kind = kind
 
 
-def check_register(register: Register, classes: int | None, labels_needed: bool) -> None:
+def check_register(
+    register: Register, classes: int | None, labels_needed: bool, most: int | None = None
+) -> None:
     """Check that a site can take part.
 
     Args:
         register: The site's message.
         classes: Number of classes of the run's data; None means any.
         labels_needed: Whether the algorithm requires each site's numbers of samples by class.
+        most: Most samples that a site may have, to train and to evaluate on; None means 2^40.
 
     Raises:
         InvalidUpdateError: The site cannot take part.
     """
     samples, steps, labels = register.samples, register.steps_per_epoch, register.labels
     held_out = register.held_out
-    if not 1 <= samples <= MOST_SAMPLES:
+    if most is not None and max(samples, held_out) > most:
+        which = "samples" if samples > most else "held_out"
+        reason = f"{which} = {max(samples, held_out)} is not allowed: this server takes max_samples = {most}"
+    elif not 1 <= samples <= MOST_SAMPLES:
         reason = f"samples = {samples} is not allowed: a site needs 1 to 2^40"
     elif not 0 <= steps <= samples:
         reason = f"steps_per_epoch = {steps} is not allowed: 0 to samples = {samples}"
@@ -61,23 +74,31 @@ def check_register(register: Register, classes: int | None, labels_needed: bool)
     raise InvalidUpdateError(reason, "data")
 
 
-def check_metrics(metrics: Metrics) -> dict[str, float]:
+def check_metrics(metrics: Metrics, ranges: Mapping[str, tuple[float, float]] = {}) -> dict[str, float]:
     """A site's metrics as floats.
 
+    Args:
+        metrics: The metrics.
+        ranges: Least and greatest value of those that the algorithm computes with.
+
     Raises:
-        InvalidUpdateError: A metric is not finite, or its name is one of the server's own.
+        InvalidUpdateError: A metric is out of its range, or its name is not one that a metric can have.
     """
     for name, value in metrics.items():
-        if name in _TAKEN:
-            reason = f"metric {name!r} is a name of the server's own: choose another"
-            raise InvalidUpdateError(reason, "metrics")
+        if name in _TAKEN or not name or not name.isprintable():
+            why = "is a name of the server's own" if name in _TAKEN else "is not a printable name"
+            raise InvalidUpdateError(f"metric {name!r} {why}: choose another", "metrics")
         if not isfinite(value):
             raise InvalidUpdateError(f"metric {name!r} is {value}: it must be finite", "not finite")
+        least, most = ranges.get(name, (-LARGEST_METRIC, LARGEST_METRIC))
+        if not least <= value <= most:
+            reason = f"metric {name!r} is {value:g}: it must be from {least:g} to {most:g}"
+            raise InvalidUpdateError(reason, "metrics")
     return {name: float(value) for name, value in metrics.items()}
 
 
 def check_evaluation(result: EvaluationResult, held_out: int) -> dict[str, float]:
-    """A site's metrics of an evaluation as floats; NaN is one that is undefined there.
+    """A site's metrics of an evaluation as floats; NaN is one that is undefined there, or too large.
 
     Args:
         result: The site's message.
@@ -89,10 +110,12 @@ def check_evaluation(result: EvaluationResult, held_out: int) -> dict[str, float
     if result.samples not in (0, held_out):
         reason = f"samples = {result.samples} is not allowed: the site registered with {held_out} held out"
         raise InvalidUpdateError(reason, "evaluation")
-    for name in result.metrics:
+    for name, value in result.metrics.items():
         if not name.isprintable() or not name or name == "count" or name.rpartition(".")[2] in _STATISTICS:
             raise InvalidUpdateError(f"metric {name!r} is not allowed: choose another name", "metrics")
-    return {name: float(value) for name, value in result.metrics.items()}
+        if name in SHARES and not isnan(value) and not -1e-6 <= value <= 1 + 1e-6:
+            raise InvalidUpdateError(f"metric {name!r} is {value:g}: it must be from 0 to 1", "metrics")
+    return {n: float(v) if abs(v) <= LARGEST_METRIC else nan for n, v in result.metrics.items()}
 
 
 def check_steps(steps: int, most: int) -> int:
@@ -107,38 +130,63 @@ def check_steps(steps: int, most: int) -> int:
 
 
 def check_update(
-    update: UpdateSubmission, layout: Layout, steps: int, codec: Codec | None, norm_bound: float | None
+    update: UpdateSubmission,
+    base: Model,
+    steps: int,
+    codec: Codec | None,
+    norm_bound: float | None,
+    ranges: Mapping[str, tuple[float, float]] = {},
 ) -> LocalResult:
     """Decode a site's update.
 
     Args:
         update: The site's message.
-        layout: Layout of the model.
+        base: Model that the task began with.
         steps: Local steps that were asked for.
         codec: The run's codec, if it has one.
-        norm_bound: The largest norm of the parameters' update; None means no bound.
+        norm_bound: The largest norm of what an update has of parameters, of floating buffers and of the
+            shared vector, each; None means no bound.
+        ranges: Least and greatest value of the metrics that the algorithm computes with.
 
     Raises:
         InvalidUpdateError: The update is not accepted.
     """
     check_steps(update.steps, steps)
-    metrics: Mapping[str, float] = check_metrics(update.metrics)
-    lr = float(update.lr)
-    if not (isfinite(lr) and lr >= 0):
-        reason = f"lr = {lr}: the learning rate must be finite and at least 0"
-        raise InvalidUpdateError(reason, "not finite")
+    layout, metrics = base.layout, check_metrics(update.metrics, ranges)
+    lr = _checked_lr(float(update.lr))
     delta = _delta(update.delta, layout, codec)
     if isinstance(update.delta, bytes):
         bits = 8 * len(update.delta) + 64 * layout.integers + 32 * layout.shared
         metrics = {**metrics, "bits": bits}
     _vector("integers", update.integers, layout.integers, torch.int64)
+    _near(update.integers, base.integers, INTEGERS_PER_STEP * update.steps)
     if update.shared is not None:
         _vector("shared", update.shared, layout.shared, torch.float32)
         _finite("shared", update.shared)
     _finite("update", delta)
-    if norm_bound is not None and (norm := float(delta[: layout.parameters].norm())) > norm_bound:
-        raise InvalidUpdateError(f"the update's norm is {norm:g}, at most {norm_bound:g} is taken", "norm")
-    return LocalResult(delta, update.integers, metrics, lr, update.shared)
+    result = LocalResult(delta, update.integers, metrics, lr, update.shared)
+    if norm_bound is not None:
+        for part, tensor in parts_of(result, layout):
+            if (norm := float(tensor.norm())) > norm_bound:
+                reason = f"the norm of the update's {part} is {norm:g}, at most {norm_bound:g} is taken"
+                raise InvalidUpdateError(reason, "norm")
+    return result
+
+
+def _checked_lr(lr: float) -> float:
+    if not (isfinite(lr) and lr >= 0):
+        raise InvalidUpdateError(f"lr = {lr}: the learning rate must be finite and at least 0", "not finite")
+    if lr and not SMALLEST_LR <= lr <= LARGEST_LR:
+        reason = f"lr = {lr:g}: the learning rate must be 0, or from {SMALLEST_LR:g} to {LARGEST_LR:g}"
+        raise InvalidUpdateError(reason, "metrics")
+    return lr
+
+
+def _near(integers: Tensor, base: Tensor, most: int) -> None:
+    """Check how far integer buffers have gone; the difference itself could overflow."""
+    if bool(((integers < base - most) | (integers > base + most)).any()):
+        reason = f"an integer buffer has changed by more than {most}, {INTEGERS_PER_STEP} for each local step"
+        raise InvalidUpdateError(reason, "integers")
 
 
 def _delta(delta: Tensor | bytes, layout: Layout, codec: Codec | None) -> Tensor:

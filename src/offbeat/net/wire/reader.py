@@ -20,7 +20,7 @@ from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import allocate, announced, read_layout
 from offbeat.net.wire.limits import LEAST_CHUNK, MOST_CHUNK, Limits
-from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, deserialize, kind_of
+from offbeat.net.wire.serialization import FROM_SERVER, FROM_SITE, check_metric_names, deserialize, kind_of
 from offbeat.net.wire.writer import CHUNK_TAG, DATA_TAG, ENVELOPE_TAG, SUM_TAG
 
 FIELDS = 64
@@ -87,6 +87,7 @@ class MessageReader(Generic[M]):
         self._check_order(kind)
         has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
         told = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
+        check_metric_names(envelope, kind)
         sizes = announced(kind, envelope.parts, told or self._layout, self._limits)
         if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")

@@ -20,12 +20,27 @@ from torch import Tensor
 
 from offbeat.core.errors import RunError
 from offbeat.core.model import Layout, Model
-from offbeat.net.messages import LONGEST_REASON, FromServer, FromSite, Message, UpdateSubmission, shorten
+from offbeat.net.messages import (
+    LONGEST_METRIC,
+    LONGEST_REASON,
+    MOST_METRICS,
+    FromServer,
+    FromSite,
+    Message,
+    UpdateSubmission,
+    shorten,
+)
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES, Bodies
 
-RUN, METRICS, METRIC, LABELS, DEPTH = 200, 100, 100, 100_000, 32
+RUN, LABELS, DEPTH = 200, 100_000, 32
+METRICS: Mapping[str, tuple[int, int]] = {
+    "update_ready": (MOST_METRICS, LONGEST_METRIC),
+    "update_submission": (MOST_METRICS, LONGEST_METRIC),
+    "evaluation_result": (100, 100),
+}
+"""Metrics of a message at most, and characters of the name of one."""
 MOST = (1 << 63) - 1
 
 
@@ -116,6 +131,19 @@ def kind_of(envelope: pb.Envelope, allowed: frozenset[str]) -> str:
     return kind
 
 
+def check_metric_names(envelope: pb.Envelope, kind: str) -> None:
+    """Raises `ProtocolError` for metrics of too many or too long names; nothing has been allocated then."""
+    if kind in METRICS:
+        (most, longest), names = METRICS[kind], getattr(envelope, kind).metrics
+        if len(names) > most:
+            raise ProtocolError(f"{kind} has {len(names)} metrics: at most {most} are allowed", "metrics")
+        if (found := max(map(len, names), default=0)) > longest:
+            raise ProtocolError(
+                f"{kind} has a metric with a name of {found} characters: at most {longest} are allowed",
+                "metrics",
+            )
+
+
 def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies: Bodies) -> Message:
     """The message of an envelope whose kind, parts and layout have been checked, with its whole body."""
     told = getattr(envelope, kind)
@@ -169,9 +197,7 @@ def _labels(name: str, value: pb.Labels) -> tuple[int, ...]:
 
 def _metrics(_: str, values: Mapping[str, float]) -> dict[str, float]:
     """Named numbers. They may be NaN: the server refuses such an update, and the connection goes on."""
-    if len(values) > METRICS:
-        raise ProtocolError(f"{len(values)} metrics: at most {METRICS} are allowed")
-    return {text("a metric's name", k, METRIC): v for k, v in sorted(values.items())}
+    return dict(sorted(values.items()))
 
 
 def _json_object(name: str, value: str) -> dict[str, Any]:
