@@ -41,7 +41,8 @@ def dashboard_of(
             return snapshot_of(read_run(state))
         current = service.snapshot()
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)
-        return replace(current, rejected=dict(counts))
+        sites = tuple(replace(site, allowed=listener.samples(site.name)) for site in current.sites)
+        return replace(current, rejected=dict(counts), sites=sites)
 
     place = MonitorAddress(*split(address), token, tls, unencrypted)
     return dashboard(Watched(snapshot, state), place, refusals)

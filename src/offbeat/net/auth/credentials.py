@@ -12,8 +12,9 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import check_name, is_loopback, is_name, split
+from offbeat.net.auth.certificates import is_same
 from offbeat.net.auth.revocation import RevocationList, serial
-from offbeat.net.auth.tokens import Tokens, check_token
+from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
 from offbeat.net.transport import ProtocolError
 
 SITE_KEY, TOKEN_KEY = "offbeat-site", "authorization"
@@ -133,7 +134,7 @@ class Authenticator:
     """
 
     def __init__(self, credentials: ServerCredentials) -> None:
-        self._certificates = credentials.client_ca is not None
+        self._certificates, self._own = credentials.client_ca is not None, credentials.certificate
         self._tokens = None if credentials.tokens is None else Tokens(credentials.tokens)
         self._revoked: RevocationList | None = None
         if credentials.revoked is not None and credentials.client_ca is not None:
@@ -144,7 +145,7 @@ class Authenticator:
         token = "" if self._tokens is None else _bearer(metadata)
         names = {metadata[SITE_KEY]} if SITE_KEY in metadata else set[str]()
         if self._certificates:
-            names.add(_certified(identity))
+            names.add(self._certified(identity))
         number = self._not_revoked(identity)
         if self._tokens is not None:
             proved = self._tokens.name(token)
@@ -159,6 +160,27 @@ class Authenticator:
         if len(names) > 1:
             raise _refusal("the names that the site gives and proves are not one and the same")
         return VerifiedIdentity(site, lambda: self._is_valid(number, token))
+
+    def samples(self, site: str) -> SampleRange | None:
+        """The numbers of samples that a site may have, as it is enrolled; None means any."""
+        return None if self._tokens is None else self._tokens.samples(site)
+
+    def _certified(self, identity: PeerIdentity) -> str:
+        """The name in a certificate: the common name, or else its one other name."""
+        shown = identity.get(CERTIFICATE_KEY, [b""])[0]
+        if self._is_own(shown):
+            raise _refusal("the server's own certificate is no site's: have one signed for the site")
+        names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
+        if len(names) != 1:
+            raise _refusal("the site's certificate has not one common name, nor one other name")
+        return names[0].decode("utf-8", "replace")
+
+    def _is_own(self, certificate: bytes) -> bool:
+        """Whether this is the server's certificate, as its file is now."""
+        try:
+            return self._own is not None and is_same(certificate, pem(self._own))
+        except UsageError:  # it is being replaced
+            return False
 
     def _not_revoked(self, identity: PeerIdentity) -> int:
         """The serial number of the certificate that was shown; 0 if no list revokes any."""
@@ -182,14 +204,6 @@ def _bearer(metadata: Mapping[str, str]) -> str:
     if scheme != "Bearer" or not token or len(token) > _MOST_TOKEN:
         raise _refusal("no token: this server asks for one that enrol has made")
     return token
-
-
-def _certified(identity: PeerIdentity) -> str:
-    """The name in a certificate: the common name, or else its one other name."""
-    names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
-    if len(names) != 1:
-        raise _refusal("the site's certificate has not one common name, nor one other name")
-    return names[0].decode("utf-8", "replace")
 
 
 def _refusal(reason: str) -> ProtocolError:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from offbeat.core.errors import UsageError
+from offbeat.net.auth.certificates import SERVER, check_usage
 from offbeat.net.auth.credentials import ServerCredentials, pem
 from offbeat.net.auth.reloading import ReloadingFiles
 
@@ -60,8 +61,8 @@ def _for_grpc(certificate: Path, key: Path, client_ca: Path | None) -> grpc.Serv
 
 
 def _context(certificate: Path, key: Path) -> ssl.SSLContext:
-    for file in (key, certificate):
-        pem(file)
+    pem(key)
+    check_usage(f"tls-cert = {certificate}", pem(certificate), SERVER)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(certificate, key, password="")  # rather than ask for it

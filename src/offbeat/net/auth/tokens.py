@@ -43,10 +43,23 @@ class HashedToken(msgspec.Struct, frozen=True):
 
 
 StoredTokens = dict[str, tuple[HashedToken, ...]]
+SampleRange = tuple[int, int]
+"""Least and greatest number of training samples that a site may have."""
 
 
-class _TokenFile(msgspec.Struct):
+class TokenFile(msgspec.Struct, omit_defaults=True):
+    """What a file of tokens has.
+
+    Attributes:
+        sites: The stored tokens by name.
+        samples: The range of the numbers of samples by site, of those that have one.
+    """
+
     sites: StoredTokens
+    samples: dict[str, SampleRange] = {}
+
+
+_NOBODY = HashedToken("0" * 32, "0" * 64)  # no secret has this hash
 
 
 class Tokens:
@@ -70,17 +83,25 @@ class Tokens:
     @property
     def empty(self) -> bool:
         """Whether there is no token."""
-        return not self._stored.now()
+        return not self._stored.now().sites
 
     def name(self, token: str) -> str | None:
-        """The name that a token proves; None for a token that is not valid."""
+        """The name that a token proves; None for a token that is not valid.
+
+        Whether the name is known, and how many tokens it has, makes no difference to the work.
+        """
         name, colon, secret = token.partition(":")
         if not colon:
             name, secret = DASHBOARD, token
-        matches = [stored.matches(secret) for stored in self._stored.now().get(name, ())]
+        stored = self._stored.now().sites.get(name, ())
+        matches = [token.matches(secret) for token in (*stored, _NOBODY, _NOBODY)[:_AT_ONCE]]
         return name if any(matches) else None
 
-    def _read(self) -> StoredTokens:
+    def samples(self, site: str) -> SampleRange | None:
+        """The numbers of samples that a site may have; None means any."""
+        return self._stored.now().samples.get(site)
+
+    def _read(self) -> TokenFile:
         self._required = self._required or (self._keep and self._path.exists())
         return read(self._path) if self._required else _read_if_there(self._path)
 
@@ -91,19 +112,20 @@ def check_token(token: str | None, command: str) -> None:
         raise UsageError(f"token: it has characters that no token has; give the line that {command} printed")
 
 
-def enrol(path: Path, site: str, *, keep: bool = False) -> str:
+def enrol(path: Path, site: str, *, keep: bool = False, samples: SampleRange | None = None) -> str:
     """Make a token for a site, as `make_token` does. Raises `UsageError` for a name no site can have."""
     check_name("site", site)
-    return make_token(path, site, keep=keep)
+    return make_token(path, site, keep=keep, samples=samples)
 
 
-def make_token(path: Path, name: str, *, keep: bool = False) -> str:
+def make_token(path: Path, name: str, *, keep: bool = False, samples: SampleRange | None = None) -> str:
     """Make a token, add its hash to the file and return it: it is stored nowhere.
 
     Args:
         path: The file of tokens; made if there is none, readable by its owner only.
         name: A site's name, or `DASHBOARD`.
         keep: The name's last token stays valid until the next one is made; else all its old ones end.
+        samples: Range of the site's number of samples from now on; None leaves it as it is.
 
     Raises:
         RunError: The file is damaged.
@@ -111,28 +133,31 @@ def make_token(path: Path, name: str, *, keep: bool = False) -> str:
     """
     secret, salt = secrets.token_urlsafe(_BYTES), secrets.token_hex(16)
     with _changing(path) as stored:
-        old = stored.get(name, ())[-(_AT_ONCE - 1) :] if keep else ()
-        stored[name] = (*old, HashedToken(salt, _hash(salt, secret)))
+        old = stored.sites.get(name, ())[-(_AT_ONCE - 1) :] if keep else ()
+        stored.sites[name] = (*old, HashedToken(salt, _hash(salt, secret)))
+        if samples is not None:
+            stored.samples[name] = samples
     return f"{name}:{secret}"
 
 
 def revoke(path: Path, site: str) -> None:
     """Delete every token of a site from the file. Raises `UsageError` if it has none."""
-    known = _read_if_there(path)
+    known = _read_if_there(path).sites
     if site not in known:
         others = ", ".join(sorted(known)) or "nobody"
         raise UsageError(f"site {site!r} has no token in {path}; there are tokens of: {others}")
     with _changing(path) as stored:
-        stored.pop(site, None)
+        stored.sites.pop(site, None)
+        stored.samples.pop(site, None)
 
 
-def read(path: Path) -> StoredTokens:
-    """The stored tokens of a file by name. Raises `RunError` if it is not such a file."""
+def read(path: Path) -> TokenFile:
+    """What a file of tokens has. Raises `RunError` if it is not such a file."""
     try:
         text = path.read_bytes()
         if _BARE_HASH.fullmatch(text):
-            return {DASHBOARD: (HashedToken("", text.decode().strip()),)}
-        return msgspec.json.decode(text, type=_TokenFile).sites
+            return TokenFile({DASHBOARD: (HashedToken("", text.decode().strip()),)})
+        return msgspec.json.decode(text, type=TokenFile)
     except (msgspec.DecodeError, ValueError, OSError) as error:
         raise RunError(
             f"tokens = {path}: the file cannot be read ({error}); restore it from a copy, or delete it and "
@@ -140,12 +165,12 @@ def read(path: Path) -> StoredTokens:
         ) from None
 
 
-def _read_if_there(path: Path) -> StoredTokens:
-    return read(path) if path.exists() else {}
+def _read_if_there(path: Path) -> TokenFile:
+    return read(path) if path.exists() else TokenFile({})
 
 
 @contextmanager
-def _changing(path: Path) -> Iterator[StoredTokens]:
+def _changing(path: Path) -> Iterator[TokenFile]:
     """The stored tokens, to be changed within the context; one process at a time, and written at its end."""
     try:
         with FileLock(path.with_name(f".{path.name}.lock"), mode=0o600, timeout=LOCK_SECONDS):
@@ -156,9 +181,9 @@ def _changing(path: Path) -> Iterator[StoredTokens]:
         raise UsageError(f"tokens = {path}: the file cannot be written ({error})") from None
 
 
-def _write(path: Path, stored: StoredTokens) -> None:
+def _write(path: Path, stored: TokenFile) -> None:
     """Replace the file as a whole, readable by its owner only."""
-    text = msgspec.json.encode(_TokenFile(dict(sorted(stored.items()))))
+    text = msgspec.json.encode(TokenFile(dict(sorted(stored.sites.items())), stored.samples))
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

@@ -8,6 +8,7 @@ import grpc
 from grpc import aio
 
 from offbeat.net.address import split
+from offbeat.net.auth.certificates import SITE, check_usage
 from offbeat.net.auth.credentials import SiteCredentials, pem
 from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
@@ -77,10 +78,13 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
     ]
     if not credentials.tls(address):
         return aio.insecure_channel(address, options=chosen)
+    certificate = None if credentials.certificate is None else pem(credentials.certificate)
+    if certificate is not None:
+        check_usage(f"certificate = {credentials.certificate}", certificate, SITE)
     tls = grpc.ssl_channel_credentials(
         root_certificates=None if credentials.ca is None else pem(credentials.ca),
         private_key=None if credentials.key is None else pem(credentials.key),
-        certificate_chain=None if credentials.certificate is None else pem(credentials.certificate),
+        certificate_chain=certificate,
     )
     return aio.secure_channel(address, tls, options=chosen)
 

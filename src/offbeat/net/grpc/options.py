@@ -18,6 +18,8 @@ STATUS = {
     "deadline": grpc.StatusCode.DEADLINE_EXCEEDED,
     "slow": grpc.StatusCode.DEADLINE_EXCEEDED,
     "full": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "site": grpc.StatusCode.RESOURCE_EXHAUSTED,
+    "logins": grpc.StatusCode.RESOURCE_EXHAUSTED,
     "ours": grpc.StatusCode.INTERNAL,
 }
 """The status for each kind of end; every other kind is a protocol error. "" is no failure."""

@@ -16,10 +16,12 @@ from offbeat.net import descriptors
 from offbeat.net.address import split
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, VerifiedIdentity
 from offbeat.net.auth.tls import server_tls
-from offbeat.net.grpc.door import Door
+from offbeat.net.auth.tokens import SampleRange
+from offbeat.net.failed_logins import FailedLogins
+from offbeat.net.grpc.door import Door, peer_of
 from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
 from offbeat.net.grpc.stream import Context, GrpcStream
-from offbeat.net.messages import FromServer, FromSite, Rejected, shorten
+from offbeat.net.messages import FromServer, FromSite, Register, Rejected, shorten
 from offbeat.net.refusals import Refusals
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.wire.connection import CloseReason, Connection
@@ -56,7 +58,8 @@ class GrpcListener:
     def __init__(self, authenticator: Authenticator, limits: Limits, on_channel: OnChannel) -> None:
         self._authenticator, self._limits, self._on_channel = authenticator, limits, on_channel
         self._budget = MemoryBudget(limits.memory)
-        self._open = 0
+        self._open, self._open_of = 0, Counter[str]()  # in all, and of each site
+        self._logins = FailedLogins()
         self._connections: dict[str, RunningConnection] = {}
         self._refusals = Refusals()
         self._server: aio.Server | None = None
@@ -76,6 +79,10 @@ class GrpcListener:
     def sites(self) -> tuple[str, ...]:
         """The sites that are connected."""
         return tuple(sorted(self._connections))
+
+    def samples(self, site: str) -> SampleRange | None:
+        """The numbers of samples that a site may have; None means any."""
+        return self._authenticator.samples(site)
 
     async def open(self, address: str, credentials: ServerCredentials) -> None:
         """Begin to listen. Raises `UsageError` if the address is taken or not this machine's."""
@@ -122,12 +129,25 @@ class GrpcListener:
 
     async def _serve(self, context: Context) -> tuple[str | None, CloseReason]:
         """Serve a connection to its end; returns the site's name, if it has proved one, and the reason."""
+        host, _ = peer_of(context.peer())
+        if (refusal := self._logins.refusal(host)) is not None:
+            return None, CloseReason(refusal, "logins")
         try:
             verified = self._authenticator.admit(_metadata(context), _identity(context))
         except ProtocolError as error:
+            self._logins.add(host)
             return None, CloseReason(str(error), error.kind)
-        with self._door.admitted(context.peer()):
-            return verified.site, await self._serve_site(context, verified)
+        site, most = verified.site, self._limits.of_a_site
+        if self._open_of[site] >= most:
+            return site, CloseReason(f"site {site} has {most} connections, more are not allowed", "site")
+        self._open_of[site] += 1
+        try:
+            with self._door.admitted(context.peer()):
+                return site, await self._serve_site(context, verified)
+        finally:
+            self._open_of[site] -= 1
+            if not self._open_of[site]:
+                del self._open_of[site]
 
     async def _serve_site(self, context: Context, verified: VerifiedIdentity) -> CloseReason:
         stream, reader = GrpcStream(context, _broken), MessageReader[FromSite]("site", self._limits)
@@ -136,7 +156,8 @@ class GrpcListener:
         )
         try:
             await context.send_initial_metadata(ADMITTED)
-            await connection.registered()
+            if isinstance(first := await connection.registered(), Register):
+                self._check_samples(connection, first.samples)
             if connection.ending is None:
                 await self._handle(connection)
             ending = await connection.ended()
@@ -148,6 +169,14 @@ class GrpcListener:
             raise
         finally:
             await connection.ended()
+
+    def _check_samples(self, connection: ServerConnection, samples: int) -> None:
+        """End the connection of a site whose number of samples is not one that it is enrolled with."""
+        least, most = self.samples(connection.site) or (samples, samples)
+        if not least <= samples <= most:
+            site = connection.site
+            reason = f"samples = {samples} is not allowed: site {site} is enrolled with {least} to {most}"
+            connection.abort(CloseReason(reason, "samples"))
 
     async def _handle(self, connection: ServerConnection) -> None:
         """Replace an older connection of this site, and run the handler of this one to its end."""
@@ -166,7 +195,11 @@ class GrpcListener:
 
     async def _run(self, connection: ServerConnection, older: RunningConnection | None) -> None:
         if older is not None:
-            older[0].abort(CloseReason("a newer connection of this site has replaced this one", "replaced"))
+            reason = (
+                f"a newer connection of site {connection.site} has replaced this one: does another process "
+                "run with its credential?"
+            )
+            older[0].abort(CloseReason(reason, "replaced"))
             await asyncio.wait([older[1]])
         try:
             await self._on_channel(connection)

@@ -16,6 +16,7 @@ class SiteView:
         name: Name of the site.
         state: "waiting" holds an update it may not send yet; "away" is silent, with its lease not over.
         samples: Number of training samples.
+        allowed: Least and greatest number of samples that it is enrolled with. None means any.
         task: Number of its task. None means none.
         steps_done: Local steps done of the task.
         steps: Local steps of the task.
@@ -36,6 +37,7 @@ class SiteView:
     staleness: int = -1
     updates: int = 0
     last_seen: float = 0.0
+    allowed: tuple[int, int] | None = None
 
 
 def ended(site: SiteView) -> SiteView:

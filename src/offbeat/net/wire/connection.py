@@ -118,13 +118,14 @@ class Connection(Generic[Out, In]):
         await _until(self._in, lambda: self._over)
         raise self._closed()
 
-    async def registered(self) -> None:
-        """Wait for the first message, as long as the limits allow, or for the end."""
+    async def registered(self) -> In | None:
+        """Wait for the first message, as long as the limits allow; None where the connection has ended."""
         try:
             async with asyncio.timeout(self._limits.handshake):
                 await _until(self._in, lambda: bool(self._inbox) or self._over)
         except TimeoutError:
             self.abort(CloseReason(f"no register within {self._limits.handshake:g} s", "deadline"))
+        return self._inbox[0][0] if self._inbox and self._ending is None else None
 
     def end(self, reason: str = "") -> None:
         """Close the connection once the queue is sent, or has not been for too long; does not wait."""

@@ -21,7 +21,8 @@ class Limits:
     `layout` is the model's: with it, an update must have exactly its sizes. `body` is the most a message's
     tensors may take in any case, `payload` the most a coded update may, which a layout bounds further.
     `memory` is for all bodies being received at once, and not yet taken; further ones wait. A message
-    without its tensors has at most `envelope` bytes, a model at most `tensors` tensors.
+    without its tensors has at most `envelope` bytes, a model at most `tensors` tensors. Of `connections` one
+    site has at most `of_a_site`: it needs one, and a second while it reconnects.
 
     `messages_per_second` and `bytes_per_second` (None means no limit) hold for each connection, after a burst
     of ten seconds' worth; who sends faster is read more slowly. `queue` messages may wait in each direction.
@@ -41,6 +42,7 @@ class Limits:
     bytes_per_second: float | None = None
     queue: int = 64
     connections: int = 1000
+    of_a_site: int = 4
     metadata: int = 8192
     handshake: float = 10.0
     stall: float = 60.0

@@ -262,6 +262,10 @@
       return card;
     }));
   }
+  function samplesOf(site) {
+    const range = site.allowed ? ` (${site.allowed.map((n) => whole.format(n)).join("–")})` : "";
+    return whole.format(site.samples) + range;
+  }
   function drawSites() {
     const s = seen.snapshot;
     at("sites").replaceChildren(...s.sites.map((site) => {
@@ -274,7 +278,7 @@
       line.append(name, state, ...[
         busy ? site.task : "–", steps, site.speed ? sig(site.speed) : "–",
         site.staleness >= 0 ? site.staleness : "–", whole.format(site.updates),
-        s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–", whole.format(site.samples),
+        s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–", samplesOf(site),
         span(Math.max(0, s.now - site.last_seen)) + " ago",
       ].map((value) => make("td", "", String(value))));
       return line;
