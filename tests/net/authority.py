@@ -20,13 +20,18 @@ class Authority:
         self._issued = self._sign(name, self._key.public_key(), ca=True)
         self.file = self._save("ca", self._issued)
 
-    def issue(self, name: str, days: float = 1.0, host: str | None = None) -> tuple[Path, Path]:
-        """A certificate and its key, valid for so many days (negative: no more)."""
+    def issue(
+        self, name: str, days: float = 1.0, host: str | None = None, usage: str | None = None
+    ) -> tuple[Path, Path]:
+        """A certificate and its key, valid for so many days (negative: no more).
+
+        `usage` is "server", "client" or "other", and None for one that does not say.
+        """
         from cryptography.hazmat.primitives import serialization as s
         from cryptography.hazmat.primitives.asymmetric import ec
 
         key = ec.generate_private_key(ec.SECP256R1())
-        certificate = self._save(name, self._sign(name, key.public_key(), days=days, host=host))
+        certificate = self._save(name, self._sign(name, key.public_key(), days=days, host=host, usage=usage))
         pem = key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption())
         path = self._folder / f"{self._name}-{name}.key"
         path.write_bytes(pem)
@@ -56,8 +61,9 @@ class Authority:
         return path
 
     def _sign(
-        self, name: str, key: object, ca: bool = False, days: float = 1.0, host: str | None = None
-    ) -> object:
+        self, name: str, key: object, ca: bool = False, days: float = 1.0, host: str | None = None,
+        usage: str | None = None,
+    ) -> object:  # fmt: skip
         from ipaddress import ip_address
 
         from cryptography import x509
@@ -83,4 +89,8 @@ class Authority:
             built = built.add_extension(
                 x509.SubjectAlternativeName([x509.IPAddress(ip_address(host))]), False
             )
+        if usage is not None:
+            oid = x509.oid.ExtendedKeyUsageOID
+            uses = {"server": oid.SERVER_AUTH, "client": oid.CLIENT_AUTH, "other": oid.CODE_SIGNING}
+            built = built.add_extension(x509.ExtendedKeyUsage([uses[usage]]), False)
         return built.sign(self._key, hashes.SHA256())

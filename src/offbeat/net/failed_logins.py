@@ -8,13 +8,14 @@ from offbeat.net.address import network
 
 MOST, SECONDS = 20, 60.0
 """Failed logins of one address within so many seconds, after which it waits."""
-_ADDRESSES = 10_000
+ADDRESSES = 10_000
+"""Addresses that are remembered; the one that was heard of least recently is forgotten first."""
 
 
 class FailedLogins:
-    """The times of the last failed logins of each address, of the 10,000 addresses that failed last.
+    """The times of the last failed logins of each address.
 
-    A site that is connected is not affected, whatever others at its address do.
+    An address from which a login has succeeded is not limited: others there could keep its sites out.
 
     Args:
         clock: Gives seconds that never go back.
@@ -22,15 +23,20 @@ class FailedLogins:
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._times: dict[str, deque[float]] = {}
+        self._times: dict[str, deque[float] | None] = {}  # None: a login has succeeded
 
-    def add(self, host: str) -> None:
+    def failed(self, host: str) -> None:
         """Count a failed login of an address."""
-        times = self._times.pop(network(host), deque(maxlen=MOST))
-        times.append(self._clock())
-        self._times[network(host)] = times
-        if len(self._times) > _ADDRESSES:
-            del self._times[next(iter(self._times))]
+        place = network(host)
+        times = self._times.pop(place, deque(maxlen=MOST))
+        if times is not None:
+            times.append(self._clock())
+        self._remember(place, times)
+
+    def succeeded(self, host: str) -> None:
+        """Note that a login from an address has succeeded."""
+        self._times.pop(network(host), None)
+        self._remember(network(host), None)
 
     def refusal(self, host: str) -> str | None:
         """Why an address may not log in now, in one sentence; None means that it may."""
@@ -38,3 +44,8 @@ class FailedLogins:
         if times is None or len(times) < MOST or (left := times[0] + SECONDS - self._clock()) <= 0:
             return None
         return f"{MOST} logins from {network(host)} have failed: try again in {left:.0f} s"
+
+    def _remember(self, place: str, times: deque[float] | None) -> None:
+        self._times[place] = times
+        if len(self._times) > ADDRESSES:
+            del self._times[next(iter(self._times))]

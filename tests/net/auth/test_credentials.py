@@ -4,17 +4,24 @@ import asyncio
 import re
 import shutil
 from collections.abc import Callable
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import Authenticator, ServerCredentials, SiteCredentials
-from offbeat.net.auth.tokens import enrol, revoke
+from offbeat.net.auth.tokens import Tokens, enrol, revoke
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Rejected
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ProtocolError
+from offbeat.net.transport import (
+    ChannelClosedError,
+    ChannelRefusedError,
+    ClientChannel,
+    ProtocolError,
+)
 from offbeat.net.wire.writer import MessageWriter
 from tests.net.authority import Authority
 from tests.net.support import LIMITS, Heard, raw, server, site, status, until, write
@@ -349,3 +356,150 @@ def test_files_that_are_no_certificates(tmp_path: Path):
             asyncio.run(listen("127.0.0.1:0", ServerCredentials(path, path), LIMITS, Heard().on_channel))
         with pytest.raises(UsageError, match=why):
             asyncio.run(connect("127.0.0.1:1", SiteCredentials(ca=path), LIMITS))
+
+
+# ---- what a certificate is for ----
+
+
+@pytest.mark.parametrize(
+    ("servers", "sites", "says"),
+    [
+        ("server", "client", None),
+        (None, None, None),
+        (
+            "server",
+            "server",
+            "^certificate = .*: this certificate is for servers, not for .*clientAuth",
+        ),
+        ("server", "other", "^certificate = .*: this certificate is for other uses, not for sites"),
+        ("client", "client", "^tls-cert = .*: this certificate is for sites, not for servers: .*serverAuth"),
+    ],
+)
+def test_a_certificate_is_for_a_server_or_for_a_site(
+    servers: str | None, sites: str | None, says: str | None, tmp_path: Path
+):
+    authority = Authority(tmp_path, "ca")
+    cert, key = authority.issue("server", host="127.0.0.1", usage=servers)
+    own_cert, own_key = authority.issue("north", usage=sites)
+
+    async def story() -> None:
+        async with server(ServerCredentials(cert, key, client_ca=authority.file)) as at:
+            shown = SiteCredentials(ca=authority.file, certificate=own_cert, key=own_key)
+            async with site(at.address, shown):
+                await until(lambda: at.heard.links == ["north"])
+
+    if says is None:
+        asyncio.run(story())
+        return
+    with pytest.raises(UsageError, match=says):
+        asyncio.run(story())
+
+
+def test_the_servers_own_certificate_is_no_sites(tmp_path: Path):
+    authority = Authority(tmp_path, "ca")
+    cert, key = authority.issue("server", host="127.0.0.1")
+
+    async def story() -> None:
+        async with server(ServerCredentials(cert, key, client_ca=authority.file)) as at:
+            shown = SiteCredentials(ca=authority.file, certificate=cert, key=key)
+            with pytest.raises(ChannelRefusedError, match="the server's own certificate is no site's"):
+                await connect(at.address, shown, LIMITS)
+
+    asyncio.run(story())
+
+
+# ---- what one site, or one address, may take ----
+
+
+async def end_of(link: ClientChannel) -> ChannelClosedError:
+    """How a link ended; a last message may come before."""
+    try:
+        while True:
+            assert isinstance(await link.receive(), Rejected)
+    except ChannelClosedError as error:
+        return error
+
+
+def test_a_site_outside_its_enrolments_range_of_samples_is_refused(tmp_path: Path):
+    tokens = tmp_path / "tokens.json"
+    token, free = enrol(tokens, "a", samples=(20, 30)), enrol(tokens, "b")
+
+    async def story() -> None:
+        async with server(ServerCredentials(tokens=tokens)) as at:
+            async with site(at.address, SiteCredentials(token=token)) as link:  # which has 10 samples
+                ending = await end_of(link)
+                assert isinstance(ending, ChannelRefusedError)
+                assert "samples = 10 is not allowed: site a is enrolled with 20 to 30" in str(ending)
+            assert at.listener.rejected == {"samples": 1}
+            assert (at.listener.samples("a"), at.listener.samples("b")) == ((20, 30), None)
+            enrol(tokens, "a", samples=(1, 10), keep=True)
+            for shown in (token, free):
+                async with site(at.address, SiteCredentials(token=shown)):
+                    await until(lambda shown=shown: at.heard.links[-1:] == [shown[0]])  # type: ignore[misc]
+
+    asyncio.run(story())
+
+
+def test_one_credential_does_not_take_all_connections(tmp_path: Path):
+    tokens = tmp_path / "tokens.json"
+    a, b = enrol(tokens, "a"), enrol(tokens, "b")
+
+    async def story() -> None:
+        limits = replace(LIMITS, connections=6)
+        async with server(ServerCredentials(tokens=tokens), limits) as at, AsyncExitStack() as stack:
+            for _ in range(limits.of_a_site):
+                link = await connect(at.address, SiteCredentials(token=a), LIMITS)
+                stack.push_async_callback(link.close)
+            for _ in range(8):
+                with pytest.raises(ChannelClosedError, match="site a has 4 connections") as caught:
+                    await connect(at.address, SiteCredentials(token=a), LIMITS)
+                assert not isinstance(caught.value, ChannelRefusedError)  # it may try again
+            async with site(at.address, SiteCredentials(token=b)):
+                await until(lambda: at.heard.links == ["b"])
+            assert at.listener.rejected == {"site": 8}
+            await stack.aclose()
+            async with site(at.address, SiteCredentials(token=a)):
+                await until(lambda: at.heard.links == ["b", "a"])
+
+    asyncio.run(story())
+
+
+def test_failed_logins_are_limited_and_summarised(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    monkeypatch.setattr("offbeat.net.failed_logins.MOST", 5)
+    tokens, checked = tmp_path / "tokens.json", list[str]()
+    right = enrol(tokens, "a")
+    name = Tokens.name
+
+    def counting(self: Tokens, token: str) -> str | None:
+        checked.append(token)
+        return name(self, token)
+
+    monkeypatch.setattr(Tokens, "name", counting)
+
+    async def story() -> None:
+        async with server(ServerCredentials(tokens=tokens)) as at:
+            for _ in range(20):
+                with pytest.raises(ChannelClosedError):
+                    await connect(at.address, SiteCredentials(token="a:wrong"), LIMITS)
+            assert at.listener.rejected == {"credential": 5, "logins": 15}
+            with pytest.raises(ChannelClosedError, match=r"5 logins from 127\.0\.0\.1 have failed") as caught:
+                await connect(at.address, SiteCredentials(token=right), LIMITS)
+            assert not isinstance(caught.value, ChannelRefusedError)
+
+    asyncio.run(story())
+    assert len(checked) == 5
+    lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("refused")]
+    assert len(lines) == 2
+    assert re.search(r"refused 20 more \(credential 4, logins 16\)", lines[1])
+
+
+def test_a_duplicate_process_is_told_which_site_it_is():
+    async def story() -> None:
+        async with server() as at, site(at.address, "north") as older:
+            await until(lambda: bool(at.heard.links))
+            async with site(at.address, "north"):
+                assert "a newer connection of site north has replaced this one" in str(await end_of(older))
+
+    asyncio.run(story())

@@ -160,3 +160,39 @@ def test_a_token_that_cannot_be_written_is_one_line(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="the file cannot be written"):
         make_token(tmp_path / "file" / "token", DASHBOARD)
+
+
+def test_a_known_and_an_unknown_name_cost_the_same_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, hashed = tmp_path / "tokens.json", list[str]()
+    enrol(path, "one")
+    enrol(path, "two")
+    enrol(path, "two", keep=True)
+    known, real = Tokens(path), tokens._hash
+
+    def counting(salt: str, secret: str) -> str:
+        hashed.append(salt)
+        return real(salt, secret)
+
+    monkeypatch.setattr(tokens, "_hash", counting)
+    for name in ("one", "two", "nobody"):
+        hashed.clear()
+        assert known.name(f"{name}:wrong") is None
+        assert len(hashed) == 2
+        assert {len(salt) for salt in hashed} == {32}
+
+
+def test_an_enrolment_has_a_range_of_samples_that_stays_until_it_is_revoked(tmp_path: Path) -> None:
+    path = tmp_path / "tokens.json"
+    enrol(path, "a", samples=(100, 5000))
+    enrol(path, "b")
+    known = Tokens(path)
+    assert (known.samples("a"), known.samples("b"), known.samples("c")) == ((100, 5000), None, None)
+    enrol(path, "a")
+    assert known.samples("a") == (100, 5000)
+    enrol(path, "a", keep=True, samples=(1, 7))
+    assert known.samples("a") == (1, 7)
+    revoke(path, "a")
+    assert known.samples("a") is None
+    assert "samples" not in json.loads(path.read_text(encoding="utf-8"))  # as files before had it

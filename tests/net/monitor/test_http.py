@@ -15,6 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.net.auth.tokens import DASHBOARD, Tokens, make_token
 from offbeat.net.monitor.from_journal import TIMELINE_ROWS
 from offbeat.net.monitor.http import PAGE, SECURITY_HEADERS, MonitorAddress, Watched, dashboard
+from offbeat.net.refusals import Refusals
 from offbeat.runs.record import RunRecord
 from tests.net.page_token import page_token, write_page_token
 from tests.net.replayed_run import Played, recorded
@@ -330,3 +331,27 @@ def test_a_taken_port_is_one_line(played: Played) -> None:
                     pass
 
     asyncio.run(go())
+
+
+def test_failed_logins_of_the_page_are_counted_and_limited(
+    played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("offbeat.net.failed_logins.MOST", 5)
+    refusals = Refusals("page ")
+
+    async def go() -> list[int]:
+        listen = MonitorAddress(token=page_token(played.directory, TOKEN))
+        async with (
+            dashboard(Watched(played.snapshot, played.directory), listen, refusals) as url,
+            aiohttp.ClientSession() as session,
+        ):
+
+            async def status(token: str | None) -> int:
+                headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+                async with session.get(url, headers=headers) as answer:
+                    return answer.status
+
+            return [await status(token) for token in (None, *["wrong"] * 7, TOKEN)]
+
+    assert asyncio.run(go()) == [401, *[401] * 5, 429, 429, 429]
+    assert refusals.counts == {"page credential": 5, "page logins": 3}

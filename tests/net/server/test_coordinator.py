@@ -104,7 +104,7 @@ def test_the_steps_of_an_epoch_follow_from_the_batch_size_if_the_site_does_not_t
         ({"delta": torch.tensor([1.0, float("nan"), 1.0])}, "not finite", "NaN or infinite"),
         ({"delta": torch.tensor([1.0, float("inf"), 1.0])}, "not finite", "NaN or infinite"),
         ({"delta": torch.tensor([1.0, float("inf"), -float("inf")])}, "not finite", "NaN or infinite"),
-        ({"delta": torch.full((D,), 9.0)}, "norm", "norm is 15.5885, at most 10"),
+        ({"delta": torch.full((D,), 9.0)}, "norm", "norm of the update's parameters is 15.5885, at most 10"),
         ({"integers": torch.zeros(2, dtype=torch.int64)}, "layout", r"integers is int64 \[2\]"),
         ({"integers": torch.zeros(0)}, "layout", r"integers is float32 \[0\]"),
         ({"shared": torch.zeros(D)}, "layout", r"shared is float32 \[3\]"),

@@ -19,13 +19,15 @@ from offbeat.net.messages import (
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.validation import INTEGERS_PER_STEP, LARGEST_LR, LARGEST_METRIC, SMALLEST_LR
 from tests.conformance.test_same_everywhere import OPTIONS
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-MOST = 1.7e308
-NUMBERS = (0.0, 5e-324, -5e-324, 1.0, -1.0, 1e150, -1e150, MOST, MOST, MOST, -MOST, -MOST, -MOST)
+MOST = LARGEST_METRIC
+NUMBERS = (0.0, 5e-324, -5e-324, 1.0, -1.0, 1e15, -1e15, MOST, MOST, MOST, -MOST, -MOST, -MOST)
+RATES = (0.0, SMALLEST_LR, 1.0, LARGEST_LR)
 VALUES = (0.0, 1.0, -1.0, 1e-45, 1e10, -1e19, 1e20, 3.4e38, -3.4e38)
-WHOLE = (0, 1, 2**63 - 1, -(2**63))
+WHOLE = (0, 1, INTEGERS_PER_STEP, -INTEGERS_PER_STEP)
 METRICS = ("loss", "beta", "reward", "gamma", "upsilon")
 LAYOUT = Layout(
     (
@@ -48,6 +50,7 @@ class Sites:
         model.values.zero_()
         model.integers.zero_()
         self.chance, self.now = Random(seed), 0.0
+        self.ranges = algorithm.objective.metric_ranges
         self.tasks: dict[str, TaskAssignment] = {}
         self.server = Coordinator(algorithm, model, terms, RunInfo("run", {}, seed, classes=2))
         for k in range(count):
@@ -82,11 +85,16 @@ class Sites:
 
     def update(self, task: TaskAssignment) -> UpdateSubmission:
         steps = self.chance.choice((1, task.steps))
-        measured = {name: self.chance.choice(NUMBERS) for name in METRICS if self.chance.random() < 0.8}
+        measured = {
+            name: self.chance.choice(self.ranges.get(name, NUMBERS))
+            for name in METRICS
+            if self.chance.random() < 0.8
+        }
+        integers = task.model.integers + steps * self.chance.choice(WHOLE)
         shared = self.vector(task.model.layout.shared)
         return UpdateSubmission(
-            task.task, steps, self.vector(LAYOUT.values), torch.tensor([self.chance.choice(WHOLE)]), measured,
-            abs(self.chance.choice(NUMBERS)), shared if len(shared) and self.chance.random() < 0.8 else None,
+            task.task, steps, self.vector(LAYOUT.values), integers, measured,
+            self.chance.choice(RATES), shared if len(shared) and self.chance.random() < 0.8 else None,
         )  # fmt: skip
 
     def vector(self, size: int) -> torch.Tensor:

@@ -47,8 +47,8 @@ class SitePolicy:
         labels: Whether it tells the server its number of samples of each class.
     """
 
-    min_batch_size: Count = 8
-    min_samples: Count = 8
+    min_batch_size: Count = 4
+    min_samples: Count = 4
     min_steps: Count = 1
     max_steps: Annotated[int | None, Field(ge=1)] = 100_000
     objectives: tuple[str, ...] | None = None

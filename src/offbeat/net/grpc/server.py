@@ -135,8 +135,9 @@ class GrpcListener:
         try:
             verified = self._authenticator.admit(_metadata(context), _identity(context))
         except ProtocolError as error:
-            self._logins.add(host)
+            self._logins.failed(host)
             return None, CloseReason(str(error), error.kind)
+        self._logins.succeeded(host)
         site, most = verified.site, self._limits.of_a_site
         if self._open_of[site] >= most:
             return site, CloseReason(f"site {site} has {most} connections, more are not allowed", "site")

@@ -23,6 +23,7 @@ from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.net import descriptors
 from offbeat.net.address import is_loopback
 from offbeat.net.auth.tokens import DASHBOARD, Tokens
+from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.monitor.acceptor import Acceptor
 from offbeat.net.monitor.from_journal import metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
@@ -51,6 +52,8 @@ PAGE = {
 }
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
+_LOGINS: web.AppKey[FailedLogins] = web.AppKey("logins")
+_REFUSALS: web.AppKey[Refusals] = web.AppKey("refusals")
 _WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LOG = logging.getLogger("offbeat.net")
@@ -128,13 +131,14 @@ async def dashboard(
     Raises:
         UsageError: It cannot listen there.
     """
+    refusals = refusals or Refusals()
     runner = web.AppRunner(
-        make_app(watched, listen), access_log=None, handle_signals=False,
+        make_app(watched, listen, refusals), access_log=None, handle_signals=False,
         keepalive_timeout=30.0, shutdown_timeout=2.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
     )  # fmt: skip
     await runner.setup()
     assert runner.server is not None
-    acceptor = Acceptor(runner.server, descriptors.for_page(), listen.tls, refusals or Refusals())
+    acceptor = Acceptor(runner.server, descriptors.for_page(), listen.tls, refusals)
     runner.app[_ACCEPTOR].append(acceptor)
     try:
         try:
@@ -148,18 +152,20 @@ async def dashboard(
         await runner.cleanup()
 
 
-def make_app(watched: Watched, listen: MonitorAddress) -> web.Application:
+def make_app(watched: Watched, listen: MonitorAddress, refusals: Refusals | None = None) -> web.Application:
     """The application, without a socket.
 
     Args:
         watched: The run.
         listen: Who may read the page.
+        refusals: Counts the failed logins. None means that nobody asks.
 
     Returns:
         The application of aiohttp, with its routes.
     """
     app = web.Application(middlewares=[_guard(listen)], client_max_size=1)
     app[_WATCHED], app[_ACCEPTOR] = watched, []
+    app[_LOGINS], app[_REFUSALS] = FailedLogins(), refusals or Refusals()
     for path in PAGE:
         app.router.add_get(path, _page)
     app.router.add_get("/api/snapshot", _snapshot)
@@ -200,7 +206,16 @@ def _guard(listen: MonitorAddress) -> Any:
 
 def _refusal(request: web.Request, listen: MonitorAddress) -> web.Response | None:
     if listen.token is not None and not listen.token.empty:
-        if listen.token.name(token_of(request.headers.get("Authorization"))) != DASHBOARD:
+        logins, host = request.app[_LOGINS], request.remote or ""
+        if (waits := logins.refusal(host)) is not None:
+            request.app[_REFUSALS].add("logins", host, waits)
+            return _words(429, waits)
+        if listen.token.name(token := token_of(request.headers.get("Authorization"))) == DASHBOARD:
+            logins.succeeded(host)
+        else:
+            if token:
+                logins.failed(host)
+                request.app[_REFUSALS].add("credential", host, "the page's token is not valid")
             refused = _words(401, "this page needs its token: as a bearer, or as the password of any user")
             refused.headers["WWW-Authenticate"] = 'Basic realm="Offbeat", charset="UTF-8"'
             return refused

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from offbeat.net.messages import FromServer, FromSite
-from offbeat.net.transport import ChannelClosedError, ProtocolError
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ProtocolError
 from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.rate_limit import MemoryBudget, TokenBucket
 from offbeat.net.wire.reader import MessageReader
@@ -23,6 +23,8 @@ Out = TypeVar("Out", FromSite, FromServer)
 In = TypeVar("In", FromSite, FromServer)
 MOST_BODIES = 2
 """Unprocessed messages with a body, at most."""
+REFUSED = "refused"
+"""The kind of an end after which another attempt without a change is of no use, at the site."""
 
 
 class FrameStream(Protocol):
@@ -168,7 +170,10 @@ class Connection(Generic[Out, In]):
         return self._ending is not None or bool(self._closing)
 
     def _closed(self) -> ChannelClosedError:
-        return ChannelClosedError(self._ending.reason if self._ending else self._closing)
+        if self._ending is None:
+            return ChannelClosedError(self._closing)
+        kind = ChannelRefusedError if self._ending.kind == REFUSED else ChannelClosedError
+        return kind(self._ending.reason)
 
     def _changed(self) -> None:
         self._in.set()
@@ -187,7 +192,7 @@ class Connection(Generic[Out, In]):
         except TimeoutError:
             self.abort(CloseReason(f"the peer has read nothing for {self._limits.stall:g} s", "slow"))
         except ChannelClosedError as error:
-            self.abort(CloseReason(str(error)))
+            self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
         except (ValueError, TypeError) as error:
             self.abort(CloseReason(f"a message cannot be sent: {error}", "ours"))
 
@@ -199,7 +204,7 @@ class Connection(Generic[Out, In]):
             reason = f"the peer has sent nothing of an announced body for {self._limits.stall:g} s"
             self.abort(CloseReason(reason, "slow"))
         except ChannelClosedError as error:
-            self.abort(CloseReason(str(error)))
+            self.abort(CloseReason(str(error), REFUSED if isinstance(error, ChannelRefusedError) else ""))
         except ProtocolError as error:
             self.abort(CloseReason(str(error), error.kind))
 
