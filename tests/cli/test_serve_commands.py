@@ -26,7 +26,8 @@ from offbeat.cli.dashboard import dashboard_of
 from offbeat.data.federated import Source
 from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
-from offbeat.net.monitor.snapshot import Snapshot
+from offbeat.net.auth.tokens import Tokens
+from offbeat.net.monitor.snapshot import SiteView, Snapshot
 from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.server.service import Service
 from offbeat.runs.lock import lock
@@ -90,6 +91,7 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
         (["--lease", -1], r"--lease: lease = -1.0 is not allowed"),
         (["--lease", "nan"], r"--lease: lease = nan is not allowed"),
         (["--norm-bound", 0], r"--norm-bound: norm_bound = 0.0 is not allowed"),
+        (["--max-samples", 0], r"--max-samples: max_samples = 0 is not allowed"),
         (["--listen", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
         (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
@@ -395,7 +397,37 @@ def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
     )
     refused(offbeat("enrol", "a", "--state", tmp_path / "run", "--revoke", "--keep"), "give one of them")
     refused(offbeat("enrol", "a", "--state", tmp_path / "mistyped", "--revoke"), "has no token")
+    for text in ("5", "7:3", "a:b", ":-1", f"1:{2**41}", "1.5:2"):
+        answer = offbeat("enrol", "a", "--state", tmp_path / "run", "--samples", text)
+        refused(answer, rf"--samples {re.escape(text)} is not allowed: give MIN:MAX, such as 100:5000")
+    answer = offbeat("enrol", "a", "--state", tmp_path / "run", "--samples", "1:2", "--revoke")
+    refused(answer, "--samples 1:2 is for a site with a token")
+    for text, allowed in (("100:5000", (100, 5000)), (":7", (1, 7)), ("100:", (100, 2**40))):
+        assert offbeat("enrol", "a", "--state", tmp_path / "run", "--samples", text)[0] == 0
+        assert Tokens(tmp_path / "run" / "tokens.json").samples("a") == allowed
     assert not (tmp_path / "mistyped").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (None, "cannot be read"),
+        ("min_batch_size: [", "is not valid YAML at line 1"),
+        ("7", "is not a mapping, such as min_batch_size: 8"),
+        ("min_batch: 8", 'unknown key min_batch; did you mean "min_batch_size"'),
+        ("min_batch_size: 0", "min_batch_size = 0 is not allowed"),
+        ("noise: 0.1", "noise = 0.1 is not allowed: this version of Offbeat adds no noise"),
+        ("objectives: Plain", "objectives = 'Plain' is not allowed"),
+    ],
+)
+def test_a_policy_that_is_none_is_refused_in_one_line(
+    text: str | None, says: str, offbeat: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "policy.yaml"
+    if text is not None:
+        file.write_text(text, encoding="utf-8")
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--policy", file)
+    refused(answer, f"--policy {re.escape(str(file))}:? {says}")
 
 
 def test_tokens_that_cannot_be_written_are_refused(
@@ -436,9 +468,11 @@ def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path
 
 
 def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_path: Path) -> None:
-    shown = Snapshot("r", "l", "a", 0.0, 0, 0, 0, 0, 0, 0, 0, 0, {"layout": 2, "norm": 1}, ())
+    sites = SiteView(0, "north", samples=120), SiteView(1, "east", samples=80)
+    shown = Snapshot("r", "l", "a", 0.0, 0, 0, 0, 0, 0, 0, 0, 0, {"layout": 2, "norm": 1}, sites)
     service = SimpleNamespace(snapshot=lambda: shown)
-    door = SimpleNamespace(rejected={"layout": 5, "frame": 3})
+    enrolled = {"north": (100, 5000)}
+    door = SimpleNamespace(rejected={"layout": 5, "frame": 3}, samples=enrolled.get)
 
     async def go() -> None:
         page = dashboard_of("127.0.0.1:0", tmp_path, cast(Service, service), door, None, None, False)
@@ -447,7 +481,9 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
             aiohttp.ClientSession() as session,
             session.get(f"{url}api/snapshot") as answer,
         ):
-            assert (await answer.json())["rejected"] == {"layout": 7, "norm": 1, "frame": 3}
+            told = await answer.json()
+            assert told["rejected"] == {"layout": 7, "norm": 1, "frame": 3}
+            assert [site["allowed"] for site in told["sites"]] == [[100, 5000], None]
 
     asyncio.run(go())
 

@@ -2,11 +2,13 @@
 
 import asyncio
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
+from offbeat.net.monitor.snapshot import Snapshot
 from tests.net.browser import CHROMIUM, browse
 from tests.net.page_token import page_token
 from tests.net.replayed_run import Played, recorded
@@ -25,16 +27,23 @@ def played(tmp_path: Path) -> Played:
 
 
 def test_it_shows_a_run_that_goes_on(played: Played, tmp_path: Path) -> None:
+    def shown() -> Snapshot:
+        snapshot = played.snapshot()
+        first, *others = snapshot.sites
+        return replace(snapshot, sites=(replace(first, samples=2500, allowed=(100, 5000)), *others))
+
     async def go() -> None:
         async with (
-            dashboard(Watched(played.snapshot, played.directory), MonitorAddress()) as url,
+            dashboard(Watched(shown, played.directory), MonitorAddress()) as url,
             browse() as page,
         ):
             await page.call("Page.navigate", url=url)
             await page.until(f"{SITES} === 4")
             version = await page.eval(VERSION)
             assert version == played.snapshot().version
-            assert "away" in await page.eval("document.getElementById('sites').textContent")
+            sites = await page.eval("document.getElementById('sites').textContent")
+            assert "away" in sites
+            assert "2,500 (100–5,000)" in sites
             assert await page.eval("document.querySelectorAll('#timeline .span.training').length") > 5
             assert await page.eval("document.querySelectorAll('#timeline .span.lost').length") > 0
             played.until(200.0)
