@@ -23,8 +23,9 @@ from offbeat.flower.context_state import Memory
 from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
 from offbeat.net import ServerOptions
+from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import Site
-from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, UpdateSubmission
+from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, TaskFailed, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.learner import server_learner
@@ -429,3 +430,22 @@ def test_a_loop_of_ones_own_trains_unless_its_tasks_would_have_to_be_stored() ->
     refused = register(registered(ob.fedasmu(epochs=2)), site, tell_labels=True)
     assert isinstance(refused, Leave)
     assert refused.reason.startswith("Flower stores a task that asks for a fresh model")
+
+
+def test_a_node_has_a_policy_too() -> None:
+    data = Dataset(torch.zeros(40, 1, 8, 8), torch.arange(40) % 10, classes=10)
+    server = server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10)
+    document = make_run_spec(ob.fedbuff(steps=3), server, 3).document()
+    told = Registered(0, "run", document, 60.0)
+    refused = register(told, Site.of(data, policy=SitePolicy(min_batch_size=30)), tell_labels=True)
+    assert isinstance(refused, Leave)
+    assert refused.reason.startswith("this site's policy refuses batches of 20")
+    site = Site.of(data, policy=SitePolicy(max_steps=2, clip=1e-6, labels=False))
+    assert register(told, site, tell_labels=True) == Register(40, 0, None)
+    orders = [TaskAssignment(task, 0, steps, 3, server.initial(3)) for task, steps in ((0, 3), (1, 2))]
+    failed, update = respond(told, orders, Memory(), site)
+    assert isinstance(failed, TaskFailed)
+    assert "this site's policy refuses a task of 3 steps" in failed.reason
+    assert isinstance(update, UpdateSubmission)
+    assert isinstance(update.delta, torch.Tensor)
+    assert float(update.delta.norm()) == pytest.approx(1e-6, rel=1e-3)

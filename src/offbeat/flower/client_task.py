@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
@@ -73,7 +73,8 @@ class _TaskRunner:
                 try:
                     yield self._train(message)
                 except Exception as error:
-                    log.exception("task %d failed", message.task)
+                    own = isinstance(error, OffbeatError)  # whose text says all there is
+                    log.error("task %d failed: %s", message.task, error, exc_info=not own)
                     yield TaskFailed(message.task, f"{type(error).__name__}: {error}")
 
     def _train(self, message: TaskAssignment | ModelResponse) -> UpdateSubmission | ModelRequest:

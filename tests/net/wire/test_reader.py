@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from offbeat.core.model import Entry, Layout
 from offbeat.net.messages import FromSite, Heartbeat, Register, TaskFailed, UpdateReady, UpdateSubmission
@@ -237,3 +238,29 @@ def test_five_thousand_hostile_frames_of_a_kind_are_taken_or_refused(make: Calla
     assert sum(ends.values()) == 5000
     assert longest < 500
     assert ends.total() - ends["taken"] > 1000, ends
+
+
+@pytest.mark.parametrize(
+    ("metrics", "says"),
+    [
+        ({f"{k:03}" + "x" * 97: 1.0 for k in range(100)}, "has 100 metrics: at most 32 are allowed"),
+        ({str(k): 1.0 for k in range(33)}, "has 33 metrics: at most 32 are allowed"),
+        ({"x" * 65: 1.0}, "a name of 65 characters: at most 64 are allowed"),
+    ],
+)
+def test_many_or_long_names_of_metrics_are_refused_before_memory_is_taken(
+    metrics: dict[str, float], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = list[int]()
+    monkeypatch.setattr("offbeat.net.wire.reader.allocate", lambda part, size: taken.append(size))
+    for message in (replace(result(), metrics=metrics), UpdateReady(7, 5, metrics)):
+        with pytest.raises(ProtocolError, match=says) as caught:
+            greeted().feed(framed(message)[0])
+        assert caught.value.kind == "metrics"
+    assert taken == []
+
+
+def test_an_update_with_as_many_metrics_as_it_may_have_is_read() -> None:
+    metrics = {f"{k:02}" + "x" * 62: float(k) for k in range(32)}
+    (read,) = greeted().feed(framed(UpdateReady(7, 5, metrics))[0]).messages
+    assert read[0] == UpdateReady(7, 5, metrics)
