@@ -20,12 +20,15 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_steps, weighted_sum
+from offbeat.vectors.pool import POOL
 
 MixingWeight = Annotated[float, Field(gt=0, le=1, description="mixing weight α of a fresh update")]
 
 
 def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) -> Tensor:
-    """The tensor of this name in a part's memory.
+    """A copy of the tensor of this name in a part's memory, which takes its place there.
+
+    The tensor itself stays as it was: the memory is restored where the aggregation is skipped.
 
     Args:
         memory: the part's memory, which is saved with a run.
@@ -34,10 +37,10 @@ def from_memory(memory: Tensors, name: str, like: Tensor, value: float = 0.0) ->
         value: what it is filled with when it is first used.
 
     Returns:
-        The tensor itself: what is written to it stays.
+        The tensor there: what is written to it stays.
     """
-    if name not in memory:
-        memory[name] = torch.full_like(like, value)
+    known = memory.get(name)
+    memory[name] = torch.full_like(like, value) if known is None else POOL.like(known).copy_(known)
     return memory[name]
 
 

@@ -218,7 +218,7 @@ class TierWeights(Aggregator):
         tier, order = updates[0].note["tier"], updates[0].note["order"]
         step = MeanOfModels().step(updates, model, memory)
         from_memory(memory, f"tier.{tier}", step)
-        memory.setdefault(f"updates.{tier}", torch.ones(1, dtype=torch.int64)).add_(1)
+        memory[f"updates.{tier}"] = memory.get(f"updates.{tier}", torch.ones(1, dtype=torch.int64)) + 1
         weights = shares([int(memory[f"updates.{m}"]) for m in reversed(order)])  # T_{M+1−m} / T
 
         def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:

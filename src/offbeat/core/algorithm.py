@@ -74,6 +74,11 @@ class Task(msgspec.Struct, gc=False):
     hold: bool = False
     ready: bool = False
 
+    @property
+    def newest(self) -> Version:
+        """The newest version that it was sent."""
+        return self.base if self.fresh is None else max(self.base, self.fresh)
+
 
 class View(Protocol):
     """The server's state as a schedule sees it."""
@@ -240,7 +245,9 @@ class Aggregator(AlgorithmPart, Protocol):
         Args:
             updates: The updates to aggregate, in the schedule's order.
             model: The current global model.
-            memory: The aggregator's state in this run, empty at first, to be changed in place.
+            memory: The aggregator's state in this run, empty at first: to be changed in place, best by
+                tensors that replace those in it. One that is written to cannot be restored where the guard
+                skips the aggregation; then the memory is emptied.
 
         Returns:
             The step over the flat values, float32 [values], in a fresh tensor that the caller may change.
@@ -255,7 +262,7 @@ class ServerStep(Protocol):
 
         Args:
             step: The step over the flat values, float32 [values]; may be changed.
-            memory: This part's state in this run, empty at first, to be changed in place.
+            memory: This part's state in this run, empty at first, to be changed as an aggregator's.
 
         Returns:
             The step to apply; may be `step` itself.

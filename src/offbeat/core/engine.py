@@ -19,7 +19,7 @@ from typing import Any
 
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
-from offbeat.core.events import Arrived, Event, Lost, TaskId
+from offbeat.core.events import Arrived, Event, Lost, RolledBack, Skipped, TaskId
 from offbeat.core.fleet import Labels
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
@@ -91,6 +91,10 @@ class Engine:
                 tensors.arrive(task, result)
         elif type(event) is Lost:
             self.lose(event.task)
+        elif type(event) is Skipped and tensors is not None:
+            tensors.skipped.remove(event)
+        elif type(event) is RolledBack and tensors is not None:
+            tensors.roll_back(event, server.version)
         for command in commands:
             if type(command) is Aggregate:
                 version = command.version

@@ -106,4 +106,29 @@ class Timer(Struct, frozen=True, gc=False):
     timer: str
 
 
-Event = Joined | Begin | WantsModel | Ready | Measured | Arrived | Lost | Left | Timer
+class Skipped(Struct, frozen=True, gc=False):
+    """An aggregation is skipped: its version has the content of the version before.
+
+    What a version's values are is known to the driver only, so this is an event; no schedule sees it.
+    """
+
+    version: Version
+    reason: str
+
+
+class RolledBack(Struct, frozen=True, gc=False):
+    """A new version has the content of an earlier one; the versions between are withdrawn.
+
+    No schedule sees it. The held updates that were trained from a withdrawn version, or have merged one, are
+    left out of the aggregations that name them.
+
+    Attributes:
+        to: The earlier version.
+        reason: Why the versions after it are withdrawn.
+    """
+
+    to: Version
+    reason: str
+
+
+Event = Joined | Begin | WantsModel | Ready | Measured | Arrived | Lost | Left | Timer | Skipped | RolledBack

@@ -5,7 +5,7 @@ shared by all tasks that start from them, and a version is freed with the last t
 grows with the versions in flight, not with the clients.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from msgspec.structs import replace
@@ -15,8 +15,8 @@ from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import TaskId, Version
-from offbeat.core.guard import UpdateGuard
+from offbeat.core.events import RolledBack, Skipped, TaskId, Version
+from offbeat.core.guard import UpdateGuard, all_finite
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
@@ -32,7 +32,9 @@ class GlobalModel:
         train_root: Makes the server's own update. None where the aggregator needs none.
 
     Attributes:
-        guard: Checks the updates before they arrive; None means nothing does.
+        guard: Checks the updates before they arrive, and the versions; None means nothing does.
+        skipped: The aggregations skipped, which are to be applied as events right after their own.
+        good: The version to which a rollback goes, and its content. None means that there is none.
     """
 
     def __init__(
@@ -52,6 +54,8 @@ class GlobalModel:
         self.memory: Tensors = {}  # of the aggregator
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
         self.guard: UpdateGuard | None = None
+        self.skipped: list[Skipped] = []
+        self.good: tuple[Version, Model] | None = None
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
@@ -72,12 +76,13 @@ class GlobalModel:
         )
 
     def versions(self) -> dict[Version, Model]:
-        """Versions that tasks in training or held updates started from or were sent."""
+        """Versions that tasks in training or held updates started from or were sent, and the good one."""
         held = {u.task.base: u.base for u in self.updates.values()}
         merged = {
             u.task.fresh: u.fresh for u in self.updates.values() if u.task.fresh is not None and u.fresh
         }
-        return {**dict(self.bases.values()), **dict(self.fresh.values()), **held, **merged}
+        good = {} if self.good is None else dict([self.good])
+        return {**good, **dict(self.bases.values()), **dict(self.fresh.values()), **held, **merged}
 
     @property
     def nbytes(self) -> int:
@@ -91,15 +96,36 @@ class GlobalModel:
         self.fresh.pop(task, None)
 
     def drop(self, task: TaskId) -> None:
-        """Drop a held update."""
-        del self.updates[task]
+        """Drop a held update, unless a rollback has done so."""
+        self.updates.pop(task, None)
 
     def aggregate(self, command: Aggregate) -> None:
-        """Make the next version: w := w + step. Raises `AlgorithmError` for a step that is none."""
-        updates = [self.updates.pop(task) for task in command.tasks]
+        """Make the next version: w := w + step, where the guard lets it pass; else `skipped` says why not.
+
+        Raises `AlgorithmError` for a step that is none.
+        """
+        updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
+        before, self.version = self.version, command.version
+        if not updates:
+            self.skipped.append(Skipped(command.version, "its updates were trained from withdrawn versions"))
+            return
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]
-        self._renew_root_update()
+        self._renew_root_update(before)
+        memories = (self.memory, *self.step_memories)
+        saved = [_Saved(memory) for memory in memories] if self.guard is not None else []
+        model, reason = self._next(updates, command)
+        if reason is None and not all_finite(tensor for own in saved for tensor in own.changed()):
+            reason = "the memory of its aggregator or server steps is not finite"
+        if reason is None:
+            self.model = model
+            return
+        for own in saved:
+            own.restore()
+        self.skipped.append(Skipped(command.version, reason))
+
+    def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
+        """The next version, and why it must not be published, if so."""
         step = self._algorithm.aggregator.step(updates, self.model, self.memory)
         if self.step_memories and command.server_step:
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
@@ -114,16 +140,53 @@ class GlobalModel:
             integers = max(reversed(updates), key=lambda u: u.task.arrival).integers
         if layout.shared:
             shared = _mean_over_all_clients(updates, shared)
-        self.model = Model(layout, step.add_(values), integers, shared)
-        self.version = command.version
+        if self.guard is None:
+            return Model(layout, step.add_(values), integers, shared), None
+        reason = self.guard.check_step(step, self.model, command.version)
+        model = Model(layout, step.add_(values), integers, shared)
+        if reason is None and not all_finite((model.values, shared)):
+            reason = "its values are not finite"
+        return model, reason
 
-    def _renew_root_update(self) -> None:
+    def roll_back(self, event: RolledBack, version: Version) -> None:
+        """Make a new version with the content of the `good` one; the parts' memories begin anew."""
+        assert self.good is not None
+        assert self.good[0] == event.to
+        self.model, self.version = self.good[1], version
+        for memory in (self.memory, *self.step_memories):
+            memory.clear()
+        self.updates = {task: u for task, u in self.updates.items() if u.task.newest <= event.to}
+        if self.guard is not None:
+            self.guard.forgive()
+
+    def _renew_root_update(self, version: Version) -> None:
         """Train on the server's own data, at every version that is a multiple of what the aggregator says."""
         wanted = self._algorithm.aggregator.root_training
-        if wanted is not None and (self.version % wanted.every == 0 or ROOT_UPDATE not in self.memory):
+        if wanted is not None and (version % wanted.every == 0 or ROOT_UPDATE not in self.memory):
             if self._train_root is None:
                 raise AlgorithmError(f"{self._algorithm.name} needs the server's training on root data")
-            self.memory[ROOT_UPDATE] = self._train_root(self.model, self.version)
+            self.memory[ROOT_UPDATE] = self._train_root(self.model, version)
+
+
+class _Saved:
+    """A part's memory as it was: its tensors by name, each with the number of writes to it."""
+
+    def __init__(self, memory: Tensors) -> None:
+        self._memory = memory
+        self._tensors = {name: (tensor, tensor._version) for name, tensor in memory.items()}
+
+    def changed(self) -> Iterator[Tensor]:
+        """The floating tensors that are new or were written to."""
+        for name, tensor in self._memory.items():
+            saved, writes = self._tensors.get(name, (None, 0))
+            if (saved is not tensor or writes != tensor._version) and tensor.is_floating_point():
+                yield tensor
+
+    def restore(self) -> None:
+        """Restore the memory; empty it where a tensor in it was written to, so that it begins anew."""
+        self._memory.clear()
+        if all(tensor._version == writes for tensor, writes in self._tensors.values()):
+            self._memory.update({name: tensor for name, (tensor, _) in self._tensors.items()})
 
 
 def _check_step(step: object, values: Tensor, algorithm: Algorithm) -> None:

@@ -10,19 +10,24 @@ the median. Those of refused updates are among them: where the updates of most c
 when the learning rate rises, the larger ones are soon the usual ones. Before there are `ENOUGH`, from three
 clients or from all, n may be at most `FIRST` · (1 + ‖w‖) instead. An n of 0 says nothing and is left out.
 
+A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
+must be finite, and the norm of its step at most `OF_STEPS` · factor times the median of those of the last
+`RECENT` steps: sums, momentum and a rule of one's own may take bounded updates far. Else the aggregation is
+skipped, and the version has the content of the one before.
+
 The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation.
 """
 
 from bisect import bisect_left, insort
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite, sqrt
 from typing import Annotated
 
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.core.events import ClientId
+from offbeat.core.events import ClientId, Version
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
 from offbeat.core.validation import checked_dataclass
@@ -30,7 +35,8 @@ from offbeat.core.validation import checked_dataclass
 GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], Sequence[ClientId]]
 """The recent norms of each part of the updates, and the clients of those refused one after another."""
 
-RECENT, OF_A_CLIENT, ENOUGH, FIRST = 100, 5, 5, 100.0
+RECENT, OF_A_CLIENT, ENOUGH, FIRST, OF_STEPS = 100, 5, 5, 100.0, 3.0
+_STEP = "step"  # its norms are beside those of the parts of updates, each of a "client" of its own
 _REMEMBERED = 1000  # refusals one after another
 
 
@@ -138,23 +144,49 @@ class UpdateGuard:
             self._refused.clear()
         return refused
 
+    def check_step(self, step: Tensor, model: Model, version: Version) -> str | None:
+        """Check the step to a new version, and count its norm among the recent ones.
+
+        Args:
+            step: The step over the flat values, float32 [values].
+            model: The current version.
+            version: The new one.
+
+        Returns:
+            Why the version must not be published; None means that it may be.
+        """
+        norm = float(step[: model.layout.parameters].norm())
+        return self._check_norm(_STEP, version, norm, model, OF_STEPS) if norm != 0.0 else None
+
+    def forgive(self) -> None:
+        """Count none of the updates that were refused: the model was at fault."""
+        self._refused.clear()
+
     def count_refused(self, client: ClientId) -> None:
         """Count an update that is refused; by this call alone if its norms are not known."""
         self._refused.append(client)
         del self._refused[:-_REMEMBERED]
 
-    def _check_norm(self, part: str, client: ClientId, norm: float, model: Model) -> str | None:
+    def _check_norm(
+        self, part: str, client: ClientId, norm: float, model: Model, times_factor: float = 1.0
+    ) -> str | None:
         if not isfinite(norm):
             return f"the norm of its {part} is not finite"
         recent = self._recent.setdefault(part, RecentNorms())
         usual = recent.median(self._clients)
         recent.add(client, norm)
-        if usual is not None and norm > self._options.factor * usual:
+        factor = times_factor * self._options.factor
+        if usual is not None and norm > factor * usual:
             times = f"{norm / usual:.3g} times the median of the recent ones"
-            return f"the norm of its {part} is {times}, more than {self._options.factor:g}"
+            return f"the norm of its {part} is {times}, more than {factor:g}"
         if usual is None and norm > FIRST and norm > FIRST * (1 + float(model.values.norm())):
             return f"the norm of its {part}, {norm:.3g}, is more than {FIRST:g} times that of the model"
         return None
+
+
+def all_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all values of tensors are finite; they are if their sum is, which may overflow otherwise."""
+    return all(isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in tensors)
 
 
 def parts_of(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:

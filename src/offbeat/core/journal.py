@@ -15,7 +15,10 @@ from offbeat.core.algorithm import Task
 from offbeat.core.errors import RunError
 from offbeat.core.fleet import Labels
 
-EVENT_NAMES = ("joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer")
+EVENT_NAMES = (
+    "joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer", "skipped",
+    "rolled_back",
+)  # fmt: skip
 
 
 class Row(Struct, frozen=True, gc=False):
@@ -29,7 +32,7 @@ class Row(Struct, frozen=True, gc=False):
         client: The client concerned, if any.
         task: The task concerned, if any.
         base: Version that the task started from.
-        version: The current version; for an aggregation, the one it makes.
+        version: The current version; for an aggregation and a rollback, the one it makes.
         staleness: Staleness in versions.
         steps: Local steps.
         data: Further values of this kind of row.
@@ -120,6 +123,13 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
             return Row(seq, t, "event", "joined", event.client, event.holds, version=version, data=joined)
         case events.Begin():
             return Row(seq, t, "event", "begin", version=version)
+        case events.Skipped():
+            return Row(seq, t, "event", "skipped", version=event.version, data={"reason": event.reason})
+        case events.RolledBack():
+            return Row(
+                seq, t, "event", "rolled_back", version=version + 1,
+                data={"to": event.to, "reason": event.reason},
+            )  # fmt: skip
         case events.Lost() | events.Left():
             name, reason = "lost" if isinstance(event, events.Lost) else "left", {"reason": event.reason}
             lost, start, steps = (task.id, task.base, task.steps) if task else (event.task, None, None)
@@ -189,6 +199,10 @@ def event_of(row: Row) -> events.Event:
             return events.Joined(_known(row.client), samples, steps_per_epoch, row.task, labels)
         case "begin":
             return events.Begin()
+        case "skipped":
+            return events.Skipped(_known(row.version), data["reason"])
+        case "rolled_back":
+            return events.RolledBack(data["to"], data["reason"])
         case "lost":
             return events.Lost(_known(row.client), _known(row.task), data["reason"])
         case "left":
@@ -198,5 +212,5 @@ def event_of(row: Row) -> events.Event:
 
 def _known(value: int | None) -> int:
     if value is None:
-        raise RunError("a journal row lacks its client, task or steps")
+        raise RunError("a journal row lacks its client, task, steps or version")
     return value

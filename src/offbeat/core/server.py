@@ -119,7 +119,7 @@ class Server:
         event = self._admit(event)
         self.now = now
         stamped: list[commands.Command] = []
-        if self.begun:
+        if self.begun and not isinstance(event, events.Skipped | events.RolledBack):
             for command in self.schedule.on(event, self.state, self):
                 stamped.append(self._enact(command))
                 if self.stopped is not None:
@@ -182,6 +182,13 @@ class Server:
                 if self.begun:
                     raise AlgorithmError("begun twice")
                 self.begun = True
+            case events.Skipped():
+                if not 0 < event.version <= self.version:
+                    raise AlgorithmError(f"version {event.version} was not aggregated: it cannot be skipped")
+            case events.RolledBack():
+                if not 0 <= event.to < self.version:
+                    raise AlgorithmError(f"version {event.to} is not before {self.version}: no rollback")
+                self.version += 1
         return event
 
     def _in_training(self, client: ClientId, task_id: TaskId) -> Task:

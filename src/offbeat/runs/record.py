@@ -35,6 +35,7 @@ class Checkpoint:
         clients: File of each client's state.
         client_bytes: Bytes of each client's state.
         guard: State of the guard, as `UpdateGuard.save` gave it; None means there is none.
+        good: Version to which a rollback goes. None means that there is none.
     """
 
     journal: int
@@ -47,6 +48,7 @@ class Checkpoint:
     clients: dict[int, str] = field(default_factory=dict)
     client_bytes: dict[int, int] = field(default_factory=dict)
     guard: tuple[dict[str, list[tuple[int, float]]], list[int]] | None = None
+    good: int | None = None
 
 
 @dataclass(frozen=True)

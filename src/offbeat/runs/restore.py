@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from offbeat.core.algorithm import Update
+from offbeat.core.events import Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
@@ -29,9 +30,11 @@ def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpo
 
     def base(version: int) -> Model:
         if version not in versions:
-            versions[version] = _model(layout, read_tensors(directory / version_file(version)))
+            versions[version] = read_version(layout, directory, version)
         return versions[version]
 
+    if checkpoint.good is not None:
+        tensors.good = checkpoint.good, base(checkpoint.good)
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
     tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
     for number, (version, lr, metrics) in checkpoint.updates.items():
@@ -40,6 +43,11 @@ def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpo
         tensors.updates[number] = Update(
             task, base(version), saved["delta"], saved["integers"], metrics, lr, saved.get("shared"), fresh
         )  # fmt: skip
+
+
+def read_version(layout: Layout, directory: Path, version: Version) -> Model:
+    """Read the content of a version from its file."""
+    return _model(layout, read_tensors(directory / version_file(version)))
 
 
 def _model(layout: Layout, saved: Mapping[str, Tensor]) -> Model:

@@ -18,6 +18,7 @@ from filelock import BaseFileLock
 from msgspec.structs import astuple
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import finite
@@ -188,11 +189,18 @@ class RunStore:
             "state": names[0], "bases": bases, "fresh": fresh, "updates": updates,
             "clients": states, "client_bytes": clients.sizes(),
             "guard": tensors.guard.save() if tensors.guard else None,
+            "good": tensors.good[0] if tensors.good else None,
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
         self.flush({"duration": duration}, [statement, *others])
         self._delete_except({*names, *states.values()})
+
+    def write_version(self, version: Version, model: Model) -> None:
+        """Write the content of a version, durably. Raises `OSError` where it cannot be written."""
+        if not (self.directory / version_file(version)).exists():
+            write_tensors(self.directory / version_file(version), _model_tensors(model))
+            sync_directory(self.directory)
 
     def finish(
         self,

@@ -4,17 +4,17 @@
 events happen in the same order, while metrics come from the record and no tensor is touched.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from msgspec.structs import replace
 
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, TaskId
+from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, Skipped, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import UpdateGuard
-from offbeat.core.journal import Row
+from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import (
     ClientEvaluator,
     LocalResult,
@@ -115,6 +115,10 @@ class LiveBackend:
         """That the guard refuses all updates; None means that it does not."""
         return self.tensors.guard.diverged if self.tensors.guard is not None else None
 
+    def skipped(self) -> list[Skipped]:
+        """The aggregations that the last event has led to and that are skipped."""
+        return list(self.tensors.skipped)
+
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
         if command.task in self._finished or command.task in self._submitted:
@@ -205,6 +209,13 @@ class ReplayBackend:
         if row is None or row.name != name or row.task != task:
             raise ReplayError(f"task {task} is {name} now, the journal has {row}")
         return {k: v for k, v in (row.data or {}).items() if k != "seconds"}
+
+    def skipped(self) -> Iterator[Skipped]:
+        """The recorded ones, which are the next rows."""
+        while (row := self._journal.peek()) is not None and row.name == "skipped":
+            skipped = event_of(row)
+            assert isinstance(skipped, Skipped)
+            yield skipped
 
     def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
         """The next recorded evaluation; `metric` checks that it is this one."""

@@ -172,6 +172,8 @@ class Simulation:
                 if (task := self.server.current_task) is not None:
                     self._lost(task.id)
                 self._queue_presence(event.client)
+        for skipped in self._backend.skipped():
+            self.engine.apply(time, skipped)
         for command in commands:
             execute = _EXECUTE.get(type(command))
             if execute is not None:

@@ -103,7 +103,7 @@ class JournalAudit:
 
     Attributes:
         time: Of the last event, in seconds.
-        version: Aggregations so far.
+        version: Aggregations and rollbacks so far.
         begun: The event `begin` has happened.
         present: Clients that are there.
         running: The task of each busy client.
@@ -171,7 +171,9 @@ class JournalAudit:
         before, self.time = self.time, row.t
         self._enter(row)
         self.check(row.t >= before, "time", f"{row.name} comes after an event at {before:g} s")
-        self.check(row.version == self.version, "version", f"{row.name} at {row.version}, not {self.version}")
+        if row.name not in _VERSIONED:
+            found = f"{row.name} at {row.version}, not {self.version}"
+            self.check(row.version == self.version, "version", found)
         self._asked = None
         event = _EVENTS.get(row.name)
         if event is None:
@@ -286,6 +288,16 @@ class JournalAudit:
         at = self.timers.pop(timer, None)
         self.check(at == row.t, "timers", f"{timer!r} fires, set for {at}")
 
+    def _skipped(self, row: Row) -> None:
+        made = row.version is not None and 0 < row.version <= self.version
+        self.check(made and bool(_data(row)["reason"]), "version", f"version {row.version} is skipped")
+
+    def _rolled_back(self, row: Row) -> None:
+        to = _data(row)["to"]
+        self.check(0 <= to < self.version, "version", f"a rollback from {self.version} to {to}")
+        self.version += 1
+        self.check(row.version == self.version, "version", f"a rollback makes {row.version}")
+
     # ---- commands ----
 
     def _train(self, row: Row) -> None:
@@ -369,7 +381,9 @@ _EVENTS = {
     "joined": JournalAudit._joined, "begin": JournalAudit._begin, "wants_model": JournalAudit._wants_model,
     "ready": JournalAudit._ready, "measured": JournalAudit._measured, "arrived": JournalAudit._arrived,
     "lost": JournalAudit._lost, "left": JournalAudit._left, "timer": JournalAudit._timer,
+    "skipped": JournalAudit._skipped, "rolled_back": JournalAudit._rolled_back,
 }  # fmt: skip
+_VERSIONED = ("skipped", "rolled_back")  # events whose row has the version that they are about
 _COMMANDS = {
     "train": JournalAudit._train, "send": JournalAudit._send, "recall": JournalAudit._recall,
     "aggregate": JournalAudit._aggregate, "measure": JournalAudit._measure, "upload": JournalAudit._upload,

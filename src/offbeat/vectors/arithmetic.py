@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from offbeat.vectors.chunked import CHUNK, for_each_chunk, map_chunks
+from offbeat.vectors.pool import POOL
 
 _ZERO = torch.tensor(-0.0)  # what any number may be added to without a change, 0.0 and −0.0 too
 
@@ -107,6 +108,9 @@ class RunningWindow:
             memory.update({name: torch.zeros_like(like) for name in (*(f"x{k}" for k in range(size)), "sum")})
             memory.update({name: torch.zeros(size, dtype=torch.float64) for name in f"c{columns}"})
             memory["arrivals"] = torch.zeros((), dtype=torch.int64)
+        else:  # what is written to is a copy: the tensors stay as they were
+            changed = ("sum", "arrivals", *f"c{columns}")
+            memory.update({name: POOL.like(memory[name]).copy_(memory[name]) for name in changed})
         self._memory, self._size, self._columns = memory, size, columns
         self.sum, self.weights, self.arrivals = memory["sum"], memory["c"], 0
 
@@ -119,18 +123,17 @@ class RunningWindow:
         self.arrivals = int(memory["arrivals"].item()) + 1
         memory["arrivals"].fill_(self.arrivals)
         k = self.arrivals % self._size
-        oldest, own, total = float(c[k]), f"x{k}", self.sum
+        oldest, total, old = float(c[k]), self.sum, memory[f"x{k}"]
+        own = memory[f"x{k}"] = delta if start is None else POOL.like(old)
         c[k] = weight
         for name, number in zip(self._columns, numbers, strict=False):
             memory[name].numpy()[k] = number
 
-        def slide(s: Tensor, x: Tensor, delta: Tensor, *start: Tensor) -> None:
-            s.sub_(x, alpha=oldest)
+        def slide(s: Tensor, old: Tensor, x: Tensor, delta: Tensor, *start: Tensor) -> None:
+            s.sub_(old, alpha=oldest)
             s.add_(torch.add(start[0], delta, out=x) if start else delta, alpha=weight)
 
-        for_each_chunk(slide, total, memory[own], delta, *([] if start is None else [start]))
-        if start is None:
-            memory[own] = delta
+        for_each_chunk(slide, total, old, own, delta, *([] if start is None else [start]))
         if self.arrivals % self.RESUM == 0:
             total.copy_(weighted_sum([memory[f"x{n}"] for n in range(self._size)], c.tolist()))
 

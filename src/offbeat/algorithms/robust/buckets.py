@@ -54,7 +54,7 @@ class Buckets(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Fill the buckets; the step is the sum of what is taken whenever none is empty."""
         step = torch.zeros_like(model.values)
-        counts = memory.setdefault("counts", torch.zeros(self.buckets, dtype=torch.int64))
+        counts = memory["counts"] = memory.get("counts", torch.zeros(self.buckets, dtype=torch.int64)).clone()
         for update in sorted(updates, key=lambda u: u.task.id):
             number = update.task.client % self.buckets
             mean = from_memory(memory, f"mean.{number}", model.values)

@@ -24,7 +24,7 @@ from typing import Any
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer
+from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
@@ -32,6 +32,7 @@ from offbeat.core.model import Model
 from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
+from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
@@ -55,6 +56,7 @@ class Coordinator:
     Attributes:
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
+        collapse: Judges the evaluations.
 
     Raises:
         UsageError: The algorithm requires what a network has not, or trains more clients at the same time
@@ -84,6 +86,7 @@ class Coordinator:
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog(options.until, higher_is_better)
+        self.collapse = CollapseDetector()
         self._ticked = 0.0
         self._next_evaluation = 0.0
 
@@ -193,6 +196,21 @@ class Coordinator:
         self.driver.effects.evaluated.append(e.model)
         self.driver.effects.client_metrics += client_metrics(row.seq, clients)
         self._check_metrics()
+        self._check_collapse(e, metrics)
+
+    def _check_collapse(self, e: Evaluation, metrics: Metrics) -> None:
+        """Go back to the last good version if this one has collapsed; one that is withdrawn says nothing."""
+        if not self.options.rollback:
+            return
+        reason = self.collapse.judge(metrics)
+        if e.version < self.driver.rolled_back:
+            return
+        if self.collapse.good:
+            self.tensors.good = e.version, e.model
+        elif reason is not None and self.driver.ending is None and self.tensors.good is not None:
+            reason = f"version {e.version} has collapsed: {reason}"
+            self.driver.roll_back(self.now, reason)
+            self._handler.breaker.forgive(self.tensors.good[0])
 
     def _evaluate_at_clients(self, now: float) -> None:
         """Record what is done at the sites. The run ends once its last version has been evaluated there."""
@@ -214,6 +232,8 @@ class Coordinator:
     def replay_evaluation(self, row: Metric) -> None:
         """Repeat a recorded evaluation: what was reached still is."""
         self.evaluations.restore(row)
+        if self.options.rollback:
+            self.collapse.judge(row.found)
         if self.driver.client_evaluations is not None:
             self.driver.client_evaluations.restore(row.version)
         self._check_metrics()
@@ -252,17 +272,23 @@ class Coordinator:
 
     # ---- repeating a record ----
 
-    def replay(self, rows: Iterable[Row], load: Callable[[Arrived], LocalResult] | None) -> None:
+    def replay(
+        self,
+        rows: Iterable[Row],
+        load: Callable[[Arrived], LocalResult] | None,
+        load_version: Callable[[Version], Model] | None = None,
+    ) -> None:
         """Apply recorded events; nothing is recorded or sent.
 
         Args:
             rows: Their rows, each followed by those of its commands, which must come again.
             load: Gives the update that arrived; None means that no tensor is touched.
+            load_version: Gives the content of a version to which the run was rolled back.
 
         Raises:
             ReplayError: What comes now is not what is recorded.
         """
-        self.driver.replay(rows, load)
+        self.driver.replay(rows, load, load_version)
         self.now = self._ticked = self.server.now
 
     def end_replay(self, now: float) -> None:

@@ -5,13 +5,25 @@ registry of sites and tasks, and the effects that are to be made durable and sen
 messages that come in: `handlers` makes events of those, `coordinator` of the time that passes.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import Engine
-from offbeat.core.events import Arrived, Begin, Event, Left, TaskId, WantsModel
+from offbeat.core.events import (
+    Arrived,
+    Begin,
+    Event,
+    Left,
+    Lost,
+    RolledBack,
+    Skipped,
+    TaskId,
+    Version,
+    WantsModel,
+)
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row, event_of
@@ -33,6 +45,8 @@ from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
 
+log = logging.getLogger(__name__)
+
 
 class Driver:
     """Applies events to the engine, the registry and the effects.
@@ -50,6 +64,9 @@ class Driver:
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
         client_evaluations: The evaluations at the sites; None means that there are none.
+        skipped: Number of aggregations that were skipped.
+        rollbacks: Number of rollbacks.
+        rolled_back: Version that the last rollback made; 0 before.
     """
 
     def __init__(
@@ -72,6 +89,8 @@ class Driver:
         self.ending: str | None = None
         self.stopped: str | None = None
         self.began = inf
+        self.skipped = self.rollbacks = 0
+        self.rolled_back: Version = 0
         self._options, self._seed = options, seed
         self.client_evaluations: ClientEvaluations | None = None
         if options.evaluate.at_clients:
@@ -94,6 +113,9 @@ class Driver:
             result: The update of an `Arrived`.
         """
         commands = self._advance(now, event, result)
+        for skipped in list(self.tensors.skipped):
+            log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
+            self._advance(now, skipped, None)
         for command in commands:
             self._tell(command)
         if isinstance(event, WantsModel):
@@ -102,12 +124,38 @@ class Driver:
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
         self._check_limits()
 
-    def replay(self, rows: Iterable[Row], load: Callable[[Arrived], LocalResult] | None) -> None:
+    def roll_back(self, now: float, reason: str) -> None:
+        """Make a new version with the content of the last good one, `tensors.good`.
+
+        The tasks that train from a version after it, or were sent one, are lost.
+
+        Args:
+            now: Time of the event, in seconds of the run's clock.
+            reason: Why.
+        """
+        assert self.tensors.good is not None
+        to, self.effects.good = self.tensors.good[0], self.tensors.good
+        log.error("rolled back", extra={"version": self.server.version + 1, "base": to, "reason": reason})
+        self.apply(now, RolledBack(to, reason))
+        for task in [task for task in self.server.tasks.values() if task.newest > to]:
+            if self.ending is not None:
+                return
+            reason = f"it trains from a version that is withdrawn: the run went back to version {to}"
+            self.send(self.registry.by_client[task.client].name, TaskCancel(task.id, reason))
+            self.apply(now, Lost(task.client, task.id, reason))
+
+    def replay(
+        self,
+        rows: Iterable[Row],
+        load: Callable[[Arrived], LocalResult] | None,
+        load_version: Callable[[Version], Model] | None = None,
+    ) -> None:
         """Apply recorded events; nothing is recorded or sent.
 
         Args:
             rows: Their rows, each followed by those of its commands, which must come again.
             load: Gives the update that arrived; None means that no tensor is touched.
+            load_version: Gives the content of a version to which the run was rolled back.
 
         Raises:
             ReplayError: What comes now is not what is recorded.
@@ -123,6 +171,8 @@ class Driver:
                 if result is not None and self.tensors.guard is not None:
                     assert isinstance(event, Arrived)
                     self.tensors.guard.check(event.client, event.steps, result, self.tensors.model)
+                if load_version is not None and isinstance(event, RolledBack):
+                    self.tensors.good = event.to, load_version(event.to)
                 self._advance(row.t, event, result)
                 self._check_limits()
         finally:
@@ -138,6 +188,10 @@ class Driver:
             self.registry.enter_command(command)
         if isinstance(event, Begin):
             self.began = now
+        elif isinstance(event, Skipped):
+            self.skipped += 1
+        elif isinstance(event, RolledBack):
+            self.rollbacks, self.rolled_back = self.rollbacks + 1, self.server.version
         elif isinstance(event, Left) and self.client_evaluations is not None:
             self.client_evaluations.forget(event.client)
         return commands

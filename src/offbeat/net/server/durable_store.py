@@ -29,7 +29,7 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.files import pack_tensors, unpack_tensors
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.restore import restore_model
+from offbeat.runs.restore import read_version, restore_model
 from offbeat.runs.store import RunStore, Statement
 
 CHECKPOINT_SECONDS = 30.0
@@ -107,6 +107,9 @@ class DurableStore:
         updates = {task: update for effects in batches for task, update in effects.updates.items()}
         sites = [site for effects in batches for site in effects.sites.values()]
         try:
+            for effects in batches:
+                if effects.good is not None:
+                    self._store.write_version(*effects.good)
             logged = self._write_updates(updates)
             statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
             self._store.flush(batches[-1].meta, statements)
@@ -180,7 +183,9 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     coordinator.replay(record.rows(limit=checkpoint.journal), None)
     restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
-    coordinator.replay(record.rows(after=checkpoint.journal - 1), partial(_recorded_update, record))
+    load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
+    rows = record.rows(after=checkpoint.journal - 1)
+    coordinator.replay(rows, partial(_recorded_update, record), load_version)
     for metric in record.evaluations():
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))

@@ -49,13 +49,15 @@ class Effects(Struct):
     `updates`, `rows`, `sites`, `metrics` and `client_metrics` are to be made durable, all or nothing, before
     the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
     ended. `meta` are the entries of the run's table `meta` as of then; `evaluated` are the global models that
-    `metrics` are of, one for each.
+    `metrics` are of, one for each. `good` is what a rollback in `rows` goes back to, to be made
+    durable before them.
     """
 
     rows: list[Row] = field(default_factory=list)
     metrics: list[Metric] = field(default_factory=list)
     evaluated: list[Model] = field(default_factory=list)
     client_metrics: list[ClientMetric] = field(default_factory=list)
+    good: tuple[Version, Model] | None = None
     updates: dict[TaskId, LocalResult] = field(default_factory=dict)
     sites: dict[str, SiteRow] = field(default_factory=dict)
     messages: list[tuple[str, FromServer]] = field(default_factory=list)

@@ -99,6 +99,7 @@ class MessageHandler:
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
         self._guard = driver.tensors.guard
         self._ranges = algorithm.objective.metric_ranges
+        self._told_diverged = False
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
         """Handle a message of a site.
@@ -355,8 +356,12 @@ class MessageHandler:
 
         Where the updates of all sites are refused it is not for this one, which is not blamed.
         """
-        diverged = self._guard is not None and self._guard.diverged is not None
-        failures = None if diverged else self.breaker.record_failure(now, site.name)
+        base = self._server.tasks[site.client].newest
+        diverged = None if self._guard is None else self._guard.diverged
+        if diverged and not self._told_diverged:
+            log.error("training has diverged", extra={"reason": diverged})
+        self._told_diverged = diverged is not None
+        failures = None if diverged else self.breaker.record_failure(now, site.name, base)
         if failures is None:
             self._driver.apply(now, Lost(site.client, task, reason))
         else:

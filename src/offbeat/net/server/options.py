@@ -26,6 +26,8 @@ class ServerOptions:
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
         guard: Refuses updates whose size is absurd beside the recent ones; None means no guard.
+        rollback: Whether the run goes back to its last good version when the loss on the server's test data
+            tells that the model has collapsed.
         remembered: Of the tasks whose sites have gone, those from so many of the newest base versions can be
             brought back.
         max_consecutive_failures: The circuit breaker of a site that fails so many times in a row opens: the
@@ -45,6 +47,7 @@ class ServerOptions:
     evaluate: Every = Every()
     evaluation_timeout: Seconds = 60.0
     guard: Guard | None = Guard()
+    rollback: bool = True
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
     share_model: ModelChoice | None = None

@@ -11,7 +11,17 @@ from msgspec import Struct, field
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Command, Discard, Send, Train, Upload
-from offbeat.core.events import Arrived, ClientId, Event, Joined, Left, Lost, TaskId, WantsModel
+from offbeat.core.events import (
+    Arrived,
+    ClientId,
+    Event,
+    Joined,
+    Left,
+    Lost,
+    RolledBack,
+    TaskId,
+    WantsModel,
+)
 
 
 class TaskStatus(IntEnum):
@@ -123,6 +133,10 @@ class Registry(Struct):
                     return self._forget_oldest(remembered)
             case WantsModel():
                 self.assigned[event.task].asked = True
+            case RolledBack():
+                return [
+                    self._forget(lost) for lost, needs in list(self.gone.items()) if max(needs) > event.to
+                ]
         return ()
 
     def enter_command(self, command: Command) -> None:

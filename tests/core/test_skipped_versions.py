@@ -1,0 +1,178 @@
+"""A version that is not finite, or an absurd step away, is never published: the run goes on without it."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import offbeat as ob
+from offbeat.core.algorithm import Aggregator, Task, Update
+from offbeat.core.commands import Aggregate
+from offbeat.core.events import Skipped
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.guard import Guard, UpdateGuard
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model, Tensors
+from offbeat.sim.replay import replay
+from offbeat.testing import check_journal
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough
+from tests.sim.sim_worlds import CALM, digits, make, outcome
+
+LAYOUT = ob.Layout.flat(2)
+
+
+@dataclass(frozen=True)
+class Spoils(Aggregator):
+    """An aggregator that spoils some of another one's steps."""
+
+    inner: Aggregator
+    factor: float
+    at: tuple[int, ...]
+    count: list[int] = field(default_factory=list)
+
+    @property
+    def requires(self):  # type: ignore[no-untyped-def]
+        return self.inner.requires
+
+    @property
+    def provides(self):  # type: ignore[no-untyped-def]
+        return self.inner.provides
+
+    def step(self, updates: list[Update], model: Model, memory: Tensors) -> Tensor:  # type: ignore[override]
+        self.count.append(0)
+        step = self.inner.step(updates, model, memory)
+        return step * self.factor if len(self.count) in self.at else step
+
+
+def spoilt(name: str, factor: float, at: tuple[int, ...] = (8,)) -> ob.Algorithm:
+    algorithm = make(name)
+    return replace(algorithm, aggregator=Spoils(algorithm.aggregator, factor, at))
+
+
+@pytest.mark.parametrize("factor", [float("nan"), 1e38, 1e9])
+@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
+def test_no_algorithm_publishes_it(name: str, factor: float, tmp_path: Path) -> None:
+    at = (12,) if name == "fedfa" else (8,)  # whose first steps are zero
+    until = ob.Until(tasks=60)
+    run = ob.simulate(spoilt(name, factor, at), CALM, digits(), until=until, out=tmp_path)
+    (skipped,) = run.entries("skipped")
+    assert skipped["version"] in at
+    reasons = ("the norm of its step is not finite", "times the median of the recent ones, more than 90")
+    assert any(reason in str(skipped["reason"]) for reason in reasons)
+    assert bool(torch.isfinite(run.model.values).all())
+    assert run.summary.versions > at[0]
+    record = ob.read_run(tmp_path)
+    check_journal(list(record.rows()))
+    assert replay(record, make(name)).difference is None
+
+
+def test_a_run_with_a_skipped_version_is_resumed(tmp_path: Path) -> None:
+    """Before and after the checkpoint of an interruption."""
+
+    class Interrupted(ob.TorchLearner):
+        def train(self, base, task, *rest):  # type: ignore[no-untyped-def]
+            if task.task == 45:
+                raise KeyboardInterrupt
+            return super().train(base, task, *rest)
+
+    plain, until = digits(), ob.Until(tasks=70)
+    whole = ob.simulate(spoilt("fedadam", float("nan"), (4, 9)), CALM, plain, until=until)
+    first = Interrupted(plain.module, plain.data, plain.training)
+    with pytest.raises(KeyboardInterrupt):
+        ob.simulate(
+            spoilt("fedadam", float("nan"), (4, 9)), CALM, first,
+            until=until, out=tmp_path, checkpoint_seconds=0,
+        )  # fmt: skip
+    checkpoint = ob.read_run(tmp_path).checkpoint()
+    assert checkpoint is not None
+    rest = tuple(version - checkpoint.version for version in (4, 9))
+    again = ob.resume(tmp_path, spoilt("fedadam", float("nan"), rest), CALM, plain, until=until)
+    assert len(whole.entries("skipped")) == 2
+    assert outcome(again) == outcome(whole)
+
+
+def update(task: int, *delta: float, shared: float | None = None) -> LocalResult:
+    values = torch.tensor(delta)
+    given = None if shared is None else torch.full((2,), shared)
+    return LocalResult(values, torch.zeros(0, dtype=torch.int64), shared=given)
+
+
+def arrive(tensors: GlobalModel, result: LocalResult, number: int) -> None:
+    base = tensors.version
+    task = Task(number, number % 3, base, 1, 0.0, staleness=0, samples=1, share=1 / 3, population=3)
+    tensors.dispatch(number)
+    tensors.arrive(task, result)
+
+
+def aggregate(tensors: GlobalModel, number: int, *results: LocalResult) -> None:
+    numbers = [10 * number + k for k in range(len(results))]
+    for k, result in zip(numbers, results, strict=True):
+        arrive(tensors, result, k)
+    tensors.aggregate(Aggregate(tuple(numbers), version=number))
+
+
+def guarded(algorithm: ob.Algorithm) -> GlobalModel:
+    tensors = GlobalModel(algorithm, Model.empty(LAYOUT))
+    tensors.guard = UpdateGuard(Guard(), 3)
+    return tensors
+
+
+def test_the_memories_are_as_before() -> None:
+    """Adam's moments, whose square of 1e20 is infinite while the step it gives is 0."""
+    tensors = guarded(ob.fedadam(steps=1))
+    for version in (1, 2, 3):
+        aggregate(tensors, version, update(0, 0.1, 0.2), update(1, 0.2, 0.1))
+    before = {name: tensor.clone() for name, tensor in tensors.step_memories[0].items()}
+    model = tensors.model
+    aggregate(tensors, 4, update(0, 1e25, 0.0), update(1, 1e25, 0.0))
+    assert tensors.skipped == [Skipped(4, "the memory of its aggregator or server steps is not finite")]
+    assert tensors.model is model
+    assert tensors.version == 4
+    after = tensors.step_memories[0]
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    aggregate(tensors, 5, update(0, 0.1, 0.1))
+    assert len(tensors.skipped) == 1
+
+
+def test_a_memory_that_was_written_to_begins_anew() -> None:
+    class Writes(Aggregator):
+        def step(self, updates, model, memory):  # type: ignore[no-untyped-def]
+            total = memory.setdefault("total", torch.zeros(2)).add_(updates[0].delta)
+            return total.clone()
+
+    tensors = guarded(replace(ob.fedbuff(1, steps=1), aggregator=Writes()))
+    aggregate(tensors, 1, update(0, 1.0, 0.0))
+    aggregate(tensors, 2, update(0, float("inf"), 0.0))
+    assert [skipped.version for skipped in tensors.skipped] == [2]
+    assert tensors.memory == {}
+    aggregate(tensors, 3, update(0, 1.0, 2.0))
+    assert tensors.model.values.tolist() == [2.0, 2.0]
+
+
+def test_the_shared_vector_is_checked() -> None:
+    tensors = guarded(ob.scaffold(steps=1))
+    aggregate(tensors, 1, update(0, 0.1, 0.2, shared=3e38), update(1, 0.1, 0.2, shared=3e38))
+    assert not tensors.skipped
+    for version in (2, 3):
+        aggregate(tensors, version, *(update(k, 0.1, 0.2, shared=3e38) for k in range(3)))
+    assert [skipped.reason for skipped in tensors.skipped] == ["its values are not finite"] * 2
+    assert bool(torch.isfinite(tensors.model.shared).all())
+
+
+def test_a_finite_sum_of_finite_updates_that_overflows() -> None:
+    tensors = guarded(ob.fedbuff(2, steps=1, server_lr=2.0))
+    aggregate(tensors, 1, update(0, 3e38, 0.0), update(1, 3e38, 0.0))
+    assert [skipped.version for skipped in tensors.skipped] == [1]
+    assert tensors.model.values.tolist() == [0.0, 0.0]
+
+
+def test_without_a_guard_nothing_is_skipped() -> None:
+    tensors = guarded(ob.fedbuff(2, steps=1, server_lr=2.0))
+    tensors.guard = None
+    aggregate(tensors, 1, update(0, 3e38, 0.0), update(1, 3e38, 0.0))
+    assert not tensors.skipped
+    assert not bool(torch.isfinite(tensors.model.values).all())
