@@ -277,6 +277,7 @@ class Coordinator:
         rows: Iterable[Row],
         load: Callable[[Arrived], LocalResult] | None,
         load_version: Callable[[Version], Model] | None = None,
+        good: Version | None = None,
     ) -> None:
         """Apply recorded events; nothing is recorded or sent.
 
@@ -284,11 +285,12 @@ class Coordinator:
             rows: Their rows, each followed by those of its commands, which must come again.
             load: Gives the update that arrived; None means that no tensor is touched.
             load_version: Gives the content of a version to which the run was rolled back.
+            good: The last good version, of which the content is kept where it is made again.
 
         Raises:
             ReplayError: What comes now is not what is recorded.
         """
-        self.driver.replay(rows, load, load_version)
+        self.driver.replay(rows, load, load_version, good)
         self.now = self._ticked = self.server.now
 
     def end_replay(self, now: float) -> None:

@@ -149,6 +149,7 @@ class Driver:
         rows: Iterable[Row],
         load: Callable[[Arrived], LocalResult] | None,
         load_version: Callable[[Version], Model] | None = None,
+        good: Version | None = None,
     ) -> None:
         """Apply recorded events; nothing is recorded or sent.
 
@@ -156,6 +157,7 @@ class Driver:
             rows: Their rows, each followed by those of its commands, which must come again.
             load: Gives the update that arrived; None means that no tensor is touched.
             load_version: Gives the content of a version to which the run was rolled back.
+            good: The last good version, of which the content is kept where it is made again.
 
         Raises:
             ReplayError: What comes now is not what is recorded.
@@ -163,6 +165,7 @@ class Driver:
         recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
         try:
+            self._keep_good(good)
             while (row := recorded.peek()) is not None:
                 if row.kind != "event":
                     recorded.finish()  # the event before it has no such command now
@@ -174,9 +177,14 @@ class Driver:
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
                 self._advance(row.t, event, result)
+                self._keep_good(good)
                 self._check_limits()
         finally:
             self.engine.record, self.engine.tensors = self._record, self.tensors
+
+    def _keep_good(self, good: Version | None) -> None:
+        if self.tensors.version == good and self.engine.tensors is not None:
+            self.tensors.good = good, self.tensors.model
 
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""

@@ -18,9 +18,10 @@ import torch
 
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import Arrived, TaskId
+from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
 from offbeat.net.server.update_log import UpdateLog, read_update
@@ -185,11 +186,24 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
     load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
     rows = record.rows(after=checkpoint.journal - 1)
-    coordinator.replay(rows, partial(_recorded_update, record), load_version)
+    good = _last_good(record) if coordinator.options.rollback else None
+    coordinator.replay(rows, partial(_recorded_update, record), load_version, good)
     for metric in record.evaluations():
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
     coordinator.end_replay(record.duration)
+
+
+def _last_good(record: RunRecord) -> Version | None:
+    """The last version that was evaluated well and not withdrawn. None means that there is none."""
+    rollbacks = record.select("SELECT data, version FROM journal WHERE name = 'rolled_back'")
+    withdrawn = [range(json.loads(data)["to"] + 1, made) for data, made in rollbacks]
+    detector, good = CollapseDetector(), None
+    for metric in record.evaluations():
+        detector.judge(metric.found)
+        if detector.good and not any(metric.version in versions for versions in withdrawn):
+            good = metric.version
+    return good
 
 
 def _recorded_update(record: RunRecord, event: Arrived) -> LocalResult:

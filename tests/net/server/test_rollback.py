@@ -1,0 +1,276 @@
+"""A deployed run whose loss collapses goes back to its last good version, under a new number, whatever dies."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+
+import offbeat as ob
+from offbeat.core.journal import Row
+from offbeat.net.messages import (
+    FromServer,
+    Register,
+    TaskAssignment,
+    TaskCancel,
+    TaskFailed,
+    UpdateAck,
+    UpdateSubmission,
+)
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.effects import Effects
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.options import ServerOptions
+from offbeat.sim.replay import replay
+from offbeat.testing import check_journal
+from tests.net.server.test_server_recovery import META, state, tensors
+from tests.sampling import thorough
+
+LAYOUT = ob.Layout.flat(3)
+MODEL = ob.Model.empty(LAYOUT)
+INTEGERS = torch.zeros(0, dtype=torch.int64)
+ALGORITHMS = {
+    "fedasync": lambda: ob.fedasync(steps=1),
+    "fedbuff": lambda: ob.fedbuff(2, steps=1),
+    "fedavgm": lambda: ob.fedavgm(steps=1, momentum=0.5),
+    "fedfa": lambda: ob.fedfa(2, steps=1),
+    "scaffold": lambda: ob.scaffold(steps=1),
+}
+
+
+def loss_of(model: ob.Model) -> float:
+    """Falls as w goes from 0 to (1, 0, 0); huge beyond 5."""
+    w = float(model.values[0])
+    return 1e4 if abs(w) > 5 else 2.3 - w
+
+
+class Federation:
+    """Sites of a coordinator, whose versions are all evaluated, in a state directory or without one."""
+
+    def __init__(self, name: str, directory: Path | None = None, sites: int = 3, **options: object) -> None:
+        self.name, self.directory, self.count, self.now = name, directory, sites, 0.0
+        self.given: Mapping[str, object] = {"guard": None, **options}
+        self.tasks: dict[str, TaskAssignment] = {}
+        self.said: dict[str, list[FromServer]] = {f"site-{k}": [] for k in range(sites)}
+        self.rows: list[Row] = []
+        self.server = self.make()
+        self.store = DurableStore(directory, self.server, META) if directory is not None else None
+        self.die: str | None = None
+        for name in self.said:
+            self.send(name, Register(10, 1))
+
+    def make(self) -> Coordinator:
+        options = ServerOptions(
+            clients=self.count,
+            lease=1e9,
+            evaluate=ob.Every(versions=1),
+            **self.given,  # type: ignore[arg-type]
+        )
+        return Coordinator(ALGORITHMS[self.name](), MODEL, options, RunInfo("run", {}, 0))
+
+    def send(self, name: str, message: Register | UpdateSubmission | TaskFailed) -> None:
+        self.now += 1.0
+        self.server.receive(self.now, name, message)
+        self.settle(self.server.take())
+        while self.evaluations:
+            evaluation = self.evaluations.pop()
+            self.now += 0.25
+            self.server.tick(self.now)
+            self.server.evaluated([(evaluation, {"loss": loss_of(evaluation.model)})])
+            self.settle(self.server.take())
+
+    def settle(self, effects: Effects) -> None:
+        """Make effects durable and deliver them, or die before or after the commit."""
+        die, self.die = self.die, None
+        if die != "before" and self.store is not None:
+            self.store.commit(effects)
+        if die is not None:
+            assert self.store is not None
+            self.store.close()
+            old, self.server = self.server, self.make()
+            assert self.directory is not None
+            self.store = DurableStore(self.directory, self.server)
+            if die == "after":
+                assert state(old) == state(self.server)
+                mine, yours = tensors(old), tensors(self.server)
+                assert mine.keys() == yours.keys()
+                assert all(torch.equal(mine[key], yours[key]) for key in mine)
+                assert (old.tensors.good is None) == (self.server.tensors.good is None)
+            self.evaluations = []  # what was evaluated meanwhile is lost
+            self.tasks.clear()
+            for name in self.said:  # they come back, and hear what they have missed
+                self.server.receive(self.now, name, Register(10, 1))
+            effects = self.server.take()
+            self.store.commit(effects)
+        self.rows += effects.rows
+        self.evaluations = list(effects.evaluations)
+        for to, message in effects.messages:
+            self.said[to].append(message)
+            if isinstance(message, TaskAssignment):
+                self.tasks[to] = message
+            elif isinstance(message, TaskCancel):
+                self.tasks.pop(to, None)
+
+    def update(self, name: str, size: float) -> None:
+        task = self.tasks.pop(name)
+        delta = torch.tensor([size, 0.0, 0.0])
+        shared = torch.zeros(3) if task.model.layout.shared else None
+        self.send(name, UpdateSubmission(task.task, 1, delta, INTEGERS, {}, 0.1, shared))
+
+    def all_send(self, size: float) -> None:
+        for name in list(self.said):
+            if name in self.tasks:
+                self.update(name, size)
+
+    def named(self, name: str) -> list[Row]:
+        return [row for row in self.rows if row.name == name]
+
+
+def collapse(federation: Federation) -> None:
+    """Honest rounds, one destructive update, honest rounds."""
+    for _ in range(3):
+        federation.all_send(0.05)
+    federation.update("site-0", 500.0)
+    for _ in range(4):
+        federation.all_send(0.05)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_it_goes_back_under_a_new_number(name: str) -> None:
+    federation = Federation(name)
+    collapse(federation)
+    (row,) = federation.named("rolled_back")
+    to, made = (row.data or {})["to"], row.version
+    assert made is not None
+    assert 0 < to < made
+    assert "has collapsed: its loss, 1e+04, is above" in (row.data or {})["reason"]
+    assert 0 < float(federation.server.tensors.model.values[0]) < 5
+    assert federation.server.server.version > made  # the run has gone on
+    check_journal(federation.rows)
+    versions = [r.version for r in federation.rows if r.name in ("aggregate", "rolled_back")]
+    assert versions == list(range(1, len(versions) + 1))
+    trained = [r for r in federation.rows if r.name == "aggregate" and (r.version or 0) > made]
+    ends = {r.task: r for r in federation.rows if r.name == "arrived"}
+    for aggregation in trained:  # of what is withdrawn, at most what was held at the rollback is named
+        late = [ends[task] for task in (aggregation.data or {})["tasks"]]
+        assert all(r.base <= to or r.base >= made or r.seq < row.seq for r in late)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_off_by_an_option(name: str) -> None:
+    federation = Federation(name, rollback=False)
+    collapse(federation)
+    assert not federation.named("rolled_back")
+    assert abs(float(federation.server.tensors.model.values[0])) > 5
+
+
+def test_tasks_of_withdrawn_versions_are_lost_and_their_sites_start_anew() -> None:
+    federation = Federation("fedasync", max_consecutive_failures=1)
+    collapse(federation)
+    (row,) = federation.named("rolled_back")
+    lost = federation.named("lost")
+    assert {(r.data or {})["reason"] for r in lost} == {
+        f"it trains from a version that is withdrawn: the run went back to version {(row.data or {})['to']}"
+    }
+    cancelled = [m for said in federation.said.values() for m in said if isinstance(m, TaskCancel)]
+    assert len(cancelled) == len(lost) > 0
+    assert not federation.named("left")  # nobody is blamed
+    assert len(federation.tasks) == 3
+
+
+@pytest.mark.parametrize("failure", ["nan", "failed"])
+def test_no_site_is_punished_for_a_model_it_was_sent(failure: str) -> None:
+    """Its training fails from the collapsed version, more often than a circuit allows; then it may go on."""
+    federation = Federation("fedasync", max_consecutive_failures=3)
+    for _ in range(3):
+        federation.all_send(0.05)
+    federation.server.options = ServerOptions(rollback=False)  # no evaluation tells it yet
+    federation.update("site-0", 500.0)
+    federation.update("site-2", 0.05)
+    for _ in range(5):
+        if "site-1" in federation.tasks:
+            task = federation.tasks.pop("site-1")
+            if failure == "nan":
+                nan = torch.tensor([float("nan")] * 3)
+                federation.send("site-1", UpdateSubmission(task.task, 1, nan, INTEGERS, {"loss": 1.0}))
+            else:
+                federation.send("site-1", TaskFailed(task.task, "the loss is NaN"))
+    assert not federation.server.may_register(federation.now, "site-1")
+    federation.server.options = ServerOptions(clients=3, evaluate=ob.Every(versions=1))
+    federation.update("site-2", 0.05)
+    federation.update("site-2", 0.05)
+    assert federation.named("rolled_back")
+    assert federation.server.may_register(federation.now, "site-1")
+    federation.send("site-1", Register(10, 1))
+    federation.update("site-1", 0.05)
+    acks = [m for m in federation.said["site-1"] if isinstance(m, UpdateAck)]
+    assert acks[-1].accepted
+
+
+def test_a_site_that_fails_on_good_versions_is_not_forgiven() -> None:
+    federation = Federation("fedasync", max_consecutive_failures=3)
+    for _ in range(3):
+        task = federation.tasks.pop("site-1")
+        federation.send("site-1", TaskFailed(task.task, "broken"))
+    assert not federation.server.may_register(federation.now, "site-1")
+    for _ in range(3):
+        federation.update("site-2", 0.05)
+    federation.update("site-0", 500.0)
+    federation.update("site-2", 0.05)
+    federation.update("site-2", 0.05)
+    assert federation.named("rolled_back")
+    assert not federation.server.may_register(federation.now, "site-1")
+
+
+def actions() -> int:
+    """Commits of the whole script."""
+    federation, count = Federation("fedbuff"), 0
+    settle = federation.settle
+
+    def counted(effects: Effects) -> None:
+        nonlocal count
+        count += 1
+        settle(effects)
+
+    federation.settle = counted  # type: ignore[method-assign]
+    collapse(federation)
+    return count
+
+
+@pytest.mark.parametrize("checkpoints", [0, 5, *thorough(1, 2, 3)])
+@pytest.mark.parametrize("die", ["before", "after"])
+@pytest.mark.parametrize("name", ["fedbuff", *thorough("fedasync", "fedavgm", "fedfa", "scaffold")])
+def test_killed_at_any_moment(name: str, die: str, checkpoints: int, tmp_path: Path) -> None:
+    """Before and after each commit, with checkpoints in between: the run goes back, and its journal holds."""
+    moments, algorithm = actions() + 5, ALGORITHMS[name]
+    for moment in range(1, moments, 1 if name != "fedbuff" else 3):
+        directory = tmp_path / str(moment)
+        federation, count = Federation(name, directory), 0
+        settle = federation.settle
+
+        def counted(effects: Effects, moment: int = moment, settle=settle, f=federation) -> None:  # type: ignore[no-untyped-def]
+            nonlocal count
+            if count == moment:
+                f.die = die
+            count += 1
+            settle(effects)
+            if checkpoints and count % checkpoints == 0:
+                f.store.checkpoint(f.server)
+
+        federation.settle = counted  # type: ignore[method-assign]
+        for _ in range(3):
+            federation.all_send(0.05)
+        while "site-0" not in federation.tasks:
+            federation.all_send(0.05)
+        federation.update("site-0", 500.0)
+        for _ in range(6):
+            federation.all_send(0.05)
+        assert federation.store is not None
+        rows = list(ob.read_run(directory).rows())
+        check_journal(rows)
+        assert replay(ob.read_run(directory), algorithm()).difference is None
+        assert sum(row.name == "rolled_back" for row in rows) <= 1
+        w = float(federation.server.tensors.model.values[0])
+        assert 0 < w < 5, f"killed {die} commit {moment}: the run stays collapsed"
+        federation.store.close()
