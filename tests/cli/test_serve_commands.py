@@ -1,13 +1,15 @@
 """`offbeat serve`, `join`, `stop`, `enrol`, `dashboard-token`: wrong usage, and a run from end to end."""
 
 import asyncio
+import json
 import os
 import re
+import signal
 import socket
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -626,3 +628,36 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
     assert offbeat("stop", directory)[0] == 0
     assert server.wait(240) == 0
     assert ob.read_run(directory).site_names() == {0: "north"}
+
+
+def test_status_says_that_a_server_is_stopped_silent_or_dead(
+    start: Any, offbeat: Any, recipe: Path, tmp_path: Path
+) -> None:
+    """A real process, which gets SIGSTOP, SIGCONT and SIGKILL."""
+    directory = tmp_path / "state"
+    server = start("server", "serve", recipe, "--state", directory, "--listen", "127.0.0.1:0")
+    port_in(tmp_path / "server.log")
+    pid = json.loads((directory / "server.json").read_text(encoding="utf-8"))["pid"]
+    assert "fedasync: running;" in offbeat("status", directory)[1]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        wait_for(lambda: "is stopped" in offbeat("status", directory)[1])
+        said = f"not running: its server (process {pid}) is stopped: kill -CONT {pid} lets it go on;"
+        assert said in offbeat("status", directory)[1]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    wait_for(lambda: "fedasync: running;" in offbeat("status", directory)[1])
+    os.utime(directory / "server.json", (time.time() - 500, time.time() - 500))
+    assert re.search(r"has not answered for 50\d s: see its log", offbeat("status", directory)[1])
+    wait_for(lambda: "fedasync: running;" in offbeat("status", directory)[1])  # its next sign of life
+    server.kill()
+    server.wait()
+    os.utime(directory / "server.json", (time.time() - 20, time.time() - 20))
+    wait_for(lambda: f"(process {pid}) has died: the same offbeat serve" in offbeat("status", directory)[1])
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -14,7 +14,7 @@ import typer
 from offbeat.cli import options
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
-from offbeat.cli.state_dir import SERVER, is_locked
+from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
@@ -40,6 +40,12 @@ def serve(
         int | None, typer.Option(min=1, help="sites to wait for; without it: the recipe's clients")
     ] = None,
     lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
+    task_timeout: Annotated[
+        float, typer.Option(min=0, help="seconds after which a live site's task is lost, at least; 0: never")
+    ] = 600.0,
+    rollback: Annotated[
+        bool, typer.Option(help="go back to the last good version when the loss on test data collapses")
+    ] = True,
     norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
     max_samples: Annotated[
         int | None, typer.Option(help="refuse sites that say they have more samples: these are their weight")
@@ -103,8 +109,8 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     server_options = _server_options(
         loaded, sites,
-        lease=lease, norm_bound=norm_bound, max_samples=max_samples, evaluation_timeout=evaluation_timeout,
-        share_model=share_model,
+        lease=lease, task_timeout=task_timeout or None, rollback=rollback, norm_bound=norm_bound,
+        max_samples=max_samples, evaluation_timeout=evaluation_timeout, share_model=share_model,
     )  # fmt: skip
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
@@ -133,6 +139,8 @@ def serve(
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
             services: list[Service] = []
+            signs = asyncio.create_task(_signs_of_life(state))
+            stack.callback(signs.cancel)
 
             async def open_listener(on_channel: "OnChannel") -> "Listener":
                 listener = await grpc_server.listen(listen, credentials, limits, on_channel)
@@ -203,6 +211,13 @@ def _announce(state: Path, listen: str, port: int, page: str | None, sites: int)
     out.print(f"listening on {host}:{port}; the run begins when {sites} sites are there", markup=False)
     if page is not None:
         out.print(f"live page: {page}", markup=False)
+
+
+async def _signs_of_life(state: Path) -> None:
+    """Tell `offbeat status` that the server's loop turns."""
+    while True:
+        await asyncio.sleep(SIGN_SECONDS)
+        touch(state)
 
 
 def _install_signal_handlers(service: "Service") -> None:

@@ -1,6 +1,9 @@
 """A server's state directory: the names of its files, and the process that has locked it."""
 
 import json
+import os
+import time
+from contextlib import suppress
 from pathlib import Path
 
 from offbeat.core.errors import UsageError
@@ -8,6 +11,8 @@ from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
+
+SIGN_SECONDS, SILENT_SECONDS = 5.0, 30.0  # between two signs of life of a server; from when on it is silent
 
 
 def server_pid(directory: Path) -> int:
@@ -23,6 +28,43 @@ def server_pid(directory: Path) -> int:
             f"{directory} is in use, but not by a server of this machine that can be stopped; one that has "
             "just been started can be in a moment"
         ) from None
+
+
+def touch(directory: Path) -> None:
+    """Give a sign of life of the server of a directory, which is the time of its file."""
+    with suppress(OSError):
+        os.utime(directory / SERVER)
+
+
+def unresponsive(directory: Path) -> str | None:
+    """Why the server of a directory does nothing though it has not ended. None means that it does, or has."""
+    try:
+        pid = int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
+        silent = time.time() - (directory / SERVER).stat().st_mtime
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        if silent < 2 * SIGN_SECONDS:  # a process of another machine or container, or one that ends just now
+            return None
+        return f"its server (process {pid}) has died: the same offbeat serve resumes the run"
+    except PermissionError:
+        pass  # it is there, another user's
+    if _is_stopped(pid):
+        return f"its server (process {pid}) is stopped: kill -CONT {pid} lets it go on"
+    if silent > SILENT_SECONDS:
+        return f"its server (process {pid}) has not answered for {silent:.0f} s: see its log, or end it"
+    return None
+
+
+def _is_stopped(pid: int) -> bool:
+    """Whether a process is stopped by a signal or a debugger, as far as the system tells."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(") ")[2][:1] in ("T", "t")
 
 
 def is_locked(directory: Path) -> bool:

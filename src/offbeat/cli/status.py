@@ -40,12 +40,15 @@ def status(
                 f"--token-file, --ca and --unencrypted are for a live page: {target} is not a URL, which "
                 "begins with http:// or https://"
             )
+        from offbeat.cli.state_dir import unresponsive
         from offbeat.net.monitor.from_journal import snapshot_of
         from offbeat.runs.record import read_run
 
         record = read_run(target)
         snapshot = snapshot_of(record)
         state = record.status if record.stop_reason is None else f"{record.status}: {record.stop_reason}"
+        if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
+            state = f"not running: {reason}"
     _show(snapshot, state)
 
 
@@ -78,6 +81,8 @@ def _show(s: "Snapshot", state: str) -> None:
             f"{duration_text(round(max(0.0, s.now - site.last_seen)))} ago",
         )  # fmt: skip
     out.print(table)
+    for alarm in s.alarms:
+        out.print(f"alarm: {alarm}", markup=False)
     for reason, count in sorted(s.rejected.items()):
         out.print(f"rejected {count}: {_printable(reason)}", markup=False)
 

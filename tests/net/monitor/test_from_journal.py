@@ -113,3 +113,17 @@ def test_an_empty_run_is_shown_too(tmp_path: Path) -> None:
     assert metrics_since(record) == {"next": -1, "rows": [], "metrics": {}}
     assert snapshot_of(record).sites == ()
     assert record.last_evaluation() is None
+
+
+def test_alarms_follow_from_the_journal() -> None:
+    view = JournalView("r", "l", "a", {})
+    view.feed(Row(0, 1.0, "event", "lost", 0, 4, data={"reason": "rejected: the norm of its buffers is …"}))
+    view.feed(Row(1, 2.0, "event", "skipped", version=3, data={"reason": "its values are not finite"}))
+    view.feed(Row(2, 3.0, "event", "rolled_back", version=7, data={"to": 2, "reason": "collapsed"}))
+    found = view.snapshot()
+    assert (found.version, found.guarded, found.skipped, found.rollbacks) == (7, 1, 1, 1)
+    assert found.alarms == [
+        "updates refused by the guard: 1",
+        "versions skipped: 1",
+        "returns to an earlier version: 1",
+    ]

@@ -46,6 +46,10 @@ def test_numbers_of_the_run():
     }  # fmt: skip
     assert {name: got[f"offbeat_{name}", none] for name in expected} == expected
     assert got["offbeat_rejected_messages_total", frozenset({"NaN"})] == 2
+    alarmed = samples(replace(SNAPSHOT, guarded=4, skipped=3, rollbacks=2, diverged="so"))
+    names = ("guard_refused_updates_total", "skipped_versions_total", "rollbacks_total", "diverged")
+    assert [got[f"offbeat_{name}", none] for name in names] == [0, 0, 0, 0]
+    assert [alarmed[f"offbeat_{name}", none] for name in names] == [4, 3, 2, 1]
     assert samples(replace(SNAPSHOT, stopped="done"))["offbeat_stopped", none] == 1
 
 

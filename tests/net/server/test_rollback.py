@@ -1,4 +1,4 @@
-"""A deployed run whose loss collapses goes back to its last good version, under a new number, whatever dies."""
+"""A deployed run whose loss collapses goes back to its last good version, under a new number."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +22,7 @@ from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.summary import snapshot
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.net.server.test_server_recovery import META, state, tensors
@@ -163,6 +164,15 @@ def test_off_by_an_option(name: str) -> None:
     collapse(federation)
     assert not federation.named("rolled_back")
     assert abs(float(federation.server.tensors.model.values[0])) > 5
+
+
+def test_an_alarm_tells_it(caplog: pytest.LogCaptureFixture) -> None:
+    federation = Federation("fedbuff")
+    collapse(federation)
+    (row,) = federation.named("rolled_back")
+    assert snapshot(federation.server, "").alarms == ["returns to an earlier version: 1"]
+    (line,) = [record for record in caplog.records if record.getMessage() == "rolled back"]
+    assert (line.levelname, line.__dict__["reason"]) == ("ERROR", (row.data or {})["reason"])
 
 
 def test_tasks_of_withdrawn_versions_are_lost_and_their_sites_start_anew() -> None:

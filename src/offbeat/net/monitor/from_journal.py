@@ -14,6 +14,7 @@ from offbeat.runs.schema import Metric
 TIMELINE_ROWS = 4000
 EVALUATIONS = 5000
 _REJECTED = "rejected: "  # how a server's reason begins for a task whose update it refused
+_GUARD = "the norm of its "  # how the guard's reason begins
 _COUNTS = ("arrived", "aggregated", "dropped", "lost")
 _SHOWN = (
     "joined",
@@ -51,6 +52,8 @@ class JournalView:
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTS, 0))
     rejected: Counter[str] = field(default_factory=Counter)
     stopped: str | None = None
+    skipped: int = 0
+    rollbacks: int = 0
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -68,6 +71,10 @@ class JournalView:
             self.counts["dropped"] += 1
         elif row.name == "stop":
             self.stopped = data["reason"]
+        elif row.name == "skipped":
+            self.skipped += 1
+        elif row.name == "rolled_back":
+            self.version, self.rollbacks = row.version or self.version, self.rollbacks + 1
         elif row.client is not None:
             self._apply_to_site(row, data, self._site(row.client))
 
@@ -88,7 +95,8 @@ class JournalView:
             running=sum(site.state == "training" for site in sites), **self.counts,
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
-            metrics=last.found if last else {},
+            metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
+            guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 
     def _site(self, client: int) -> SiteView:

@@ -22,12 +22,16 @@ GAUGES: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "version": ("Number of the current global model.", lambda s: s.version),
     "running_tasks": ("Tasks in training.", lambda s: s.running),
     "stopped": ("1 once the run has ended.", lambda s: s.stopped is not None),
+    "diverged": ("1 while the updates of most sites are refused.", lambda s: s.diverged is not None),
 }
 COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "arrived_updates": ("Updates taken in.", lambda s: s.arrived),
     "aggregated_updates": ("Updates that a version was made of.", lambda s: s.aggregated),
     "dropped_updates": ("Updates taken in that the algorithm chose not to use.", lambda s: s.dropped),
     "lost_tasks": ("Tasks that came to nothing.", lambda s: s.lost),
+    "guard_refused_updates": ("Updates that the guard has refused.", lambda s: s.guarded),
+    "skipped_versions": ("Versions whose aggregation the guard has skipped.", lambda s: s.skipped),
+    "rollbacks": ("Returns to an earlier version.", lambda s: s.rollbacks),
     "received_bytes": ("Bytes of updates from sites.", lambda s: s.bytes_up),
     "sent_bytes": ("Bytes of models to sites.", lambda s: s.bytes_down),
 }

@@ -67,6 +67,10 @@ class Snapshot:
         sites: The sites, by their client's number.
         stopped: The reason of the run's end. None means that it goes on.
         metrics: Metrics of the last evaluation by name; NaN, or None, means undefined.
+        guarded: Number of updates that the guard has refused.
+        skipped: Number of versions whose aggregation the guard has skipped.
+        rollbacks: Number of returns to an earlier version.
+        diverged: That the updates of most sites are refused. None means that they are not, or not known.
     """
 
     run: str
@@ -85,3 +89,18 @@ class Snapshot:
     sites: tuple[SiteView, ...]
     stopped: str | None = None
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    guarded: int = 0
+    skipped: int = 0
+    rollbacks: int = 0
+    diverged: str | None = None
+
+    @property
+    def alarms(self) -> list[str]:
+        """What an operator should look at, each in one line."""
+        counted = {
+            "updates refused by the guard": self.guarded,
+            "versions skipped": self.skipped,
+            "returns to an earlier version": self.rollbacks,
+        }
+        found = [f"{what}: {count}" for what, count in counted.items() if count]
+        return found if self.diverged is None else [*found, self.diverged]

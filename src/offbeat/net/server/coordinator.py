@@ -8,7 +8,7 @@ its inputs have led to is collected until `take` is called: its caller makes tha
 only then sends the messages in it. So nobody ever hears of anything that a crash could undo.
 
 What sites say becomes answers and events in `handlers`; what an event leads to is carried out in `driver`.
-What is left for here follows from time: leases, timers, evaluations that are due, the end.
+What is left for here follows from time: leases, deadlines, timers, evaluations that are due, the end.
 
 Everything but tensors follows from the journal. After a crash the same coordinator is made again, its past
 events are applied by `replay`, and its registry is the same.
@@ -18,13 +18,14 @@ have missed. Every message of a site may come twice; the second one changes noth
 run's clock, and never goes back whatever the caller says.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
 from typing import Any
 
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
-from offbeat.core.events import Arrived, ClientResults, Left, Metrics, Timer, Version
+from offbeat.core.events import Arrived, ClientId, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
@@ -33,6 +34,7 @@ from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.server.collapse import CollapseDetector
+from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
@@ -40,6 +42,8 @@ from offbeat.net.server.options import ServerOptions
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
+
+log = logging.getLogger(__name__)
 
 
 class Coordinator:
@@ -87,7 +91,7 @@ class Coordinator:
         self.now = 0.0
         self.evaluations = EvaluationLog(options.until, higher_is_better)
         self.collapse = CollapseDetector()
-        self._ticked = 0.0
+        self._ticked = self._back_since = 0.0
         self._next_evaluation = 0.0
 
     @property
@@ -139,12 +143,20 @@ class Coordinator:
         if now - self._ticked > lease / 2:
             for site in sites.values():
                 site.last_seen = min(now, site.last_seen + now - self._ticked)
+            self._back_since = now
         self._ticked = now
         for site in [site for site in sites.values() if site.present and now - site.last_seen >= lease]:
             if self.driver.ending is None:
                 reason = f"silent for {lease:g} s"
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(site.client, reason=reason))
+        for client, at in self._deadlines().items():
+            if at <= now and client in self.server.tasks and self.driver.ending is None:
+                site, task = self.registry.by_client[client], self.server.tasks[client]
+                reason = f"task {task.id} was not delivered within {at - task.started:.0f} s"
+                log.warning("task overdue", extra={"site": site.name, "task": task.id, "reason": reason})
+                self.driver.disconnect(site, reason)
+                self.driver.apply(now, Left(client, reason=reason))
         for at, timer in sorted((at, timer) for timer, at in self.server.timers.items() if at <= now):
             if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
@@ -162,7 +174,15 @@ class Coordinator:
         if self.driver.ending is not None:
             return deadline
         leases = [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
-        return min(*self.server.timers.values(), *leases, self._end(), self._evaluation_due(), deadline)
+        tasks = self._deadlines().values()
+        return min(
+            *self.server.timers.values(), *leases, *tasks, self._end(), self._evaluation_due(), deadline
+        )
+
+    def _deadlines(self) -> dict[ClientId, float]:
+        """When the tasks in training are given up, by client."""
+        tasks, least = list(self.server.tasks.values()), self.options.task_timeout
+        return deadlines(self.registry, tasks, least, self._back_since)
 
     def stop(self, now: float, reason: str) -> None:
         """End the run."""
@@ -295,6 +315,6 @@ class Coordinator:
 
     def end_replay(self, now: float) -> None:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
-        self.now = self._ticked = self._next_evaluation = max(now, self.server.now)
+        self.now = self._ticked = self._next_evaluation = self._back_since = max(now, self.server.now)
         for site in self.registry.sites.values():
             site.last_seen = self.now

@@ -22,6 +22,9 @@ class ServerOptions:
             change of the shared vector is above it; None means no bound.
         max_samples: Most samples that a site may have to train on, and to evaluate on, and so its greatest
             weight; None means 2^40.
+        task_timeout: Seconds after which a live site's task is lost that has not been delivered, or ten times
+            what the site's speed predicts if that is longer; None means never.
+        norm_bound: An update whose parameters' norm is above it is refused; None means no bound.
         until: The run's limits; with none it goes on until it is stopped.
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
@@ -41,6 +44,7 @@ class ServerOptions:
 
     clients: Annotated[int, Field(ge=1)] = 1
     lease: Seconds = 60.0
+    task_timeout: Seconds | None = 600.0
     norm_bound: Seconds | None = None
     max_samples: Count | None = None
     until: Until = Until()

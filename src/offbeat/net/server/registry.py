@@ -61,6 +61,7 @@ class TaskRecord(Struct):
     asked: bool = False
     answer: Send | None = None
     upload: Upload | None = None
+    brought_back: bool = False
 
 
 class Registry(Struct):
@@ -113,6 +114,7 @@ class Registry(Struct):
                 if event.holds is not None:
                     del self.gone[event.holds]
                     self.statuses[event.holds] = TaskStatus.RUNNING
+                    self.assigned[event.holds].brought_back = True
                 return [
                     self._forget(other) for other in list(self.gone) if self.owners[other] == event.client
                 ]

@@ -30,6 +30,10 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         sites=sites,
         stopped=c.stopped,
         metrics=c.evaluations.last_metrics,
+        guarded=c.rejected["guard"],
+        skipped=c.driver.skipped,
+        rollbacks=c.driver.rollbacks,
+        diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
     )
 
 

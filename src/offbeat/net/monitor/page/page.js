@@ -298,6 +298,16 @@
     table.append(body);
     at("rejected").replaceChildren(table);
   }
+  function drawAlarms() {
+    const s = seen.snapshot, counted = [
+      ["updates refused by the guard", s.guarded], ["versions skipped", s.skipped],
+      ["returns to an earlier version", s.rollbacks],
+    ];
+    const told = counted.filter(([, count]) => count).map(([what, count]) => `${what}: ${whole.format(count)}`);
+    const text = [...told, ...(s.diverged ? [s.diverged] : [])].join("; "), line = at("alarms");
+    if (line.textContent !== text) line.textContent = text;
+    line.hidden = !text;
+  }
   function drawHead() {
     const s = seen.snapshot, title = s.label === s.algorithm ? s.label : `${s.label} (${s.algorithm})`;
     at("title").textContent = title;
@@ -311,7 +321,7 @@
     pill.className = "pill " + kind;
   }
   function drawAll() {
-    drawHead(); drawCards(); offerMetrics(); drawMetrics(); drawTimeline(); drawSites(); drawRejected();
+    drawHead(); drawAlarms(); drawCards(); offerMetrics(); drawMetrics(); drawTimeline(); drawSites(); drawRejected();
   }
 
   // ---- asking ----
