@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import offbeat as ob
-from offbeat.core.algorithm import Aggregator, Task, Update
+from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.events import Skipped
 from offbeat.core.global_model import GlobalModel
@@ -121,21 +121,41 @@ def guarded(algorithm: ob.Algorithm) -> GlobalModel:
 
 
 def test_the_memories_are_as_before() -> None:
-    """Adam's moments, whose square of 1e20 is infinite while the step it gives is 0."""
-    tensors = guarded(ob.fedadam(steps=1))
+    """Those of a server step whose memory overflows while the step it gives is as usual."""
+    tensors = guarded(
+        replace(ob.fedadam(steps=1), server_steps=(Grows(), ob.fedadam(steps=1).server_steps[0]))
+    )
     for version in (1, 2, 3):
         aggregate(tensors, version, update(0, 0.1, 0.2), update(1, 0.2, 0.1))
-    before = {name: tensor.clone() for name, tensor in tensors.step_memories[0].items()}
+    before = {name: tensor.clone() for name, tensor in tensors.step_memories[1].items()}
     model = tensors.model
-    aggregate(tensors, 4, update(0, 1e25, 0.0), update(1, 1e25, 0.0))
+    aggregate(tensors, 4, update(0, 0.1, 0.2), update(1, 0.2, 0.1))
     assert tensors.skipped == [Skipped(4, "the memory of its aggregator or server steps is not finite")]
     assert tensors.model is model
     assert tensors.version == 4
-    after = tensors.step_memories[0]
-    assert before.keys() == after.keys()
+    after = tensors.step_memories[1]
+    assert before.keys() == after.keys() != set()
     assert all(torch.equal(before[name], after[name]) for name in before)
-    aggregate(tensors, 5, update(0, 0.1, 0.1))
-    assert len(tensors.skipped) == 1
+    assert float(tensors.step_memories[0]["size"]) == pytest.approx(1e30)
+
+
+@dataclass(frozen=True)
+class Grows(ServerStep):
+    """Its memory grows by 10¹⁰ at each step."""
+
+    def transform(self, step: Tensor, memory: Tensors) -> Tensor:
+        memory["size"] = memory.get("size", torch.ones(())) * 1e10
+        return step
+
+
+def test_an_absurd_sum_does_not_reach_the_moments() -> None:
+    """Adam's step would be as usual, and its second moment too large for what follows."""
+    tensors = guarded(ob.fedadam(steps=1))
+    for version in range(1, 7):
+        aggregate(tensors, version, update(0, 0.1, 0.2), update(1, 0.2, 0.1))
+    aggregate(tensors, 7, update(0, 1e5, 0.0), update(1, 1e5, 0.0))
+    assert [skipped.version for skipped in tensors.skipped] == [7]
+    assert float(tensors.step_memories[0]["v"].max()) < 1
 
 
 def test_a_memory_that_was_written_to_begins_anew() -> None:

@@ -11,9 +11,9 @@ when the learning rate rises, the larger ones are soon the usual ones. Before th
 clients or from all, n may be at most `FIRST` · (1 + ‖w‖) instead. An n of 0 says nothing and is left out.
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
-must be finite, and the norm of its step at most `OF_STEPS` · factor times the median of those of the last
-`RECENT` steps: sums, momentum and a rule of one's own may take bounded updates far. Else the aggregation is
-skipped, and the version has the content of the one before.
+must be finite, and the norm of its step, before the server steps and after, at most `OF_STEPS` · factor times
+the median of the last `RECENT`: sums, momentum and a rule of one's own may take bounded updates far. Else the
+aggregation is skipped, and the version has the content of the one before.
 
 The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation.
 """
@@ -36,7 +36,6 @@ GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], Sequence[Clie
 """The recent norms of each part of the updates, and the clients of those refused one after another."""
 
 RECENT, OF_A_CLIENT, ENOUGH, FIRST, OF_STEPS = 100, 5, 5, 100.0, 3.0
-_STEP = "step"  # its norms are beside those of the parts of updates, each of a "client" of its own
 _REMEMBERED = 1000  # refusals one after another
 
 
@@ -144,19 +143,20 @@ class UpdateGuard:
             self._refused.clear()
         return refused
 
-    def check_step(self, step: Tensor, model: Model, version: Version) -> str | None:
-        """Check the step to a new version, and count its norm among the recent ones.
+    def check_step(self, step: Tensor, model: Model, version: Version, name: str = "step") -> str | None:
+        """Check the step to a new version, and count its norm among the recent ones of this name.
 
         Args:
             step: The step over the flat values, float32 [values].
             model: The current version.
             version: The new one.
+            name: What it is.
 
         Returns:
             Why the version must not be published; None means that it may be.
         """
         norm = float(step[: model.layout.parameters].norm())
-        return self._check_norm(_STEP, version, norm, model, OF_STEPS) if norm != 0.0 else None
+        return self._check_norm(name, version, norm, model, OF_STEPS) if norm != 0.0 else None
 
     def forgive(self) -> None:
         """Count none of the updates that were refused: the model was at fault."""
