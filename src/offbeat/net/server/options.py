@@ -18,13 +18,12 @@ class ServerOptions:
     Attributes:
         clients: Sites with which the run begins, at least 1, however long that takes.
         lease: Seconds of silence after which a site is gone.
+        task_timeout: Seconds after which a live site's task is lost that has not been delivered, or ten times
+            what the site's speed predicts if that is longer; None means never.
         norm_bound: An update is refused where the norm of its parameters, of its floating buffers or of its
             change of the shared vector is above it; None means no bound.
         max_samples: Most samples that a site may have to train on, and to evaluate on, and so its greatest
             weight; None means 2^40.
-        task_timeout: Seconds after which a live site's task is lost that has not been delivered, or ten times
-            what the site's speed predicts if that is longer; None means never.
-        norm_bound: An update whose parameters' norm is above it is refused; None means no bound.
         until: The run's limits; with none it goes on until it is stopped.
         evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
