@@ -18,7 +18,7 @@ from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
-from offbeat.runs.best import ModelChoice
+from offbeat.runs.schema import ModelChoice
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import DATABASE
 

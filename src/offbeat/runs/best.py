@@ -1,13 +1,12 @@
 """The best version of a run's model by one metric, and the file that it is kept in."""
 
 from pathlib import Path
-from typing import Literal
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.core.model import Layout, Model
 from offbeat.runs.files import read_metadata, read_tensors, sync_directory, write_tensors
-from offbeat.runs.schema import BEST, Metric
+from offbeat.runs.schema import BEST, Metric, ModelChoice
 
 
 class BestModel:
@@ -63,10 +62,6 @@ class BestModel:
         except OSError as error:
             raise RunError(f"cannot write the best model to {self._path}: {error}") from None
         self.model = None
-
-
-ModelChoice = Literal["final", "best"]
-"""The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""
 
 
 def choose_model(choice: ModelChoice, final: Model, directory: Path) -> Model:

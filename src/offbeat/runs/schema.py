@@ -3,7 +3,7 @@
 Values in `meta` and the `data` columns are JSON. Times `t` are seconds of the run's own clock.
 """
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from offbeat.core.events import ClientResults
 from offbeat.core.metric_names import finite
@@ -19,6 +19,8 @@ SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 BEST = "best.safetensors"
+ModelChoice = Literal["final", "best"]
+"""The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""
 
 CLIENT_METRICS = """
 CREATE TABLE IF NOT EXISTS client_metrics(

@@ -48,7 +48,7 @@ from tests.sampling import examples
 COUNT = st.integers(0, 2**63 - 1)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 REASON = st.text(max_size=600).map(shorten)
-METRICS = st.dictionaries(st.text(max_size=100), FINITE, max_size=5)
+METRICS = st.dictionaries(st.text(max_size=64), FINITE, max_size=5)
 SIZES = st.sampled_from([0, 1, 2, 3, 1000, (1 << 18) - 1, 1 << 18, (1 << 18) + 1, 700_000])
 JSON: Any = st.recursive(
     st.none() | st.booleans() | st.integers() | FINITE | st.text(max_size=5),

@@ -8,7 +8,7 @@ from offbeat.core.guard import Guard
 from offbeat.core.limits import Every, Until
 from offbeat.core.types import Count, Seconds
 from offbeat.core.validation import checked_dataclass
-from offbeat.runs.best import ModelChoice
+from offbeat.runs.schema import ModelChoice
 
 
 @checked_dataclass
