@@ -15,8 +15,8 @@ from offbeat.core.model import Tensors
 from offbeat.data import own_data, without_clients
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.store import SiteStore
-from offbeat.runs.schema import ModelChoice
 from offbeat.runs.files import read_tensors
+from offbeat.runs.schema import ModelChoice
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, torch_left_alone
 

@@ -18,9 +18,8 @@ from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
-from offbeat.runs.schema import ModelChoice
 from offbeat.runs.permissions import make_file
-from offbeat.runs.schema import DATABASE
+from offbeat.runs.schema import DATABASE, ModelChoice
 
 if TYPE_CHECKING:
     from offbeat.net.server.options import ServerOptions
