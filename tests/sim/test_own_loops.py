@@ -7,7 +7,8 @@ from typing import Any, ClassVar
 import pytest
 
 import offbeat as ob
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 from tests.sim.own_loops import PlainTorch, learners
 from tests.sim.sim_worlds import WORLDS, make, normed, outcome
 
@@ -17,7 +18,7 @@ def run(algorithm: ob.Algorithm, learner: Any, world: str = "hard", workers: int
 
 
 @pytest.mark.parametrize("world", ["hard", *thorough("calm")])
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
 def test_an_own_loop_gives_the_same_journal_and_model(name: str, world: str) -> None:
     built_in, own = learners(PlainTorch())
     algorithm = make(name)

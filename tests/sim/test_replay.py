@@ -13,10 +13,13 @@ import pytest
 import offbeat as ob
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.sim.replay import replay
-from tests.sampling import thorough
+from tests.options import EVERY_FEATURE
+from tests.sampling import mostly_thorough, thorough
 from tests.sim.sim_worlds import CALM, WORLDS, Wrapped, digits, make
 
 LEARNER = ob.NoTraining(5, parameters=3, samples_per_client=40, batches=4)
+
+SOME = pytest.mark.parametrize("name", mostly_thorough(ob.ALGORITHMS, EVERY_FEATURE))
 
 
 def record(name: str, directory: Path, where: str = "hard") -> ob.RunRecord:
@@ -44,7 +47,7 @@ def test_identical(name: str, where: str, tmp_path: Path) -> None:
     assert result.events + result.commands == len(rows) > 150
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@SOME
 def test_changed_steps_are_found(name: str, tmp_path: Path) -> None:
     run = record(name, tmp_path)
     row = [r for r in run.rows("command") if r.name == "train"][30]
@@ -57,7 +60,7 @@ def test_changed_steps_are_found(name: str, tmp_path: Path) -> None:
     assert "\n" not in result.difference
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@SOME
 def test_a_deleted_command_is_found(name: str, tmp_path: Path) -> None:
     run = record(name, tmp_path)
     rows = list(run.rows())
@@ -70,7 +73,7 @@ def test_a_deleted_command_is_found(name: str, tmp_path: Path) -> None:
     assert f"the journal has {following.name}(" in result.difference
 
 
-@pytest.mark.parametrize("name", ob.ALGORITHMS)
+@SOME
 def test_the_last_command_deleted(name: str, tmp_path: Path) -> None:
     run = record(name, tmp_path)
     last = list(run.rows("command"))[-1]

@@ -16,6 +16,7 @@ from offbeat.net.messages import Heartbeat
 from offbeat.net.refusals import Refusals
 from tests.net.authority import Authority
 from tests.net.support import LIMITS, raw, server, site
+from tests.sampling import thorough
 
 FEW = replace(LIMITS, connections=4, handshake=2.0)  # 8 connections, 2 of an address without a credential
 
@@ -37,7 +38,7 @@ async def until(counts: Counter[str], expected: dict[str, int]) -> None:
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+@pytest.mark.parametrize("host", ["127.0.0.1", *thorough("[::1]")])
 @pytest.mark.parametrize("tls", [False, True])
 def test_bare_connections_are_closed_and_counted_and_sites_stay(
     host: str, tls: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
