@@ -21,6 +21,7 @@ from offbeat.callbacks.callback import Callback as Callback, LiveRun as LiveRun
 from offbeat.core.algorithm import Algorithm as Algorithm
 from offbeat.core.errors import (
     AlgorithmError as AlgorithmError,
+    DamageError as DamageError,
     OffbeatError as OffbeatError,
     RunError as RunError,
     UsageError as UsageError,

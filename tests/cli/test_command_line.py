@@ -193,6 +193,7 @@ def test_a_replay_that_differs(recipe: str, offbeat: Any) -> None:
     offbeat("run", recipe, "--out", "one")
     database = sqlite3.connect("one/run.db")
     with database:
+        database.execute("DELETE FROM checksums")
         database.execute("UPDATE journal SET steps = steps + 1 WHERE name = 'train' AND task = 7")
     database.close()
     assert re.search(
@@ -311,6 +312,7 @@ def test_a_comparison_of_an_earlier_version_goes_on(
     command = ("compare", recipe, "-a", "fedbuff", "--seeds", 1, "--out", "one")
     assert offbeat(*command).code == 0
     with sqlite3.connect("one/fedbuff/seed-0/run.db") as database:
+        database.execute("DROP TABLE checksums")
         database.execute(
             "UPDATE meta SET value = json_remove(value, '$.until.metric', '$.until.reaches', '$.metric') "
             "WHERE key = 'recipe'"
@@ -369,6 +371,7 @@ def test_the_memory_for_clients_reaches_every_run(
     offbeat("run", recipe, "--out", "two", *ASMU)
     database = sqlite3.connect("two/run.db")
     with database:
+        database.execute("DELETE FROM checksums")
         database.execute("UPDATE meta SET value = '\"interrupted\"' WHERE key = 'status'")
     database.close()
     offbeat("resume", "two", "--client-memory", "2MiB")

@@ -204,6 +204,7 @@ def test_a_directory_of_an_earlier_version_is_refused_and_left_as_it_is(
         assert offbeat("serve", recipe, "--state", state, "--listen", address)[0] == 2
     with closing(sqlite3.connect(state / "run.db")) as database:
         for query in (
+            "DROP TABLE checksums",
             "ALTER TABLE updates DROP COLUMN begin",
             "ALTER TABLE updates DROP COLUMN bytes",
             "UPDATE meta SET value = '2' WHERE key = 'format'",
@@ -661,3 +662,29 @@ def wait_for(holds: Callable[[], bool], seconds: float = 120) -> None:
     while not holds():
         assert time.monotonic() < deadline
         time.sleep(0.1)
+
+
+@pytest.mark.parametrize("command", ["serve", "join"])
+def test_what_their_code_writes_is_the_owners_alone(
+    command: str, recipe: Path, offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A callback's folder and files, whatever the umask was."""
+
+    def writing(main: Any) -> str:
+        main.close()
+        (tmp_path / "tensorboard").mkdir()
+        (tmp_path / "tensorboard" / "events").touch()
+        return "ended"
+
+    monkeypatch.setattr("asyncio.run", writing)
+    served = (recipe, "--state", tmp_path / "run", "--listen", "127.0.0.1:0")
+    joined = ("127.0.0.1:7117", "--name", "north", "--data", "digits:1/3")
+    before = os.umask(0)
+    try:
+        assert offbeat(command, *(served if command == "serve" else joined))[0] == 0
+    finally:
+        os.umask(before)
+    found = [
+        path.stat().st_mode & 0o777 for path in (tmp_path / "tensorboard", tmp_path / "tensorboard/events")
+    ]
+    assert found == [0o700, 0o600]

@@ -27,11 +27,12 @@ class Played:
         self._books = JournalView(place.name, source.label, source.algorithm, NAMES)
         self._last = None
         with self._database() as database:
-            database.executescript(SCHEMA + "CREATE TABLE sites(client INTEGER PRIMARY KEY, name TEXT);")
+            sites = "CREATE TABLE sites(name TEXT, client INTEGER PRIMARY KEY, labels TEXT);"
+            database.executescript(SCHEMA + sites)
             meta = {**source.meta, "status": "running", "stop_reason": None, "duration": 0.0}
             for key, value in meta.items():
                 database.execute("INSERT INTO meta VALUES (?, ?)", (key, json.dumps(value)))
-            database.executemany("INSERT INTO sites VALUES (?, ?)", NAMES.items())
+            database.executemany("INSERT INTO sites VALUES (?, ?, NULL)", ((n, c) for c, n in NAMES.items()))
 
     def until(self, t: float) -> None:
         """Everything up to this time has happened."""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import DamageError, RunError
 from offbeat.runs.client_states import ClientStates
 from tests.sampling import examples
 
@@ -55,7 +55,7 @@ def test_the_least_recently_used_go_to_files(tmp_path: Path) -> None:
     assert (states.bytes_in_memory, files(tmp_path)) == (16, ["client-0.safetensors"])
     (tmp_path / "client-0.safetensors").rename(tmp_path / "aside")
     assert (value(states, 0), value(states, 2)) == (0, 2)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(DamageError, match=r"client-0\.safetensors is missing; lost: what a client keeps"):
         states.get(1)
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 import offbeat as ob
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, present_row
+from offbeat.runs import checksums
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.schema import FORMAT, SCHEMA, ClientMetric, Metric
 from offbeat.runs.store import RunStore
@@ -50,7 +51,7 @@ def columns(database: sqlite3.Connection) -> dict[str, list[str]]:
 def test_the_tables_are_the_documented_ones(tmp_path: Path) -> None:
     finished(tmp_path)
     documented = sqlite3.connect(":memory:")
-    documented.executescript(SCHEMA)
+    documented.executescript(SCHEMA + checksums.SCHEMA)
     database = sqlite3.connect(tmp_path / "run.db")
     assert columns(database) == columns(documented)
     assert columns(database)["journal"] == list(Row.__struct_fields__)
@@ -226,6 +227,7 @@ def corrupt(directory: Path, how: str) -> None:
     else:
         database = sqlite3.connect(path)
         with database:
+            database.execute("DROP TABLE IF EXISTS checksums")  # as an earlier version of Offbeat wrote it
             database.execute(how)
         database.close()
 
@@ -245,7 +247,7 @@ def test_a_corrupted_database_is_refused(how: str, tmp_path: Path) -> None:
     finished(tmp_path / "run")
     corrupt(tmp_path / "run", how)
     for read in (ob.read_run, lambda d: list(ob.find_runs(d)[0].rows())):
-        with pytest.raises(ob.UsageError, match=r"run\.db cannot be read") as caught:
+        with pytest.raises(ob.DamageError, match=r"run\.db (cannot be read|is empty)") as caught:
             read(tmp_path / "run")
         assert "\n" not in str(caught.value)
 
@@ -253,7 +255,7 @@ def test_a_corrupted_database_is_refused(how: str, tmp_path: Path) -> None:
 def test_a_corrupted_journal_is_refused_when_it_is_read(tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, "DROP TABLE journal")
-    with pytest.raises(ob.UsageError, match=r"run\.db cannot be read: no such table: journal"):
+    with pytest.raises(ob.DamageError, match=r"run\.db cannot be read \(no such table: journal\)"):
         list(ob.read_run(tmp_path).rows())
 
 
@@ -274,6 +276,7 @@ def test_a_run_of_format_1_is_read_and_can_go_on(tmp_path: Path) -> None:
     rows = list(record.rows())
     assert [row.client for row in rows[:3]] == [0, 1, 2]
     with closing(sqlite3.connect(tmp_path / "whole" / "run.db")) as database, database:
+        database.execute("DROP TABLE checksums")
         database.execute("DELETE FROM journal WHERE name = 'joined'")
         for row in rows[:3]:
             values = (*astuple(row)[:-1], json.dumps(row.data))
@@ -310,7 +313,8 @@ def test_find_runs_however_deep(tmp_path: Path) -> None:
 def test_a_run_of_format_3_is_read_and_gets_the_table_of_clients_when_it_goes_on(tmp_path: Path) -> None:
     finished(tmp_path)
     corrupt(tmp_path, "DROP TABLE client_metrics")
-    corrupt(tmp_path, "UPDATE meta SET value = '3' WHERE key = 'format'")
+    with closing(sqlite3.connect(tmp_path / "run.db")) as database, database:
+        database.execute("UPDATE meta SET value = '3' WHERE key = 'format'")
     assert ob.read_run(tmp_path).client_metrics() == []
     store = RunStore.reopen(tmp_path)
     store.metric(

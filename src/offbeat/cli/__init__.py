@@ -28,6 +28,7 @@ from offbeat.cli import (
     status,
     stop,
     tokens,
+    verify,
 )  # fmt: skip
 from offbeat.cli.console import err, out
 from offbeat.core.errors import OffbeatError, UsageError
@@ -71,7 +72,7 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, simulate.run, simulate.resume, compare.compare, runs.report, runs.journal,
     runs.replay, export.export, serve.serve, join.join, stop.stop, tokens.enrol, tokens.dashboard_token,
-    status.status, simulate_like.simulate_like,
+    status.status, verify.verify, simulate_like.simulate_like,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)

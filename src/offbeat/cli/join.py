@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -111,6 +112,7 @@ def join(
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
     )  # fmt: skip
+    os.umask(0o077)  # for what the site's own code writes
     reason = asyncio.run(taking_part)
     out.print(f"the run has ended: {reason}", markup=False)
 

@@ -164,6 +164,7 @@ def serve(
                 started=started, callbacks=called,
             )  # fmt: skip
 
+    os.umask(0o077)  # for what callbacks write
     reason = asyncio.run(run())
     with suppress(OSError):
         (state / SERVER).unlink()

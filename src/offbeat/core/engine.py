@@ -92,7 +92,7 @@ class Engine:
         elif type(event) is Lost:
             self.lose(event.task)
         elif type(event) is Skipped and tensors is not None:
-            tensors.skipped.remove(event)
+            tensors.skipped = [own for own in tensors.skipped if own.version != event.version]
         elif type(event) is RolledBack and tensors is not None:
             tensors.roll_back(event, server.version)
         for command in commands:

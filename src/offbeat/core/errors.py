@@ -16,5 +16,20 @@ class RunError(OffbeatError, RuntimeError):
     """Failure of a valid run; the command line exits with code 1."""
 
 
+class DamageError(RunError):
+    """A file of a run, a server or a site that cannot be read, or is not as it was written.
+
+    Args:
+        path: The file.
+        problem: What is wrong with it, as a predicate: "is missing".
+        lost: What is lost with it, as a noun phrase.
+        remedy: What to do, in the imperative.
+    """
+
+    def __init__(self, path: object, problem: str, lost: str, remedy: str) -> None:
+        super().__init__(f"{path} {problem}; lost: {lost}; {remedy}")
+        self.path, self.problem, self.lost, self.remedy = path, problem, lost, remedy
+
+
 class AlgorithmError(OffbeatError, RuntimeError):
     """Violation of the state machine's rules by an algorithm, such as training a busy client."""

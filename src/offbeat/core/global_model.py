@@ -17,7 +17,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import RolledBack, Skipped, TaskId, Version
 from offbeat.core.guard import UpdateGuard, all_finite
-from offbeat.core.learner import LocalResult
+from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
 
@@ -68,9 +68,11 @@ class GlobalModel:
         return self.model
 
     def arrive(self, task: Task, result: LocalResult) -> None:
-        """Hold a task's update."""
+        """Hold a task's update, unless it is `DAMAGED`: then its task is aggregated without it."""
         _, base = self.bases.pop(task.id)
         _, fresh = self.fresh.pop(task.id, (0, None))
+        if result is DAMAGED:
+            return
         self.updates[task.id] = Update(
             task, base, result.delta, result.integers, result.metrics, result.lr, result.shared, fresh
         )
@@ -96,7 +98,7 @@ class GlobalModel:
         self.fresh.pop(task, None)
 
     def drop(self, task: TaskId) -> None:
-        """Drop a held update, unless a rollback has done so."""
+        """Drop a held update, unless a rollback has done so, or it was damaged."""
         self.updates.pop(task, None)
 
     def aggregate(self, command: Aggregate) -> None:
@@ -107,7 +109,8 @@ class GlobalModel:
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
         if not updates:
-            self.skipped.append(Skipped(command.version, "its updates were trained from withdrawn versions"))
+            lost = "its updates were trained from withdrawn versions, or damaged on the server's disk"
+            self.skipped.append(Skipped(command.version, lost))
             return
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]

@@ -81,6 +81,9 @@ class LocalResult(Struct, frozen=True, gc=False):
 
 NO_INPUTS = TaskInputs()
 
+DAMAGED = LocalResult(torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+"""In place of a recorded update whose stored bytes are damaged: its task is aggregated without it."""
+
 
 class TaskControl(Protocol):
     """Control of a task in training, for what is not known before it starts. The learner calls its methods.

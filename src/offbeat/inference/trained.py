@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
-from safetensors import safe_open
 from torch import nn
 
 from offbeat.core.errors import UsageError
@@ -17,7 +16,8 @@ from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
 from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
-from offbeat.runs.initial import read_model
+from offbeat.runs.files import read_file
+from offbeat.runs.initial import fitted
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import BEST, MODEL
 
@@ -71,10 +71,9 @@ def trained_module(
             "load the same pretrained weights, or use the run's version of PyTorch where the seed draws them"
         )
     personal = tuple(described.get("personal", ()))
-    model = read_model(Layout.of(module, personal), path, str(path))
-    with safe_open(path, "pt") as file:
-        names, kept = set(file.keys()), file.metadata() or {}
-    if extra := sorted(names - {entry.name for entry in model.layout.entries}):
+    tensors, kept = read_file(path)
+    model = fitted(Layout.of(module, personal), tensors, str(path))
+    if extra := sorted(tensors.keys() - {entry.name for entry in model.layout.entries}):
         raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(module).__name__} has not")
     model.load_into(module).eval()
     dtype, shape = described.get("sample") or ("float32", described.get("sample_shape"))

@@ -5,7 +5,8 @@ from pathlib import Path
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.core.model import Layout, Model
-from offbeat.runs.files import read_metadata, read_tensors, sync_directory, write_tensors
+from offbeat.runs.damage import reading
+from offbeat.runs.files import read_file, read_model, sync_directory, write_tensors
 from offbeat.runs.schema import BEST, Metric, ModelChoice
 
 
@@ -33,13 +34,14 @@ class BestModel:
         self._value: float | None = None
         self._metadata: dict[str, str] = {}
         if self._path is not None and self._path.exists():
-            known = read_metadata(self._path)
+            known = read_file(self._path)[1]
             if known.get("metric") != metric.name:
                 raise UsageError(
                     f"{self._path} is the best model by {known.get('metric')}: give evaluate.keep_best = "
                     f"{known.get('metric')!r}, or move the file away"
                 )
-            self._value = float(known["value"])
+            with reading(self._path):
+                self._value = float(known["value"])
 
     def improves(self, row: Metric) -> bool:
         """Whether an evaluation is better than all before it."""
@@ -83,4 +85,4 @@ def read_best(directory: Path, layout: Layout) -> Model | None:
         layout: The layout of the run's model.
     """
     path = directory / BEST
-    return Model.of_tensors(layout, read_tensors(path)) if path.exists() else None
+    return read_model(path, layout) if path.exists() else None

@@ -29,7 +29,7 @@ def write_own(directory: Path, states: "ClientStates", layout: Layout) -> None:
     try:
         for client in states.sizes():
             if own := own_tensors(states.get(client), layout):
-                folder.mkdir(exist_ok=True)
+                folder.mkdir(mode=directory.stat().st_mode & 0o777, exist_ok=True)
                 write_tensors(folder / f"client-{client}.safetensors", own)
         if folder.is_dir():
             sync_directory(folder)

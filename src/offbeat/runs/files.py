@@ -1,57 +1,116 @@
-"""Atomic files of tensors: written aside, fsynced, renamed."""
+"""Atomic files of tensors: written aside, fsynced, renamed, and checked by a checksum when they are read.
 
+The checksum is XXH3, which finds damage, not forgery: who can write the file can write its checksum. Files of
+earlier versions have none, and are read without it.
+"""
+
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load, load_file, save, save_file
-from torch import Tensor
+from safetensors.torch import load, save, save_file
+from torch import Tensor, uint8
+from xxhash import xxh3_64
 
-from offbeat.runs.permissions import file_mode
+from offbeat.core.model import Layout, Model
+from offbeat.runs.damage import damage, reading
+from offbeat.runs.permissions import file_mode, make_file
+
+CHECKSUM = "xxh3_64"
+"""Key of the checksum in a file's metadata."""
+MISMATCH = "does not match its checksum"
+_LENGTH = 8  # bytes at the start of a safetensors file: the length of its header
 
 
 def write_tensors(
     path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None
-) -> None:
-    """Write a durable safetensors file; its name is durable after `sync_directory`.
+) -> str:
+    """Write a durable safetensors file; its name is durable after `sync_directory`. Returns its checksum.
 
     Raises `OSError` where it cannot be written, such as on a full disk.
     """
     part = path.with_suffix(".part")
+    make_file(part)  # with its mode, before there is anything to read
     try:
         contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
-        save_file(contiguous, part, None if metadata is None else dict(metadata))
+        signed = _signed(contiguous, metadata or {})
+        save_file(contiguous, part, signed)
     except SafetensorError as error:  # the library's own class for a failed write
         raise OSError(str(error)) from None
     part.chmod(file_mode(path.parent))
     with part.open("rb") as file:
         os.fsync(file.fileno())
     part.replace(path)
+    return signed[CHECKSUM]
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file into memory.
 
     Into memory of PyTorch's own: the last bits of a dot product can depend on where a vector starts.
+
+    Raises:
+        DamageError: The file is missing or damaged.
+        RunError: It cannot be opened.
     """
-    return {name: tensor.clone() for name, tensor in load_file(path).items()}
+    return read_file(path)[0]
 
 
-def read_metadata(path: Path) -> dict[str, str]:
-    """Read the metadata of a safetensors file, and none of its tensors."""
-    with safe_open(path, "pt") as file:
-        return dict(file.metadata() or {})
+def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read the tensors and the metadata of a safetensors file; errors: as of `read_tensors`."""
+    with reading(path), safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        metadata = dict(file.metadata() or {})
+    if not intact(tensors, metadata):
+        raise damage(path, MISMATCH)
+    metadata.pop(CHECKSUM, None)
+    return tensors, metadata
+
+
+def read_model(path: Path, layout: Layout) -> Model:
+    """Read a model that was written by tensor names; errors: as of `read_tensors`."""
+    with reading(path):
+        return Model.of_tensors(layout, read_tensors(path))
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:
-    """Serialize tensors as the bytes of a safetensors file."""
-    return save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    """Serialize tensors as the bytes of a safetensors file, with a checksum."""
+    contiguous = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    return save(contiguous, _signed(contiguous, {}))
 
 
 def unpack_tensors(data: bytes) -> dict[str, Tensor]:
-    """Deserialize the bytes of `pack_tensors`, into memory of PyTorch's own."""
-    return {name: tensor.clone() for name, tensor in load(data).items()}
+    """Deserialize the bytes of `pack_tensors`, into memory of PyTorch's own.
+
+    Raises:
+        ValueError: They do not match their checksum.
+        SafetensorError: They are no tensors.
+    """
+    tensors = {name: tensor.clone() for name, tensor in load(data).items()}
+    header = json.loads(data[_LENGTH : _LENGTH + int.from_bytes(data[:_LENGTH], "little")])
+    if not intact(tensors, header.get("__metadata__", {})):
+        raise ValueError("the tensors do not match their checksum")
+    return tensors
+
+
+def checksum(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> str:
+    """XXH3 of names, dtypes, shapes and bytes of tensors, and of their metadata but itself."""
+    digest = xxh3_64(json.dumps(sorted((k, v) for k, v in metadata.items() if k != CHECKSUM)).encode())
+    for name, tensor in sorted(tensors.items()):
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(-1).view(uint8).numpy().data)
+    return digest.hexdigest()
+
+
+def intact(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:
+    """Whether tensors and metadata match the checksum in the metadata, if there is one."""
+    return metadata.get(CHECKSUM) in (None, checksum(tensors, metadata))
+
+
+def _signed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
+    return {**metadata, CHECKSUM: checksum(tensors, metadata)}
 
 
 def sync_directory(directory: Path) -> None:

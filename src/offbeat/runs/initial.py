@@ -2,9 +2,7 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.model import Layout, Model, Tensors
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import MODEL
@@ -30,33 +28,30 @@ def start_from(model: Model, initial: Initial | None) -> Model:
     if initial is None:
         return model
     if isinstance(initial, Model):
-        return _fitted(model.layout, initial.state_dict(), "initial = the model given")
+        return fitted(model.layout, initial.state_dict(), "initial = the model given")
     path = Path(initial)
     path = path / MODEL if path.is_dir() else path
-    return read_model(model.layout, path, f"initial = {initial}")
+    try:
+        tensors = read_tensors(path)
+    except DamageError as error:
+        raise UsageError(
+            f"initial = {initial} cannot be read ({path} {error.problem}): give a .safetensors file, or the "
+            "directory of a finished run"
+        ) from None
+    return fitted(model.layout, tensors, f"initial = {initial}")
 
 
-def read_model(layout: Layout, path: Path, source: str) -> Model:
-    """Read the tensors of a layout from a safetensors file, which may have more.
+def fitted(layout: Layout, tensors: Tensors, source: str) -> Model:
+    """The model of a layout from tensors by name, of which there may be more.
 
     Args:
         layout: The layout.
-        path: The file.
-        source: What names the file in messages.
+        tensors: The tensors.
+        source: What names them in messages.
 
     Raises:
-        UsageError: The file cannot be read, or a tensor is not there or has another shape.
+        UsageError: A tensor is not there or has another shape.
     """
-    try:
-        tensors = read_tensors(path)
-    except (OSError, SafetensorError) as error:
-        raise UsageError(
-            f"{source} cannot be read ({error}): give a .safetensors file, or the directory of a finished run"
-        ) from None
-    return _fitted(layout, tensors, source)
-
-
-def _fitted(layout: Layout, tensors: Tensors, source: str) -> Model:
     for entry in layout.entries:
         found = tensors.get(entry.name)
         if found is None or tuple(found.shape) != entry.shape:

@@ -6,6 +6,7 @@ from filelock import BaseFileLock, FileLock, Timeout
 
 from offbeat.core.errors import UsageError
 from offbeat.runs.permissions import file_mode
+from offbeat.runs.schema import LOCK
 
 
 def lock(directory: Path) -> BaseFileLock:
@@ -14,7 +15,7 @@ def lock(directory: Path) -> BaseFileLock:
     Raises:
         UsageError: Another process holds the lock.
     """
-    held = FileLock(directory / "lock", mode=file_mode(directory), blocking=False, thread_local=False)
+    held = FileLock(directory / LOCK, mode=file_mode(directory), blocking=False, thread_local=False)
     try:
         held.acquire()
     except Timeout:

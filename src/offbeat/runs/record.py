@@ -2,7 +2,7 @@
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -15,8 +15,11 @@ from msgspec.structs import replace
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
 from offbeat.core.metric_names import numbers
+from offbeat.runs import checksums
+from offbeat.runs.checksums import Key, read_table
+from offbeat.runs.damage import damage, is_environment, reading
 from offbeat.runs.presentation import Presentation
-from offbeat.runs.schema import DATABASE, FORMAT, ClientMetric, Metric
+from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, ClientMetric, Metric
 from offbeat.runs.summary import Summary
 
 
@@ -49,6 +52,10 @@ class Checkpoint:
     client_bytes: dict[int, int] = field(default_factory=dict)
     guard: tuple[dict[str, list[tuple[int, float]]], list[int]] | None = None
     good: int | None = None
+
+
+def _columns(*columns: Any) -> tuple[Any, ...]:
+    return columns
 
 
 @dataclass(frozen=True)
@@ -117,12 +124,9 @@ class RunRecord(Presentation):
             limit: Most rows. None means all.
         """
         last = -1 if after is None else after
-        stored = self.select(
-            "SELECT * FROM journal WHERE seq > ? AND kind = coalesce(?, kind) ORDER BY seq LIMIT ?",
-            (last, kind, -1 if limit is None else limit),
-        )
-        found = (each for columns in stored for each in expand(_row(*columns), last))
-        return islice(found, limit)
+        rows = self.table("journal", _row, last + 1)
+        wanted = (row for row in rows if row.seq > last and kind in (None, row.kind))
+        return islice((each for row in wanted for each in expand(row, last)), limit)
 
     @property
     def length(self) -> int:
@@ -140,18 +144,15 @@ class RunRecord(Presentation):
 
     def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
         """Evaluations in order; `after` and `limit` as of `rows`."""
-        found = self.select(
-            "SELECT * FROM metrics WHERE seq > ? ORDER BY seq LIMIT ?",
-            (-1 if after is None else after, -1 if limit is None else limit),
-        )
-        return [
-            Metric._make((*columns, numbers(json.loads(data)) if data else None)) for *columns, data in found
-        ]
+        last = -1 if after is None else after
+        found = self.table("metrics", _metric, last + 1)
+        return list(islice((metric for metric in found if metric.seq > last), limit))
 
     def last_evaluation(self) -> Metric | None:
         """The latest evaluation, if there is one."""
         found = next(self.select("SELECT max(seq) FROM metrics"))[0]
-        return None if found is None else self.evaluations(after=found - 1, limit=1)[0]
+        last = self.evaluations(after=None if found is None else found - 1)
+        return last[-1] if last else None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:
@@ -164,47 +165,76 @@ class RunRecord(Presentation):
         Args:
             evaluation: Number of an evaluation, `Metric.seq`. None means all.
         """
-        if not self._has_table("client_metrics"):
+        if not self.has_table("client_metrics"):
             return []
-        found = self.select(
-            "SELECT * FROM client_metrics WHERE evaluation = coalesce(?, evaluation) "
-            "ORDER BY evaluation, client",
-            (evaluation,),
-        )
         made = {metric.seq: metric for metric in self.evaluations()}
-        rows = (ClientMetric._make((*columns, json.loads(data))) for *columns, data in found)
-        return [row.flat(made[row.evaluation]) for row in rows]
+        rows = self.table("client_metrics", _client_metric, evaluation)
+        wanted = (row for row in rows if evaluation in (None, row.evaluation))
+        return [row.flat(made[row.evaluation]) for row in wanted]
 
-    def _has_table(self, name: str) -> bool:
+    def has_table(self, name: str) -> bool:
         """Whether the database has a table: not each format and kind of run has all."""
-        return bool(list(self.select("SELECT 1 FROM sqlite_master WHERE type='table' AND name=?", (name,))))
+        return bool(next(_read(self.path, lambda database: iter([checksums.has_table(database, name)]))))
 
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
-        return dict(self.select("SELECT client, samples FROM clients ORDER BY client"))
+        return {client: samples for client, samples, _ in self.table("clients")}
 
     def site_names(self) -> dict[int, str]:
         """Names of the clients of a deployed run; those of a simulation have none."""
-        if not self._has_table("sites"):
-            return {}
-        return dict(self.select("SELECT client, name FROM sites ORDER BY client"))
+        return {client: name for name, client, _ in self.sites()}
+
+    def sites(self) -> list[tuple[str, int, str | None]]:
+        """Name, client and labels, as JSON, of each site of a deployed run, by client."""
+        return list(self.table("sites")) if self.has_table("sites") else []
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint; None where there is none."""
-        for *counts, text in self.select("SELECT journal, metrics, version, data FROM checkpoints"):
-            data = dict(zip(("journal", "metrics", "version"), counts, strict=True)) | json.loads(text)
-            return convert(data, Checkpoint, str_keys=True)
-        return None
+        return next(self.table("checkpoints", _checkpoint), None)
+
+    def table(
+        self, name: str, make: Callable[..., Any] = _columns, first: Key | None = None
+    ) -> Iterator[Any]:
+        """Iterate over the rows of a table, which are as they were written.
+
+        Args:
+            name: The table.
+            make: Makes of a row's columns what is yielded.
+            first: Key of the first row that is needed; there can be earlier ones. None means all.
+
+        Raises:
+            DamageError: The database is missing or damaged.
+            UsageError: It cannot be opened.
+        """
+        return _read(self.path, lambda database: (make(*row) for row in read_table(database, name, first)))
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-        """Rows of a query; raises `UsageError` where the database cannot be read."""
-        return _select(self.path, query, values)
+        """Rows of a query; errors: as of `table`, but no checksum is checked."""
+        return _read(self.path, lambda database: database.execute(query, values))
 
 
 def _row(*columns: Any) -> Row:
     """Make a row from its columns, of which `data` is JSON."""
     row = Row(*columns)
     return replace(row, data=json.loads(columns[-1])) if row.data else row
+
+
+def _metric(*columns: Any) -> Metric:
+    *own, data = columns
+    return Metric._make((*own, numbers(json.loads(data)) if data else None))
+
+
+def _client_metric(evaluation: int, client: int, samples: int, data: str) -> ClientMetric:
+    return ClientMetric(evaluation, client, samples, json.loads(data))
+
+
+def _checkpoint(_id: int, journal: int, metrics: int, version: int, data: str) -> Checkpoint:
+    counts = {"journal": journal, "metrics": metrics, "version": version}
+    return convert(counts | json.loads(data), Checkpoint, str_keys=True)
+
+
+def _entry(key: str, value: str) -> tuple[str, Any]:
+    return key, json.loads(value)
 
 
 def flat(metric: Metric) -> dict[str, Any]:
@@ -220,23 +250,24 @@ def read_run(directory: str | Path) -> RunRecord:
         directory: Directory of a run, running or ended.
 
     Raises:
-        UsageError: It is not a run, cannot be read, or has a format this version does not know.
+        UsageError: It is not a run, cannot be opened, or has a format this version does not know.
+        DamageError: Its database is damaged.
     """
     directory = Path(directory)
-    if not (directory / DATABASE).is_file():
+    database = directory / DATABASE
+    if not holds_run(directory):
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
-    entries = list(_select(directory, "SELECT key, value FROM meta"))
-    try:
-        meta = {key: json.loads(value) for key, value in entries}
-    except json.JSONDecodeError as error:
-        raise UsageError(f"{directory / DATABASE} cannot be read: {error}") from None
-    if meta.get("format") not in range(1, FORMAT + 1):
+    meta = dict(_read(directory, lambda opened: (_entry(*row) for row in read_table(opened, "meta"))))
+    if meta.get("format", FORMAT) not in range(1, FORMAT + 1):
         raise UsageError(
             f"{directory}: format {meta.get('format')} is not known to this version, "
             f"which reads 1 to {FORMAT}"
         )
     known: dict[str, Any] = {"recipe": None, **meta}
     named = ("label", "seed", "clients", "status", "stop_reason", "duration", "recipe")
+    for name in ("format", *named):
+        if name not in known:
+            raise damage(database, f"has no entry {name} in its table meta")
     return RunRecord(directory, meta, *(known[name] for name in named))
 
 
@@ -245,15 +276,28 @@ def find_runs(directory: str | Path) -> list[RunRecord]:
     directory = Path(directory)
     found = sorted(path.parent for path in directory.rglob(DATABASE)) if directory.is_dir() else []
     if not found:
+        if holds_run(directory):
+            return [read_run(directory)]
         raise UsageError(f"{directory} holds no run: no {DATABASE} in it or below it")
     return [read_run(path) for path in found]
 
 
-def _select(directory: Path, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Rows of a query. Raises `UsageError` where the database cannot be read."""
+def holds_run(directory: Path) -> bool:
+    """Whether a directory holds a run: its database, or what can only be left where that is missing."""
+    left = (directory / LOCK).is_file() and (directory / MODEL).is_file()
+    return (directory / DATABASE).is_file() or left or any(directory.glob("state-*.safetensors"))
+
+
+def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) -> Iterator[Any]:
+    """What a function reads from a run's database; raises `DamageError`, or `UsageError` to open it."""
     path = directory / DATABASE
-    try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as database:
-            yield from database.execute(query, values)
-    except sqlite3.Error as error:
-        raise UsageError(f"{path} cannot be read: {error}") from None
+    with reading(path):
+        try:
+            name = f"{path.resolve().as_uri()}?mode=ro"
+            opened = sqlite3.connect(name, uri=True, check_same_thread=False)  # collected in any thread
+            with closing(opened) as database:
+                yield from rows(database)
+        except sqlite3.Error as error:
+            if is_environment(error) and path.is_file():
+                raise UsageError(f"{path} cannot be read: {error}") from None
+            raise

@@ -1,25 +1,47 @@
 """The tensors of a checkpoint, restored around a server that is where it was at that moment."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from torch import Tensor
 
 from offbeat.core.algorithm import Update
-from offbeat.core.events import Version
+from offbeat.core.errors import DamageError
+from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
+from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors
 from offbeat.runs.record import Checkpoint
 from offbeat.runs.store import update_file, version_file
 
 
-def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpoint: Checkpoint) -> None:
-    """Restore the model, the versions in flight, the updates held and the parts' memories."""
+def restore_model(
+    tensors: GlobalModel,
+    server: Server,
+    directory: Path,
+    checkpoint: Checkpoint,
+    on_damage: Callable[[TaskId, DamageError], None] | None = None,
+) -> None:
+    """Restore the model, the versions in flight, the updates held and the parts' memories.
+
+    Args:
+        tensors: What is restored.
+        server: The server, which is where it was at the checkpoint.
+        directory: The run's directory.
+        checkpoint: The checkpoint.
+        on_damage: Called with each held update that is damaged, and its error; its task is then aggregated
+            without it. None means that the error is raised.
+
+    Raises:
+        DamageError: A file is missing or damaged.
+    """
     layout = tensors.model.layout
-    state = read_tensors(directory / checkpoint.state)
-    tensors.model = _model(layout, state)
+    file = directory / checkpoint.state
+    with reading(file):
+        state = read_tensors(file)
+        tensors.model = _model(layout, state)
     tensors.version = server.version
     tensors.memory.update(_under(state, "aggregator."))
     for i, memory in enumerate(tensors.step_memories):
@@ -38,20 +60,35 @@ def restore_model(tensors: GlobalModel, server: Server, directory: Path, checkpo
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
     tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
     for number, (version, lr, metrics) in checkpoint.updates.items():
-        task, saved = server.held[number], read_tensors(directory / update_file(number))
+        task, path = server.held[number], directory / update_file(number)
+        try:
+            with reading(path):
+                saved = read_tensors(path)
+                delta, integers = saved["delta"], saved["integers"]
+        except DamageError as error:
+            if on_damage is None:
+                raise
+            on_damage(number, error)
+            continue
         fresh = base(task.fresh) if task.fresh is not None else None
         tensors.updates[number] = Update(
-            task, base(version), saved["delta"], saved["integers"], metrics, lr, saved.get("shared"), fresh
-        )  # fmt: skip
+            task, base(version), delta, integers, metrics, lr, saved.get("shared"), fresh
+        )
 
 
 def read_version(layout: Layout, directory: Path, version: Version) -> Model:
-    """Read the content of a version from its file."""
-    return _model(layout, read_tensors(directory / version_file(version)))
+    """Read the content of a version from its file. Raises `DamageError` where that is damaged."""
+    path = directory / version_file(version)
+    with reading(path):
+        return _model(layout, read_tensors(path))
 
 
 def _model(layout: Layout, saved: Mapping[str, Tensor]) -> Model:
-    return Model(layout, saved["values"], saved["integers"], saved["shared"])
+    model = Model(layout, saved["values"], saved["integers"], saved["shared"])
+    sizes = (model.values.shape, model.integers.shape, model.shared.shape)
+    if sizes != ((layout.values,), (layout.integers,), (layout.shared,)):
+        raise ValueError(f"its vectors have {[*map(tuple, sizes)]} elements, not those of the run's model")
+    return model
 
 
 def _under(state: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

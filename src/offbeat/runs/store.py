@@ -23,11 +23,15 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Model, Tensors
+from offbeat.runs import checksums
 from offbeat.runs.best import BestModel
+from offbeat.runs.checksums import Key, seal
 from offbeat.runs.client_states import ClientStates
+from offbeat.runs.damage import damage, database_error
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
+from offbeat.runs.record import holds_run
 from offbeat.runs.schema import BEST, CLIENT_METRICS, DATABASE, FORMAT, MODEL, SCHEMA, ClientMetric, Metric
 
 Statement = tuple[str, Iterable[tuple[Any, ...]]]
@@ -53,7 +57,7 @@ class RunStore:
         self._client_metrics: list[ClientMetric] = []
         self._started = time.monotonic()
         database.execute("PRAGMA synchronous = FULL")
-        database.executescript(CLIENT_METRICS)  # which a run of an earlier format lacks
+        database.executescript(CLIENT_METRICS + checksums.SCHEMA)  # which runs of earlier versions lack
         self._journal_length, self._metrics_length = database.execute(
             "SELECT (SELECT coalesce(max(seq), -1) + 1 FROM journal), (SELECT count(*) FROM metrics)"
         ).fetchone()
@@ -84,6 +88,8 @@ class RunStore:
                     raise UsageError(
                         f"{directory} holds a run already: resume it, or choose another directory"
                     )
+                if holds_run(directory):
+                    raise damage(directory / DATABASE, "is missing")
                 (directory / BEST).unlink(missing_ok=True)  # no run's that is here
                 _make_database(directory, meta, clients)
                 database = _connect(directory / DATABASE)
@@ -107,7 +113,7 @@ class RunStore:
             except OSError as error:
                 raise UsageError(f"cannot write to {directory}: {error}") from None
             except sqlite3.Error as error:
-                raise RunError(f"cannot write {directory / DATABASE}: {error}") from None
+                raise database_error(directory / DATABASE, error, "write") from None
             undo.pop_all()
         return store
 
@@ -130,7 +136,12 @@ class RunStore:
         with self._transaction() as database:
             _put_meta(database, values)
 
-    def flush(self, meta: Mapping[str, Any], others: Iterable[Statement] = ()) -> None:
+    def flush(
+        self,
+        meta: Mapping[str, Any],
+        others: Iterable[Statement] = (),
+        changed: Mapping[str, Iterable[Key]] = {},
+    ) -> None:
         """Make the rows so far durable, with entries of `meta` and other statements, all in one transaction.
 
         Their tensors are not: the caller keeps the means to restore them from the last checkpoint.
@@ -138,6 +149,7 @@ class RunStore:
         Args:
             meta: Entries of the table `meta`.
             others: Statements of the same transaction.
+            changed: Keys of the rows that these have changed, by table, of the tables with checksums.
 
         Raises:
             RunError: The best version or the database cannot be written; no row has become durable.
@@ -152,6 +164,14 @@ class RunStore:
             database.executemany("INSERT INTO client_metrics VALUES (?,?,?,?)", rows)
             for query, values in others:
                 database.executemany(query, values)
+            written: Mapping[str, Iterable[Key]] = {
+                "journal": [row.seq for row in self._rows],
+                "metrics": [metric.seq for metric in self._metrics],
+                "client_metrics": [metric.evaluation for metric in self._client_metrics],
+                **changed,
+            }
+            for table, keys in written.items():
+                seal(database, table, keys)
             _put_meta(database, meta)
             database.execute(
                 "UPDATE sessions SET wall_seconds = ?, events = events + ? WHERE rowid = ?",
@@ -193,7 +213,7 @@ class RunStore:
         }  # fmt: skip
         row = (self._length, self._metrics_length + len(self._metrics), tensors.version, json.dumps(data))
         statement = ("INSERT OR REPLACE INTO checkpoints VALUES (1, ?, ?, ?, ?)", [row])
-        self.flush({"duration": duration}, [statement, *others])
+        self.flush({"duration": duration}, [statement, *others], {"checkpoints": [1]})
         self._delete_except({*names, *states.values()})
 
     def write_version(self, version: Version, model: Model) -> None:
@@ -223,12 +243,15 @@ class RunStore:
             RunError: The model or the database cannot be written.
         """
         try:
-            write_tensors(self.directory / MODEL, model.state_dict())
+            checksum = write_tensors(self.directory / MODEL, model.state_dict())
             sync_directory(self.directory)
         except OSError as error:
             raise RunError(f"cannot write the final model to {self.directory}: {error}") from None
-        end = {"status": "finished", "stop_reason": stop_reason, "summary": _finite(summary)}
-        self.flush({"duration": duration, **end}, [("DELETE FROM checkpoints", [()]), *others])
+        meta = {
+            "duration": duration, "status": "finished", "stop_reason": stop_reason,
+            "summary": _finite(summary), "model": checksum,
+        }  # fmt: skip
+        self.flush(meta, [("DELETE FROM checkpoints", [()]), *others], {"checkpoints": [1]})
         self._delete_except(set())
         with suppress(sqlite3.OperationalError):  # another process is reading it
             self._database.execute("PRAGMA busy_timeout = 0")
@@ -255,7 +278,7 @@ class RunStore:
             with self._database:
                 yield self._database
         except sqlite3.Error as error:
-            raise RunError(f"cannot write {self.directory / DATABASE}: {error}") from None
+            raise database_error(self.directory / DATABASE, error, "write") from None
 
     def _write_checkpoint(self, tensors: GlobalModel) -> list[str]:
         """Write the files that do not exist yet; the first name is the state's."""
@@ -309,9 +332,14 @@ def _make_database(
     make_file(part)
     values = {"format": FORMAT, "status": "running", "duration": 0.0, "stop_reason": None, **meta}
     with closing(_connect(part)) as database:  # which at last moves the write-ahead log into the file
-        database.executescript("PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA)
+        database.executescript(
+            "PRAGMA synchronous = FULL; PRAGMA journal_mode = WAL;" + SCHEMA + checksums.SCHEMA
+        )
         with database:
             database.executemany("INSERT INTO clients VALUES (?, ?, ?)", clients)
+            seal(
+                database, "clients", [client for (client,) in database.execute("SELECT client FROM clients")]
+            )
             _put_meta(database, values)
     part.replace(directory / DATABASE)
     sync_directory(directory)
@@ -320,6 +348,7 @@ def _make_database(
 def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
     rows = [(key, json.dumps(value)) for key, value in values.items()]
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
+    seal(database, "meta", values)
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -2,7 +2,7 @@
 
 from offbeat.core.model import Layout, Model
 from offbeat.core.recorded import ReplayError
-from offbeat.runs.files import read_tensors
+from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord
 from offbeat.runs.restore import restore_model
 from offbeat.runs.schema import MODEL
@@ -41,4 +41,4 @@ def restore(simulation: Simulation, backend: LiveBackend, recorder: Recorder, re
 
 def final_model(record: RunRecord, layout: Layout) -> Model:
     """The model of a finished run."""
-    return Model.of_tensors(layout, read_tensors(record.path / MODEL))
+    return read_model(record.path / MODEL, layout)

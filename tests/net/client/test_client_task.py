@@ -265,6 +265,28 @@ def test_a_state_that_cannot_be_written_leaves_the_update_that_has_it(
     store.close()
 
 
+def test_a_damaged_update_is_put_aside_and_the_state_stays(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = SiteStore(tmp_path)
+    store.begin("a run")
+    for task in (1, 2):
+        update = UpdateSubmission(task, 4, torch.ones(9), torch.zeros(0, dtype=torch.int64), {})
+        store.save(PendingUpdate(update, {"c": torch.full((2,), float(task))}))
+        if task == 1:
+            store.acknowledge(1, accepted=True)
+    store.close()
+    file = tmp_path / "update.safetensors"
+    data = bytearray(file.read_bytes())
+    data[-3] ^= 4
+    file.write_bytes(data)
+    store = SiteStore(tmp_path)
+    assert (store.run, store.state["c"].tolist(), store.pending) == ("a run", [1.0, 1.0], None)
+    assert (tmp_path / "update.damaged").read_bytes() == data
+    assert "update.safetensors does not match its checksum; lost: the site's update" in caplog.text
+    store.close()
+
+
 def no_space(*_: object) -> None:
     raise OSError(28, "No space left on device")
 
@@ -278,5 +300,5 @@ def test_a_state_that_is_none_is_told(tmp_path: Path) -> None:
         directory.mkdir()
         (directory / f"{name}.safetensors").write_bytes(b"x" * 40)
         for _ in range(2):  # and the directory is let go
-            with pytest.raises(ob.RunError, match=r"cannot be read .* delete client\.safetensors and update"):
+            with pytest.raises(ob.RunError, match=r"client\..* delete client\.safetensors and update"):
                 SiteStore(directory)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors import safe_open
 
 import offbeat as ob
+from offbeat.runs.files import read_file
 from tests.forks import Fork
 from tests.net.server import served_callbacks
 from tests.net.server.served_callbacks import Told, reason_in, served
@@ -29,12 +29,12 @@ def check_best(directory: Path) -> None:
     """The best of what was recorded, the first where several are."""
     rows = [row for row in ob.read_run(directory).metrics if "clients.score" in row]
     best = max(rows, key=lambda row: row["clients.score"])
-    with safe_open(directory / "best.safetensors", "pt") as file:
-        assert file.metadata() == {
-            "metric": "clients.score", "value": str(best["clients.score"]), "version": str(best["version"]),
-            "t": str(best["t"]),
-        }  # fmt: skip
-        assert torch.equal(file.get_tensor("weight"), torch.full((2, 2), float(best["version"])))
+    tensors, metadata = read_file(directory / "best.safetensors")
+    assert metadata == {
+        "metric": "clients.score", "value": str(best["clients.score"]), "version": str(best["version"]),
+        "t": str(best["t"]),
+    }  # fmt: skip
+    assert torch.equal(tensors["weight"], torch.full((2, 2), float(best["version"])))
 
 
 def test_callbacks_are_told_in_order_of_what_is_durable(tmp_path: Path) -> None:

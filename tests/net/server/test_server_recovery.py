@@ -3,7 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,13 +16,18 @@ from hypothesis import strategies as st
 from torch import nn
 
 import offbeat as ob
+from offbeat.core.algorithm import Task
+from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
+from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
+from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.root import train_root
 from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.durable_store import DurableStore, damaged_updates
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.update_log import UPDATES
+from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
 from tests.sampling import examples
@@ -279,18 +284,67 @@ def test_a_missing_update_is_an_error_that_names_it(
     with room_for(0):
         rows = first_update("fedbuff", learner, runs, tmp_path / "d")
     file = tmp_path / "d" / UPDATES
-    data = bytearray(file.read_bytes())
-    head = int.from_bytes(data[:8], "little")
-    data[8 + head] ^= 64  # the update's task, which comes first: so it is another's
-    file.write_bytes(data)
-    with pytest.raises(RunError, match="lacks the update of task"):
-        DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
     os.truncate(file, file.stat().st_size - 1)
     with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
         DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
     file.unlink()
     with pytest.raises(RunError, match=rf"{file.name} does not have what run.db says"):
         DurableStore(tmp_path / "d", new("fedbuff", learner, rows))
+
+
+@pytest.mark.parametrize("room", [0, 2**25])
+def test_a_damaged_update_is_not_aggregated(
+    room: int, learner: ob.TorchLearner, runs: Runs, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the file and in the database: the run goes on without it, and knows so after a checkpoint too."""
+    with room_for(room):
+        rows = first_update("fedbuff", learner, runs, tmp_path / "d")
+    arrived = next(row for row in rows if row.name == "arrived")
+    with closing(sqlite3.connect(tmp_path / "d" / "run.db")) as database, database:
+        if room:
+            (stored,) = database.execute("SELECT tensors FROM updates").fetchone()
+            database.execute("UPDATE updates SET tensors = ?", (flipped(stored),))
+    if not room:
+        (tmp_path / "d" / UPDATES).write_bytes(flipped((tmp_path / "d" / UPDATES).read_bytes()))
+    lines = list(damaged_updates(ob.read_run(tmp_path / "d")))
+    assert [f"has a damaged update of task {arrived.task} (" in line for line in lines] == [True]
+    for again in range(2):
+        caplog.clear()
+        back = new("fedbuff", learner, rows)
+        store = DurableStore(tmp_path / "d", back)
+        assert (set(back.server.held), set(back.tensors.updates)) == ({arrived.task}, set())
+        told = [f"the stored update of task {arrived.task} is damaged" in text for text in caplog.messages]
+        assert told == [True] * (1 - again)
+        assert back.rejected["damaged"] == (1 - again)
+        store.close()
+    assert replay(ob.read_run(tmp_path / "d"), make("fedbuff")).difference is None
+
+
+def test_an_aggregation_does_without_damaged_updates(learner: ob.TorchLearner) -> None:
+    """With one of two it is as if that had been the only one; with none the model stays, as a new version."""
+    initial = learner.initial(SEED)
+
+    def aggregated(tasks: tuple[int, ...], damaged: tuple[int, ...] = ()) -> torch.Tensor:
+        tensors = GlobalModel(make("fedbuff"), initial)
+        for number in tasks:
+            tensors.dispatch(number)
+            delta = torch.full_like(initial.values, float(number))
+            result = DAMAGED if number in damaged else LocalResult(delta, initial.integers, lr=0.1)
+            tensors.arrive(
+                Task(number, number, 0, 4, 0.0, staleness=0, samples=9, share=0.2, population=5), result
+            )
+        tensors.aggregate(Aggregate(tasks, version=1, clients=tasks))
+        assert (tensors.version, tensors.updates) == (1, {})
+        return tensors.model.values
+
+    assert torch.equal(aggregated((1, 2), damaged=(1,)), aggregated((2,)))
+    assert not torch.equal(aggregated((1, 2)), aggregated((2,)))
+    assert torch.equal(aggregated((1, 2), damaged=(1, 2)), initial.values)
+
+
+def flipped(data: bytes) -> bytes:
+    """The bytes with a bit of the last tensor flipped."""
+    return data[:-20] + bytes([data[-20] ^ 16]) + data[-19:]
 
 
 def test_what_is_written_over_after_a_checkpoint_is_not_needed(

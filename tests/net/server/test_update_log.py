@@ -97,5 +97,8 @@ def test_short_writes_are_gone_on_with(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=rf"{UPDATES} does not have what run.db says"):
+    with pytest.raises(RunError, match=rf"{UPDATES} is missing; lost: updates that arrived after"):
         read_update(tmp_path, 0, 1)
+    (tmp_path / UPDATES).write_bytes(b"x" * 9)
+    with pytest.raises(RunError, match=rf"{UPDATES} does not have what run.db says"):
+        read_update(tmp_path, 0, 10)

@@ -5,22 +5,24 @@ state that comes with it, so that the two cannot part.
 """
 
 import json
+import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from torch import Tensor
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
 from offbeat.net.messages import UpdateSubmission
+from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import private_directory
 
+log = logging.getLogger(__name__)
 _STATE, _UPDATE = "client.safetensors", "update.safetensors"
 
 
@@ -52,12 +54,9 @@ class SiteStore:
                 raise UsageError(f"state = {directory}: no state can be written there ({error})") from None
             try:
                 self._load(directory)
-            except (OSError, SafetensorError, KeyError, ValueError) as error:
+            except RunError:
                 self._lock.release()
-                raise RunError(
-                    f"the site's state in {directory} cannot be read ({error}): restore it from a copy, or "
-                    f"delete {_STATE} and {_UPDATE} there: then the site starts again without state"
-                ) from None
+                raise
 
     def begin(self, run: str) -> None:
         """The site takes part in this run; the state of another one is deleted."""
@@ -101,15 +100,24 @@ class SiteStore:
             self._lock.release()
 
     def _load(self, directory: Path) -> None:
-        if (directory / _STATE).is_file():
-            tensors = read_tensors(directory / _STATE)
-            self.run = str(_unpacked(tensors.pop("about"))["run"])
-            self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
-        if (directory / _UPDATE).is_file():
-            tensors = read_tensors(directory / _UPDATE)
-            about = _unpacked(tensors["about"])
-            if about["run"] == self.run:
-                self.pending = _pending(about, tensors)
+        """Read what is there; a damaged update is put aside, and the site does its task again."""
+        state, update = directory / _STATE, directory / _UPDATE
+        if state.exists() or update.exists():
+            with reading(state):
+                tensors = read_tensors(state)
+                self.run = str(_unpacked(tensors.pop("about"))["run"])
+                self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
+        if update.exists():
+            try:
+                with reading(update):
+                    tensors = read_tensors(update)
+                    about = _unpacked(tensors["about"])
+                    if about["run"] == self.run:
+                        self.pending = _pending(about, tensors)
+            except DamageError as error:
+                aside = update.with_suffix(".damaged")
+                update.replace(aside)
+                log.error("%s (done: it is now %s)", error, aside.name)
 
     def _save_state(self) -> None:
         about = _packed({"run": self.run})

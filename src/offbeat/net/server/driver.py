@@ -27,7 +27,7 @@ from offbeat.core.events import (
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row, event_of
-from offbeat.core.learner import LocalResult
+from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
 from offbeat.core.root import TrainRoot
@@ -171,7 +171,7 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
-                if result is not None and self.tensors.guard is not None:
+                if result is not None and result is not DAMAGED and self.tensors.guard is not None:
                     assert isinstance(event, Arrived)
                     self.tensors.guard.check(event.client, event.steps, result, self.tensors.model)
                 if load_version is not None and isinstance(event, RolledBack):
@@ -181,6 +181,7 @@ class Driver:
                 self._check_limits()
         finally:
             self.engine.record, self.engine.tensors = self._record, self.tensors
+            self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:

@@ -7,32 +7,37 @@ once more, in the order of the journal.
 """
 
 import json
+import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from offbeat.core.buffers import Finalizer, unchanged
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Arrived, TaskId, Version
-from offbeat.core.learner import LocalResult
+from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.net.server.collapse import CollapseDetector
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.update_log import UpdateLog, read_update
+from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
+from offbeat.runs.damage import damage
 from offbeat.runs.files import pack_tensors, unpack_tensors
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import read_version, restore_model
+from offbeat.runs.schema import DATABASE
 from offbeat.runs.store import RunStore, Statement
 
+log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 30.0
 MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
 SMALL = 2**18  # bytes of an update up to which the database takes it faster than the file
@@ -113,7 +118,10 @@ class DurableStore:
                     self._store.write_version(*effects.good)
             logged = self._write_updates(updates)
             statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
-            self._store.flush(batches[-1].meta, statements)
+            clients = [site.client for site in sites]
+            self._store.flush(batches[-1].meta, statements, {"sites": clients, "clients": clients})
+        except DamageError:
+            raise
         except (OSError, RunError) as error:
             what = error if isinstance(error, RunError) else f"cannot write to {self.directory}: {error}"
             raise RunError(
@@ -176,28 +184,47 @@ class DurableStore:
 
 
 def recover(record: RunRecord, coordinator: Coordinator) -> None:
-    """Bring a new coordinator to where a run's record ends."""
+    """Bring a new coordinator to where a run's record ends.
+
+    A task whose update is damaged is aggregated without it. The journal stays as it is: what sites were
+    told stays true, and no other update is lost. The log says so, and the coordinator counts it.
+
+    Args:
+        record: The run.
+        coordinator: A new one.
+
+    Raises:
+        DamageError: A file is missing, or damaged beyond single updates.
+        ReplayError: The coordinator does not repeat the journal.
+    """
     checkpoint = record.checkpoint()
     if checkpoint is None:
-        raise RunError(f"{record.path} has no checkpoint: restore the directory from a copy")
-    for name, client, labels in record.select("SELECT name, client, labels FROM sites ORDER BY client"):
+        raise damage(record.path / DATABASE, "has no checkpoint")
+    for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     coordinator.replay(record.rows(limit=checkpoint.journal), None)
-    restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint)
+    damaged: list[TaskId] = []
+
+    def without(task: TaskId, error: Exception) -> None:
+        damaged.append(task)
+        log.error("the stored update of task %d is damaged (%s): it is aggregated without it", task, error)
+
+    restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint, without)
     load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
     rows = record.rows(after=checkpoint.journal - 1)
     good = _last_good(record) if coordinator.options.rollback else None
-    coordinator.replay(rows, partial(_recorded_update, record), load_version, good)
+    coordinator.replay(rows, partial(_recorded_update, record, without), load_version, good)
     for metric in record.evaluations():
         coordinator.replay_evaluation(metric)
     coordinator.rejected.update(record.meta.get("rejected", {}))
+    if damaged:
+        coordinator.rejected["damaged"] += len(damaged)
     coordinator.end_replay(record.duration)
 
 
 def _last_good(record: RunRecord) -> Version | None:
     """The last version that was evaluated well and not withdrawn. None means that there is none."""
-    rollbacks = record.select("SELECT data, version FROM journal WHERE name = 'rolled_back'")
-    withdrawn = [range(json.loads(data)["to"] + 1, made) for data, made in rollbacks]
+    withdrawn = [range(row["to"] + 1, row["version"]) for row in record.entries("rolled_back")]
     detector, good = CollapseDetector(), None
     for metric in record.evaluations():
         detector.judge(metric.found)
@@ -206,15 +233,49 @@ def _last_good(record: RunRecord) -> Version | None:
     return good
 
 
-def _recorded_update(record: RunRecord, event: Arrived) -> LocalResult:
+def damaged_updates(record: RunRecord) -> Iterator[str]:
+    """A line for each stored update that is damaged or missing, with what to do."""
+    if not record.has_table("updates"):
+        return
+    checkpoint = record.checkpoint()
+    after = record.rows("event", after=checkpoint.journal - 1) if checkpoint is not None else ()
+    missing = {row.task for row in after if row.name == "arrived"}
+    for task, data, begin, size in record.select("SELECT task, tensors, begin, bytes FROM updates"):
+        missing.discard(task)
+        path = record.path / (DATABASE if data is not None else UPDATES)
+        try:
+            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+            if int(saved["task"]) != task:
+                raise ValueError(f"it is the one of task {int(saved['task'])}")
+        except (SafetensorError, ValueError, KeyError) as error:
+            what = DamageError(
+                path, f"has a damaged update of task {task} ({error})", "this update",
+                "restore the directory from a copy, or serve it: the task is aggregated without it",
+            )  # fmt: skip
+            yield str(what)
+    for task in sorted(task for task in missing if task is not None):
+        yield str(_no_update(record, task))
+
+
+def _recorded_update(
+    record: RunRecord, on_damage: Callable[[TaskId, Exception], None], event: Arrived
+) -> LocalResult:
     """The update that arrived: its tensors from the database if it was small, else from the file."""
     query = "SELECT tensors, begin, bytes FROM updates WHERE task = ?"
     for data, begin, size in record.select(query, (event.task,)):
-        saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+        try:
+            saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
+        except (SafetensorError, ValueError) as error:
+            on_damage(event.task, error)
+            return DAMAGED
         if int(saved["task"]) == event.task:
             lr, shared = float(saved["lr"][0]), saved.get("shared")
             return LocalResult(saved["delta"], saved["integers"], event.metrics, lr, shared)
-    raise RunError(f"{record.path} lacks the update of task {event.task}: restore it from a copy made whole")
+    raise _no_update(record, event.task)
+
+
+def _no_update(record: RunRecord, task: TaskId) -> DamageError:
+    return damage(record.path / DATABASE, f"has no update of task {task}")
 
 
 def _register(sites: Iterable[SiteRow]) -> list[Statement]:

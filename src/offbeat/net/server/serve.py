@@ -31,9 +31,10 @@ from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
 from offbeat.runs.best import choose_model
+from offbeat.runs.files import read_model
 from offbeat.runs.initial import Initial, start_from
-from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.schema import DATABASE, FORMAT, SERVED
+from offbeat.runs.record import RunRecord, holds_run, read_run
+from offbeat.runs.schema import FORMAT, MODEL, SERVED
 from offbeat.version import __version__
 
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
@@ -187,13 +188,13 @@ def open_run(
     tested = evaluates(learner)
     _check_evaluation(options, algorithm, tested)
     spec = make_run_spec(algorithm, learner, seed)
-    found = read_run(directory) if (directory / DATABASE).is_file() else None
+    found = read_run(directory) if holds_run(directory) else None
     if found is not None:
         _check_same(found, spec)
         if found.status == "finished":
             shared = None
             if options.share_model is not None:
-                final = start_from(learner.initial(seed), directory)
+                final = read_model(directory / MODEL, learner.initial(seed).layout)
                 shared = choose_model(options.share_model, final, directory)
             return FinishedRun(str(found.meta["run"]), found.stop_reason or "", shared)
     torch.set_num_threads(1)

@@ -9,14 +9,14 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 
-from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
-from offbeat.runs.files import sync_directory, unpack_tensors
+from offbeat.runs.damage import damage, reading
+from offbeat.runs.files import CHECKSUM, checksum, sync_directory, unpack_tensors
 from offbeat.runs.permissions import make_file
 
 UPDATES = "updates.log"
@@ -91,22 +91,23 @@ def read_update(directory: Path, begin: int, size: int) -> Tensors:
         size: Its number of bytes.
 
     Raises:
-        RunError: It is not there.
+        DamageError: The file does not reach so far, as in a copy made while the server was writing.
+        ValueError: What is there does not match its checksum.
+        SafetensorError: What is there is no update.
     """
     path = directory / UPDATES
-    try:
-        with path.open("rb") as file:
-            file.seek(begin)
-            return unpack_tensors(file.read(size))
-    except (FileNotFoundError, SafetensorError):  # a copy that was made while the server was writing
-        raise RunError(
-            f"{path} does not have what run.db says: restore the directory from a copy made whole"
-        ) from None
+    with reading(path), path.open("rb") as file:
+        file.seek(begin)
+        data = file.read(size)
+    if len(data) < size:
+        raise damage(path, "does not have what run.db says")
+    return unpack_tensors(data)
 
 
 def _pieces(tensors: Tensors) -> Iterator[bytes | memoryview]:
     """The bytes of a safetensors file: its head, then the tensors as they lie in memory."""
-    at, head = 0, {}
+    at: int = 0
+    head: dict[str, Any] = {"__metadata__": {CHECKSUM: checksum(tensors, {})}}
     for name, tensor in tensors.items():
         offsets = [at, at + tensor.nbytes]
         head[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": offsets}

@@ -1,0 +1,73 @@
+"""The command that verifies directories."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli.console import out, size_text
+from offbeat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offbeat.runs.verify import Verification
+
+
+def verify(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="a run, a folder of runs, a server's or a site's state")
+    ],
+) -> None:
+    """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
+    from offbeat.cli.state_dir import is_locked
+    from offbeat.runs.schema import LOCK
+    from offbeat.runs.verify import directories
+    from offbeat.runs.verify import verify as verify_files
+
+    places = directories(directory) if directory.is_dir() else []
+    if not places:
+        raise UsageError(f"{directory} holds no run and no site's state: give the directory of one")
+    problems, files, nbytes, rows = 0, 0, 0, 0
+    for place in places:
+        if (place / LOCK).is_file() and is_locked(place):
+            raise UsageError(f"{place}: a process is writing it; stop that first, or verify a copy")
+        found = verify_files(place)
+        if found.record is not None:
+            rows += _replayed(found)
+        for line in found.problems:
+            out.print(line, markup=False, soft_wrap=True)
+        problems, files, nbytes = problems + len(found.problems), files + found.files, nbytes + found.nbytes
+    looked = f"directories {len(places)}, files {files} ({size_text(nbytes)}), journal rows replayed {rows}"
+    out.print(f"problems {problems}; {looked}", markup=False)
+    if problems:
+        raise typer.Exit(1)
+
+
+def _replayed(found: "Verification") -> int:
+    """Replay a run, and read its stored updates and tokens; returns the number of rows replayed."""
+    from offbeat.cli.state_dir import TOKENS
+    from offbeat.core.errors import RunError
+    from offbeat.recipes.build import recorded_algorithm
+    from offbeat.sim.replay import replay
+
+    record = found.record
+    assert record is not None
+    rows = 0
+    if not found.problems:  # which would be found again
+        with found.noting():
+            result = replay(record, recorded_algorithm(record))
+            rows = result.events + result.commands
+            if result.difference is not None:
+                raise RunError(
+                    f"{record.path}: the journal's replay differs at {result.difference}; use the version of "
+                    f"Offbeat that made it ({record.meta.get('offbeat')}), or restore the run from a copy"
+                )
+    if "plan" in record.meta:
+        from offbeat.net.auth.tokens import read
+        from offbeat.net.server.durable_store import damaged_updates
+
+        with found.noting():
+            found.problems += damaged_updates(record)
+        if (record.path / TOKENS).exists():
+            with found.noting():
+                read(record.path / TOKENS)
+    return rows

@@ -1,0 +1,137 @@
+"""Verification of a directory's files: the database, its rows, every file of tensors, who can read them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from offbeat.core.errors import OffbeatError
+from offbeat.runs.damage import damage
+from offbeat.runs.files import checksum, read_file
+from offbeat.runs.record import Checkpoint, RunRecord, holds_run, read_run
+from offbeat.runs.schema import DATABASE, MODEL
+from offbeat.runs.store import update_file, version_file
+
+_SITE = ("client.safetensors", "update.safetensors")
+
+
+@dataclass
+class Verification:
+    """What was found in one directory.
+
+    Attributes:
+        directory: The directory, of a run or of a site.
+        problems: What is wrong, one line each, with what to do.
+        files: Files of tensors, and databases, that were read.
+        nbytes: Their bytes.
+        record: The run, where its database can be read.
+    """
+
+    directory: Path
+    problems: list[str] = field(default_factory=list)
+    files: int = 0
+    nbytes: int = 0
+    record: RunRecord | None = None
+
+    @contextmanager
+    def noting(self) -> Iterator[None]:
+        """Context whose error is a problem."""
+        try:
+            yield
+        except OffbeatError as error:
+            self.problems.append(str(error))
+
+    def count(self, path: Path) -> None:
+        """Count a file that is read."""
+        self.files += 1
+        self.nbytes += path.stat().st_size
+
+
+def directories(directory: Path) -> list[Path]:
+    """The directories of runs and of sites, this one or below it."""
+    inside = sorted(path for path in directory.rglob("*") if path.is_dir())
+    return [path for path in (directory, *inside) if holds_run(path) or _is_site(path)]
+
+
+def verify(directory: Path) -> Verification:
+    """Read every file of a run or of a site, and check what can be checked without training.
+
+    Args:
+        directory: The directory. No process may be writing it.
+    """
+    found = Verification(directory)
+    private = _is_site(directory)
+    if private and not (directory / _SITE[0]).is_file():
+        found.problems.append(str(damage(directory / _SITE[0], "is missing")))
+    elif not private:
+        with found.noting():
+            _verify_run(found)
+        private = found.record is not None and "plan" in found.record.meta
+    for path in sorted(directory.rglob("*.safetensors")):
+        with found.noting():
+            found.count(path)
+            tensors, metadata = read_file(path)
+            recorded = found.record.meta.get("model") if found.record and path.name == MODEL else None
+            if recorded not in (None, checksum(tensors, metadata)):
+                raise damage(path, "is not the model that the run has recorded")
+    if private:
+        found.problems += _open_to_others(directory)
+    return found
+
+
+def _verify_run(found: Verification) -> None:
+    """The database: its structure, its rows, and the files that it names."""
+    record = found.record = read_run(found.directory)
+    database = found.directory / DATABASE
+    found.count(database)
+    first = next(record.select("PRAGMA integrity_check"))[0]
+    if first != "ok":
+        raise damage(database, f"is malformed ({' '.join(first.split())})")
+    rows = _consecutive(record)
+    record.evaluations(), record.client_metrics(), record.client_samples(), record.site_names()
+    checkpoint = record.checkpoint()
+    if checkpoint is None and "plan" in record.meta and record.status != "finished":
+        raise damage(database, "has no checkpoint")
+    if checkpoint is not None:
+        if checkpoint.journal > rows:
+            raise damage(database, f"has {rows} journal rows, its checkpoint {checkpoint.journal}")
+        for name in _named(checkpoint):
+            if not (found.directory / name).is_file():
+                raise damage(found.directory / name, "is missing")
+    if record.status == "finished" and not (found.directory / MODEL).is_file():
+        raise damage(found.directory / MODEL, "is missing")
+
+
+def _consecutive(record: RunRecord) -> int:
+    """The number of journal rows, which follow each other."""
+    count = 0
+    for row in record.rows():
+        if row.seq != count:
+            raise damage(record.path / DATABASE, f"lacks journal row {count}")
+        count += 1
+    return count
+
+
+def _named(checkpoint: Checkpoint) -> list[str]:
+    """The files that a checkpoint needs; that of the current version it does not."""
+    based = [version for version, _, _ in checkpoint.updates.values()]
+    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based} - {checkpoint.version}
+    updates = [update_file(task) for task in checkpoint.updates]
+    return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
+
+
+def _is_site(directory: Path) -> bool:
+    return not holds_run(directory) and any((directory / name).is_file() for name in _SITE)
+
+
+def _open_to_others(directory: Path) -> list[str]:
+    """What others can read of a directory that is its owner's."""
+    if os.name != "posix":
+        return []
+    modes = {path: path.lstat().st_mode & 0o777 for path in (directory, *sorted(directory.rglob("*")))}
+    return [
+        f"{path} can be read or written by others (mode {mode:04o}); lost: nothing; chmod go= {path}"
+        for path, mode in modes.items()
+        if mode & 0o077
+    ]
