@@ -28,6 +28,9 @@ from offbeat.core.events import ClientId, Event, TaskId, Version
 from offbeat.core.fleet import Fleet, Labels
 from offbeat.core.streams import Purpose, stream
 
+_UNSEEN = frozenset({events.Skipped, events.RolledBack})
+"""Events that schedules do not see: they change what the versions contain, not who trains."""
+
 
 class Server:
     """The state machine of one run: events in, commands out.
@@ -119,7 +122,7 @@ class Server:
         event = self._admit(event)
         self.now = now
         stamped: list[commands.Command] = []
-        if self.begun and not isinstance(event, events.Skipped | events.RolledBack):
+        if self.begun and type(event) not in _UNSEEN:
             for command in self.schedule.on(event, self.state, self):
                 stamped.append(self._enact(command))
                 if self.stopped is not None:

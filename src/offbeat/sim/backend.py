@@ -4,7 +4,7 @@
 events happen in the same order, while metrics come from the record and no tensor is touched.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from msgspec.structs import replace
 
@@ -115,9 +115,9 @@ class LiveBackend:
         """That the guard refuses all updates; None means that it does not."""
         return self.tensors.guard.diverged if self.tensors.guard is not None else None
 
-    def skipped(self) -> list[Skipped]:
+    def skipped(self) -> Sequence[Skipped]:
         """The aggregations that the last event has led to and that are skipped."""
-        return list(self.tensors.skipped)
+        return tuple(self.tensors.skipped) if self.tensors.skipped else ()
 
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
