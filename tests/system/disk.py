@@ -511,11 +511,8 @@ class Database:
     def commit(self) -> None:
         """End the transaction, if there is one."""
         if self._connection.in_transaction:
-            try:
+            with _as_dbapi():
                 self._connection.execute("COMMIT")
-            except apsw.Error as error:  # also where only the checkpoint after the commit has failed
-                if self._connection.in_transaction:
-                    raise sqlite3.OperationalError(str(error)) from None
 
     def close(self) -> None:
         """Close the connection; that its checkpoint may have failed is no error."""

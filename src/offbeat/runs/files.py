@@ -7,6 +7,7 @@ earlier versions have none, and are read without it.
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -16,7 +17,7 @@ from xxhash import xxh3_64
 
 from offbeat.core.model import Layout, Model
 from offbeat.runs.damage import damage, reading
-from offbeat.runs.permissions import file_mode, make_file
+from offbeat.runs.permissions import file_mode, make_file, private_directory
 
 CHECKSUM = "xxh3_64"
 """Key of the checksum in a file's metadata."""
@@ -111,6 +112,15 @@ def intact(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bool:
 
 def _signed(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> dict[str, str]:
     return {**metadata, CHECKSUM: checksum(tensors, metadata)}
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory of its owner's whose name is durable. Raises `OSError` where it cannot be made."""
+    missing = [place for place in (directory, *directory.parents) if not place.exists()]
+    private_directory(directory)
+    for place in missing or [directory]:  # one that is there may be a moment old
+        with suppress(PermissionError):  # of a place of which only the names below it may be used
+            sync_directory(place.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -303,9 +303,11 @@ class RunStore:
         return list(files)
 
     def _delete_except(self, names: set[str]) -> None:
+        """Delete the files that no checkpoint names; one that cannot be deleted now is when the next is written."""
         for path in self.directory.iterdir():
             if path.suffix in (".safetensors", ".part") and path.name not in names | {MODEL, BEST}:
-                path.unlink()
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _model_tensors(model: Model) -> Tensors:

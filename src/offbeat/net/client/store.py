@@ -18,9 +18,8 @@ from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
-from offbeat.runs.files import read_tensors, sync_directory, write_tensors
+from offbeat.runs.files import make_directory, read_tensors, sync_directory, write_tensors
 from offbeat.runs.lock import lock
-from offbeat.runs.permissions import private_directory
 
 log = logging.getLogger(__name__)
 _STATE, _UPDATE = "client.safetensors", "update.safetensors"
@@ -48,7 +47,7 @@ class SiteStore:
         self.pending: PendingUpdate | None = None
         if directory is not None:
             try:
-                private_directory(directory)
+                make_directory(directory)
                 self._lock = lock(directory)
             except OSError as error:
                 raise UsageError(f"state = {directory}: no state can be written there ({error})") from None

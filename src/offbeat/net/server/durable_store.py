@@ -30,8 +30,7 @@ from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage
-from offbeat.runs.files import pack_tensors, unpack_tensors
-from offbeat.runs.permissions import private_directory
+from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.restore import read_version, restore_model
 from offbeat.runs.schema import DATABASE
@@ -79,7 +78,7 @@ class DurableStore:
         self._pause = self._least_pause = pause
         with ExitStack() as on_error:
             try:
-                private_directory(directory)
+                make_directory(directory)
             except OSError as error:
                 raise UsageError(f"{directory} cannot be made: {error}") from None
             self._store = RunStore.reopen(directory) if meta is None else RunStore.create(directory, meta, [])
