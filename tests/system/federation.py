@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from random import Random
@@ -78,7 +78,9 @@ def algorithms() -> dict[str, Algorithm]:
 
 
 class FailedError(AssertionError):
-    """An invariant does not hold."""
+    """An invariant does not hold; `lines` says what has happened before, if it was kept."""
+
+    lines: Sequence[str] = ()
 
 
 class Machine:
@@ -140,6 +142,7 @@ class Federation:
         seed: Everything is drawn from it.
         loop: The loop it runs in.
         root: An empty directory for the disks.
+        keep: Whether to keep the lines.
 
     Attributes:
         lines: What has happened, a line each, if `keep` is set.
@@ -149,6 +152,7 @@ class Federation:
 
     def __init__(self, seed: int, loop: Loop, root: Path, *, keep: bool = False) -> None:
         self.seed, self.loop = seed, loop
+        self._root = root
         self.rng = Random(f"world {seed}")
         self.lines: list[str] = []
         self.digest = hashlib.sha256()
@@ -183,7 +187,7 @@ class Federation:
 
     def trace(self, line: str) -> None:
         """Note what happens."""
-        line = f"{self.loop.now:.6f} {line}"
+        line = f"{self.loop.now:.6f} {line}".replace(str(self._root), "")
         self.digest.update(line.encode())
         if self._keep:
             self.lines.append(line)
@@ -521,8 +525,8 @@ def simulate(seed: int, *, keep: bool = False) -> Federation:
             with simulated(federation):
                 try:
                     loop.run_until_complete(federation.run())
-                except BaseException as error:
-                    error.federation = federation  # type: ignore[attr-defined]
+                except FailedError as error:
+                    error.lines = federation.lines
                     raise
         return federation
     finally:

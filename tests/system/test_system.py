@@ -1,0 +1,132 @@
+"""The whole system under faults, from seeds: see docs/testing.md. A seed that fails is in the message."""
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from msgspec.structs import replace
+
+from offbeat.net.messages import UpdateSubmission
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import MessageHandler
+from offbeat.net.server.service import Service
+from offbeat.net.server.update_log import UpdateLog
+from tests.system.federation import FailedError, algorithms, simulate
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+SEEDS, PART = 200, 25
+THOROUGH, LARGE_PART = 10_000, 500
+
+
+def check(seeds: range) -> Counter[str]:
+    """Run seeds; returns how often each fault has happened. Fails with all seeds that fail."""
+    counts, failed = Counter[str](), []
+    for seed in seeds:
+        try:
+            counts.update(simulate(seed).counts)
+        except FailedError as error:
+            failed.append(f"python -m tests.system {seed}: {error}")
+    assert not failed, "\n".join(failed)
+    return counts
+
+
+@pytest.mark.parametrize("first", range(0, SEEDS, PART))
+def test_nothing_acknowledged_is_lost_whatever_happens(first: int) -> None:
+    counts = check(range(first, first + PART))
+    assert sum(counts.values()) > 3 * PART
+    assert {"_kill", "_cut_power", "_cut_power_later", "_partition", "_disk_errors"} <= set(counts)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("first", range(SEEDS, THOROUGH, LARGE_PART))
+def test_ten_thousand_seeds(first: int) -> None:
+    check(range(first, min(first + LARGE_PART, THOROUGH)))
+
+
+def digests(seeds: range) -> list[str]:
+    return [simulate(seed).digest.hexdigest() for seed in seeds]
+
+
+def test_a_seed_gives_the_same_run_in_another_process() -> None:
+    """The one with another hash seed: nothing follows from the order of a set, from time or from addresses."""
+    code = "import json; from tests.system.test_system import digests; print(json.dumps(digests(range(8))))"
+    paths = os.pathsep.join(path for path in sys.path if path)
+    environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": paths}
+    other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
+    assert json.loads(other.stdout) == digests(range(8))
+
+
+def test_seeds_differ_and_have_all_algorithms() -> None:
+    runs = [simulate(seed) for seed in range(4)]
+    assert {run.name for run in runs} == set(algorithms())
+    assert len({run.digest.hexdigest() for run in runs}) == 4
+
+
+# ---- planted bugs ----
+
+
+async def acknowledge_before_the_commit(self: Any) -> None:
+    """`Service._commit` with its two halves exchanged."""
+    while self._uncommitted:
+        uncommitted, self._uncommitted = self._uncommitted, []
+        for effects, batch in uncommitted:
+            self._deliver(effects)
+            for inbound in batch.messages:
+                inbound.release()
+        if durable := [effects for effects, _ in uncommitted if effects.durable]:
+            await self._loop.run_in_executor(self._writer, self._store.commit, *durable)
+
+
+on_task_message = MessageHandler._on_task_message
+end_replay = Coordinator.end_replay
+
+
+def forget_whose_update_it_is(self: Any, now: float, site: Any, message: Any) -> None:
+    """An update that comes again counts as that of the task in training."""
+    task = self._server.tasks.get(site.client)
+    if task is not None and isinstance(message, UpdateSubmission):
+        message = replace(message, task=task.id)
+    on_task_message(self, now, site, message)
+
+
+def forget_timers(self: Any, now: float) -> None:
+    """A server that starts again has none of its timers."""
+    end_replay(self, now)
+    self.server.timers.clear()
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "bug"),
+    [
+        (Service, "_commit", acknowledge_before_the_commit),
+        (UpdateLog, "sync", lambda self: None),
+        (MessageHandler, "_on_task_message", forget_whose_update_it_is),
+        (Coordinator, "end_replay", forget_timers),
+    ],
+    ids=["acknowledged before the commit", "no sync", "no check for duplicates", "lost timers"],
+)
+def test_planted_bugs_are_found(where: type, name: str, bug: Callable[..., Any]) -> None:
+    with patch.object(where, name, bug), pytest.raises(FailedError):
+        check_until_one_fails(range(40))
+
+
+def check_until_one_fails(seeds: range) -> None:
+    for seed in seeds:
+        simulate(seed)
+
+
+def test_the_same_seed_fails_again_in_the_same_way() -> None:
+    said = []
+    for _ in range(2):
+        with patch.object(Service, "_commit", acknowledge_before_the_commit):
+            with pytest.raises(FailedError) as error:
+                check_until_one_fails(range(40))
+        said.append(str(error.value))
+    assert said[0] == said[1]
+    assert said[0].startswith("seed ")
