@@ -14,6 +14,7 @@ import sqlite3
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -67,6 +68,7 @@ SAMPLES, BATCH = 32, 8
 _MEMORY = Path("/dev/shm")
 
 
+@cache
 def algorithms() -> dict[str, Algorithm]:
     """The algorithms of the simulated runs, by name."""
     return {
@@ -163,7 +165,7 @@ class Federation:
         self.network.sent, self.network.received = self._sent, self._received
         self.server = self._machine("server", root)
         self.sites = [self._machine(f"site-{i}", root) for i in range(self.rng.randint(2, 4))]
-        self._speeds = [self.rng.uniform(0.2, 0.9) for _ in self.sites]
+        self._speeds = [self.rng.uniform(0.2, 1.0) for _ in self.sites]
         self._logs_updates = self.rng.random() < 0.5
         self._checkpoint_seconds = self.rng.uniform(2.0, 15.0)
         self.machines = [self.server, *self.sites]
@@ -204,7 +206,7 @@ class Federation:
         """Run to the end. Raises `FailedError`."""
         machines = [asyncio.create_task(self._keep_running(machine)) for machine in self.machines]
         try:
-            await self._faults(self.rng.uniform(15.0, 40.0))
+            await self._faults(self.rng.uniform(8.0, 24.0))
             await self._calm()
         finally:
             for task in machines:
@@ -315,7 +317,7 @@ class Federation:
         ]  # fmt: skip
         chosen = rng.sample(kinds, rng.randint(2, len(kinds)))
         while self.loop.now < end and self._problem is None:
-            await asyncio.sleep(rng.expovariate(1 / 2.5))
+            await asyncio.sleep(rng.expovariate(1 / 1.6))
             fault = rng.choice(chosen)
             self.trace(fault.__name__)
             self.counts[fault.__name__] = self.counts.get(fault.__name__, 0) + 1
