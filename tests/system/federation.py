@@ -164,10 +164,10 @@ class Federation:
         self.network = Network(Random(f"network {seed}"))
         self.network.sent, self.network.received = self._sent, self._received
         self.server = self._machine("server", root)
-        self.sites = [self._machine(f"site-{i}", root) for i in range(self.rng.randint(2, 4))]
-        self._speeds = [self.rng.uniform(0.2, 1.0) for _ in self.sites]
+        self.sites = [self._machine(f"site-{i}", root) for i in range(self.rng.randint(2, 3))]
+        self._speeds = [self.rng.uniform(0.1, 0.8) for _ in self.sites]
         self._logs_updates = self.rng.random() < 0.5
-        self._checkpoint_seconds = self.rng.uniform(2.0, 15.0)
+        self._checkpoint_seconds = self.rng.uniform(1.0, 8.0)
         self.machines = [self.server, *self.sites]
         self.calm_since: float | None = None
         self._service: Service | None = None
@@ -206,7 +206,7 @@ class Federation:
         """Run to the end. Raises `FailedError`."""
         machines = [asyncio.create_task(self._keep_running(machine)) for machine in self.machines]
         try:
-            await self._faults(self.rng.uniform(8.0, 24.0))
+            await self._faults(self.rng.uniform(4.0, 14.0))
             await self._calm()
         finally:
             for task in machines:
