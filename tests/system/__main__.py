@@ -6,6 +6,11 @@ import time
 from tests.system.federation import FailedError, simulate
 
 
+def say(*lines: str) -> None:
+    """Write lines to the standard output."""
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+
+
 def main(first: int, end: int) -> int:
     """Run the seeds; returns the number of those that failed. What happened in a single one is printed."""
     failed = 0
@@ -15,12 +20,10 @@ def main(first: int, end: int) -> int:
             found = simulate(seed, keep=end == first + 1)
         except FailedError as error:
             failed += 1
-            print(error)
-            print(*error.lines, sep="\n")
+            say(*error.lines, str(error))
         else:
-            print(*found.lines, sep="\n")
             took = time.process_time() - began
-            print(f"seed {seed} ({found.name}): {found.digest.hexdigest()[:16]}, {took:.2f} s")
+            say(*found.lines, f"seed {seed} ({found.name}): {found.digest.hexdigest()[:16]}, {took:.2f} s")
     return failed
 
 

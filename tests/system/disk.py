@@ -1,16 +1,18 @@
 """A simulated disk below SQLite and plain files: only what was synced is sure to survive a power failure.
 
-Plain files are real files in a directory, in memory where there is one; `watching` stands between the code and
-the calls of the operating system that change them. What SQLite writes goes through a VFS of apsw and stays in
-memory. A disk knows what is durable: the content of a file as of its last fsync, the names of a directory as of
-the directory's. A power failure keeps that, and of the rest what chance has it: names up to one of the changes
-since, of each file any of its sectors of 512 bytes.
+Plain files are real files in a directory, in memory where there is one; `watching` stands between the code
+and the calls of the operating system that change them. What SQLite writes goes through a VFS of apsw and stays
+in memory. A disk knows what is durable: the content of a file as of its last fsync, the names of a directory
+as of the directory's. A power failure keeps that, and of the rest what is drawn: the first of the changes of
+names since, and any of the sectors of 512 bytes of each file.
 
 Faults are drawn before each change: an error, a full disk, a short write, a delay, a power failure.
 """
 
-import errno
+# What stands here in place of the functions of `os` is what pathlib calls.
+# ruff: noqa: PTH108, PTH110, PTH116
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -28,6 +30,8 @@ from filelock import Timeout
 from tests.system.loop import Process, current_process, take_longer
 
 SECTOR = 512
+SHARES = (0.0, 0.5, 0.9, 1.0)
+"""Shares of the writes since the last sync that survive a power failure."""
 VFS = "simulated"
 _BASE = "unix-excl"  # keeps the index of the write-ahead log in memory
 
@@ -77,7 +81,9 @@ class Disk:
         self.power_failed: Callable[[], None] = lambda: None
         self.changes = self.errors = 0
         self._files: dict[int, File] = {}  # by inode
-        self._names: dict[Path, dict[str, File | None]] = {}  # durable names of each directory; None: one of those
+        self._names: dict[
+            Path, dict[str, File | None]
+        ] = {}  # durable names of each directory; None: one of those
         self._renamed: dict[Path, list[tuple[str, File | None, bool]]] = {}  # changes since
         self._directories: dict[int, Path] = {}
         self.locks: dict[str, Process | None] = {}
@@ -216,9 +222,9 @@ class Disk:
         if durable == latest:
             return durable
         size = self._rng.choice((len(durable), len(latest), max(len(durable), len(latest))))
-        pieces = []
+        pieces, keep = [], self._rng.choice(SHARES)
         for at in range(0, size, SECTOR):
-            chosen = self._rng.choice((durable, latest))[at : at + SECTOR]
+            chosen = (latest if self._rng.random() < keep else durable)[at : at + SECTOR]
             pieces.append(chosen.ljust(min(SECTOR, size - at), b"\0"))
         return b"".join(pieces)[:size]
 
@@ -228,11 +234,13 @@ class Disk:
         if file.cut and self._rng.random() < 0.5:
             return bytes(file.content)
         data = bytearray(file.durable)
-        keep = self._rng.choice((0.0, 0.5, 0.9, 1.0))
+        keep = self._rng.choice(SHARES)
         for at, piece in file.written:
             if self._rng.random() < keep:
                 torn = self._rng.random() < 0.3
-                _put(data, at, piece[: SECTOR * self._rng.randint(0, len(piece) // SECTOR)] if torn else piece)
+                _put(
+                    data, at, piece[: SECTOR * self._rng.randint(0, len(piece) // SECTOR)] if torn else piece
+                )
         return bytes(data)
 
 
@@ -259,7 +267,9 @@ def watching(disks: list[Disk]) -> Iterator[None]:
 
     def disk_of(path: Any) -> Disk | None:
         text = os.fspath(path) if isinstance(path, str | os.PathLike) else ""
-        return next((d for d in disks if isinstance(text, str) and text.startswith(f"{d.root}{os.sep}")), None)
+        return next(
+            (d for d in disks if isinstance(text, str) and text.startswith(f"{d.root}{os.sep}")), None
+        )
 
     def behind(descriptor: int) -> tuple[Disk, File | Path] | None:
         number = os.fstat(descriptor).st_ino
@@ -352,7 +362,9 @@ def watching(disks: list[Disk]) -> Iterator[None]:
             stack.enter_context(patch.object(where, name, function))
         stack.enter_context(patch("offbeat.runs.files.save_file", save_file))
         stack.enter_context(patch("offbeat.net.server.update_log._sync", sync))
-        stack.enter_context(patch("offbeat.runs.lock.FileLock", lambda path, **_: Lock(disk_of(path), str(path))))
+        stack.enter_context(
+            patch("offbeat.runs.lock.FileLock", lambda path, **_: Lock(disk_of(path), str(path)))
+        )
         yield
 
 
@@ -388,11 +400,11 @@ class _Vfs(apsw.VFS):
     def __init__(self) -> None:
         super().__init__(VFS, _BASE)
 
-    def xOpen(self, name: Any, flags: list[int]) -> "_VfsFile":  # noqa: N802
+    def xOpen(self, name: Any, flags: list[int]) -> "_VfsFile":
         path = name.filename() if isinstance(name, apsw.URIFilename) else name
         return _VfsFile(name, path, flags)
 
-    def xDelete(self, name: str, sync: bool) -> None:  # noqa: N802
+    def xDelete(self, name: str, sync: bool) -> None:
         with _as_sqlite():
             if os.path.exists(name):
                 os.unlink(name)
@@ -415,49 +427,54 @@ class _VfsFile(apsw.VFSFile):
         self._reads_only = bool(flags[0] & apsw.SQLITE_OPEN_READONLY)
         self._new = bool(flags[0] & (apsw.SQLITE_OPEN_WAL | apsw.SQLITE_OPEN_MAIN_JOURNAL))
 
-    def xLock(self, level: int) -> None:  # noqa: N802
+    def xLock(self, level: int) -> None:
         others = max((held for owner, held in self._file.locks.items() if owner != id(self)), default=0)
-        free = {apsw.SQLITE_LOCK_SHARED: apsw.SQLITE_LOCK_PENDING, apsw.SQLITE_LOCK_RESERVED: apsw.SQLITE_LOCK_RESERVED}
+        free = {
+            apsw.SQLITE_LOCK_SHARED: apsw.SQLITE_LOCK_PENDING,
+            apsw.SQLITE_LOCK_RESERVED: apsw.SQLITE_LOCK_RESERVED,
+        }
         if others >= free.get(level, apsw.SQLITE_LOCK_SHARED):
             raise apsw.BusyError("another connection has a lock")
         if self._reads_only and level > apsw.SQLITE_LOCK_SHARED:
             raise apsw.BusyError("the file is open for reading")
         self._file.locks[id(self)] = level
 
-    def xUnlock(self, level: int) -> None:  # noqa: N802
+    def xUnlock(self, level: int) -> None:
         self._file.locks[id(self)] = level
 
-    def xCheckReservedLock(self) -> bool:  # noqa: N802
+    def xCheckReservedLock(self) -> bool:
         return any(held >= apsw.SQLITE_LOCK_RESERVED for held in self._file.locks.values())
 
-    def xClose(self) -> None:  # noqa: N802
+    def xClose(self) -> None:
         self._file.locks.pop(id(self), None)
         super().xClose()
 
-    def xRead(self, amount: int, offset: int) -> bytes:  # noqa: N802
+    def xRead(self, amount: int, offset: int) -> bytes:
         assert self._file.content is not None
         return bytes(self._file.content[offset : offset + amount])
 
-    def xWrite(self, data: Any, offset: int) -> None:  # noqa: N802
+    def xWrite(self, data: Any, offset: int) -> None:
         file, piece = self._file, bytes(data)
         assert file.content is not None
         with _as_sqlite():
-            self._disk.change("write", f"{_short(self._disk, self._path)} {offset} {len(piece)}", self._process)
+            self._disk.change(
+                "write", f"{_short(self._disk, self._path)} {offset} {len(piece)}", self._process
+            )
         file.written.append((offset, piece))
         _put(file.content, offset, piece)
 
-    def xTruncate(self, size: int) -> None:  # noqa: N802
+    def xTruncate(self, size: int) -> None:
         assert self._file.content is not None
         with _as_sqlite():
             self._disk.change("truncate", _short(self._disk, self._path), self._process)
         del self._file.content[size:]
         self._file.cut = True
 
-    def xFileSize(self) -> int:  # noqa: N802
+    def xFileSize(self) -> int:
         assert self._file.content is not None
         return len(self._file.content)
 
-    def xSync(self, flags: int) -> None:  # noqa: N802
+    def xSync(self, flags: int) -> None:
         assert self._file.content is not None
         with _as_sqlite():
             self._disk.change("sync", _short(self._disk, self._path), self._process)

@@ -1,19 +1,17 @@
 """A whole deployed run in one thread: a server, its sites, their network and disks, and faults from one seed.
 
-The code is the package's own: service, coordinator, registry, durable store, listener, connections, sites and
-their stores. Simulated are time, threads, the calls of gRPC, the disks, and training, whose updates are numbers
-that follow from the task and the model.
+The code is the package's own: service, coordinator, registry, durable store, listener, connections, sites
+and their stores. Simulated are time, threads, the calls of gRPC, the disks, and training, whose updates are
+numbers that follow from the task and the model.
 """
 
 import asyncio
 import hashlib
 import logging
-import os
 import shutil
-import sqlite3
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -49,8 +47,8 @@ from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import FinishedRun, _serve_finished
 from offbeat.net.server.service import OpenRun, Service
-from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.files import read_tensors
+from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, MODEL
 from offbeat.sim.replay import replay
 from tests.system.disk import Disk, watching
@@ -275,7 +273,9 @@ class Federation:
         store = DurableStore(directory, coordinator, None if found else meta, self._checkpoint_seconds)
         if found:
             self._check_model(coordinator, read_run(directory))
-        service = self._service = Service(OpenRun(coordinator, store, None, "x"), clock, LINGER, CallbackList(()))
+        service = self._service = Service(
+            OpenRun(coordinator, store, None, "x"), clock, LINGER, CallbackList(())
+        )
         listener = await self.network.listen(service.on_channel)
         try:
             return await service.run()
@@ -439,7 +439,9 @@ class Federation:
         if (directory / DATABASE).is_file():
             try:
                 record = read_run(directory)
-                arrived = [task for (task,) in record.select("SELECT task FROM journal WHERE name = 'arrived'")]
+                arrived = [
+                    task for (task,) in record.select("SELECT task FROM journal WHERE name = 'arrived'")
+                ]
             except OffbeatError as error:
                 self.fail(f"the directory cannot be read: {error}")
                 return
@@ -453,7 +455,9 @@ class Federation:
         waiting: set[int] = set()
         for row in record.rows():
             data = row.data or {}
-            used = data.get("tasks", []) if row.name == "aggregate" else [row.task] if row.name == "drop" else []
+            used = (
+                data.get("tasks", []) if row.name == "aggregate" else [row.task] if row.name == "drop" else []
+            )
             if not waiting.issuperset(used) or len(used) != len(set(used)):
                 self.fail(f"row {row.seq} uses updates that are not there: {used}")
             waiting.difference_update(used)

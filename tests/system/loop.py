@@ -1,8 +1,8 @@
 """A deterministic event loop: virtual time, processes that can be killed, threads that take turns.
 
-Time passes only when nothing is ready to run, and then jumps to the next timer. What production code gives to
-threads runs in greenlets of the one thread, at moments that the loop decides, so that a run of the loop follows
-from its inputs alone.
+A turn of the loop takes a microsecond; where nothing is ready to run, time jumps to the next timer. What
+production code gives to threads runs in greenlets of one thread, at moments that the loop decides, so that
+a run of the loop follows from its inputs alone.
 """
 
 import asyncio
@@ -184,7 +184,7 @@ class Threads(Executor):
     def force(self, future: "_Future") -> None:
         """Work until a future is done: another thread waits for it."""
         while not future.done():
-            assert self._waiting and not self._busy, "a thread waits for one that waits"
+            assert not self._busy, "a thread waits for one that waits"
             self._next()
 
     def _next(self) -> None:

@@ -1,9 +1,9 @@
 """A simulated network below gRPC's calls: the real listener and the real client, and frames of real bytes.
 
-A call is a pair of streams. A frame arrives after a delay that chance draws, later than the one before it in its
-stream and in any order with those of others. What a network may do to a call is done to it: it ends at both ends,
-or for one only, with any of its frames lost; nothing passes for a while; nothing passes any more, and nobody is
-told. Messages come twice, the second time late: before they become frames, as if their sender had sent them so.
+A call is a pair of streams. A frame arrives after a delay that is drawn, later than the one before it in its
+stream and in any order with those of other calls. What a network may do to a call is done to it: it is lost,
+with the frames under way; nothing passes for a while; nothing passes any more, and nobody is told. A message
+of a site may come twice, the second time late, as if the site had sent it so.
 """
 
 import asyncio
@@ -25,7 +25,9 @@ from offbeat.net.wire.limits import Limits
 from tests.system.loop import Process, current_process
 
 LIMITS = Limits(messages_per_second=1e9, handshake=4.0, stall=8.0, drain=1.0)
-_LOST = aio.AioRpcError(grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), details="the call is lost")
+_LOST = aio.AioRpcError(
+    grpc.StatusCode.UNAVAILABLE, aio.Metadata(), aio.Metadata(), details="the call is lost"
+)
 
 
 class Network:
@@ -346,5 +348,3 @@ class _Repeating:
     async def close(self, reason: str = "") -> None:
         """Close the connection."""
         await self._channel.close(reason)
-
-

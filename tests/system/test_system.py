@@ -12,6 +12,9 @@ from unittest.mock import patch
 import pytest
 from msgspec.structs import replace
 
+pytest.importorskip("apsw")
+pytest.importorskip("greenlet")
+
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
@@ -54,7 +57,7 @@ def digests(seeds: range) -> list[str]:
 
 
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
-    """The one with another hash seed: nothing follows from the order of a set, from time or from addresses."""
+    """The one with another hash seed: nothing follows from the order of a set, or from addresses."""
     code = "import json; from tests.system.test_system import digests; print(json.dumps(digests(range(8))))"
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": paths}
@@ -124,9 +127,9 @@ def check_until_one_fails(seeds: range) -> None:
 def test_the_same_seed_fails_again_in_the_same_way() -> None:
     said = []
     for _ in range(2):
-        with patch.object(Service, "_commit", acknowledge_before_the_commit):
-            with pytest.raises(FailedError) as error:
-                check_until_one_fails(range(40))
+        bug = patch.object(Service, "_commit", acknowledge_before_the_commit)
+        with bug, pytest.raises(FailedError) as error:
+            check_until_one_fails(range(40))
         said.append(str(error.value))
     assert said[0] == said[1]
     assert said[0].startswith("seed ")

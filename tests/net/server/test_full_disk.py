@@ -2,8 +2,9 @@
 
 import resource
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -98,3 +99,20 @@ def test_it_says_so_and_goes_on_later_with_all_that_was_said(
     assert play.rows == rows
     assert failed or size >= 50_000
     assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]
+
+
+def test_a_file_that_cannot_be_deleted_is_when_the_next_checkpoint_is_written(
+    learner: ob.TorchLearner, rows: list[Row], tmp_path: Path
+) -> None:
+    coordinator = new(learner)
+    play = Play(algorithm(), learner, coordinator)
+    state = DurableStore(tmp_path / "run", coordinator, META)
+    events = [row for row in rows if row.kind == "event"]
+    for i, event in enumerate(events[:6]):
+        outcome = play.event(event)
+        state.commit(outcome)
+        play.deliver(outcome)
+        with patch.object(Path, "unlink", side_effect=OSError("no")) if i < 3 else nullcontext():
+            state.checkpoint(coordinator)
+        assert len(list((tmp_path / "run").glob("state-*"))) == (i + 2 if i < 3 else 1)
+    state.close()
