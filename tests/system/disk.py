@@ -1,10 +1,10 @@
 """A simulated disk below SQLite and plain files: only what was synced is sure to survive a power failure.
 
 Plain files are real files in a directory, in memory where there is one; `watching` stands between the code
-and the calls of the operating system that change them. What SQLite writes goes through a VFS of apsw and stays
-in memory. A disk knows what is durable: the content of a file as of its last fsync, the names of a directory
-as of the directory's. A power failure keeps that, and of the rest what is drawn: the first of the changes of
-names since, and any of the sectors of 512 bytes of each file.
+and the calls of the operating system that change them. What SQLite writes goes through a VFS of apsw and
+stays in memory. A disk knows what is durable: the content of a file as of its last fsync, the names of a
+directory as of the directory's. A power failure keeps that, and of the rest what is drawn: the first of the
+changes of names since, and any of the sectors of 512 bytes of each file.
 
 Faults are drawn before each change: an error, a full disk, a short write, a delay, a power failure.
 """

@@ -8,6 +8,7 @@ numbers that follow from the task and the model.
 import asyncio
 import hashlib
 import logging
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -18,6 +19,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -29,6 +31,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Arrived
 from offbeat.core.learner import LocalResult, LocalTask, TaskControl, TaskInputs
+from offbeat.core.limits import Every
 from offbeat.core.model import Layout, Model
 from offbeat.net.client.client import SiteClient
 from offbeat.net.client.store import SiteStore
@@ -135,6 +138,12 @@ class Numbers:
         return LocalResult(delta, torch.zeros(0, dtype=torch.int64), metrics, 0.1, None, state)
 
 
+def loss(model: Model) -> dict[str, float]:
+    """The loss of a version: of one in ten that of a model that has collapsed."""
+    drawn = crc32(model.values.numpy().tobytes())
+    return {"loss": math.nan if drawn % 10 == 0 else 1.0 + drawn % 7}
+
+
 class Federation:
     """One simulated run.
 
@@ -164,7 +173,7 @@ class Federation:
         self.server = self._machine("server", root)
         self.sites = [self._machine(f"site-{i}", root) for i in range(self.rng.randint(2, 3))]
         self._speeds = [self.rng.uniform(0.1, 0.8) for _ in self.sites]
-        self._logs_updates = self.rng.random() < 0.5
+        self._logs_updates, self._evaluates = self.rng.random() < 0.5, self.rng.random() < 0.5
         self._checkpoint_seconds = self.rng.uniform(1.0, 8.0)
         self.machines = [self.server, *self.sites]
         self.calm_since: float | None = None
@@ -273,9 +282,8 @@ class Federation:
         store = DurableStore(directory, coordinator, None if found else meta, self._checkpoint_seconds)
         if found:
             self._check_model(coordinator, read_run(directory))
-        service = self._service = Service(
-            OpenRun(coordinator, store, None, "x"), clock, LINGER, CallbackList(())
-        )
+        run = OpenRun(coordinator, store, loss if self._evaluates else None, "x")
+        service = self._service = Service(run, clock, LINGER, CallbackList(()))
         listener = await self.network.listen(service.on_channel)
         try:
             return await service.run()
@@ -284,7 +292,8 @@ class Federation:
             await listener.close()
 
     def _coordinator(self) -> Coordinator:
-        options = ServerOptions(clients=min(2, len(self.sites)), lease=LEASE, task_timeout=60.0)
+        every = Every(versions=1, keep_best="loss") if self._evaluates else Every()
+        options = ServerOptions(clients=2, lease=LEASE, task_timeout=60.0, evaluate=every)
         info = RunInfo("run", {"a": 1}, 1, None, BATCH)
         return Coordinator(algorithms()[self.name], Model.empty(Layout.flat(SIZE)), options, info)
 
@@ -464,6 +473,17 @@ class Federation:
             if row.name == "arrived" and row.task is not None:
                 waiting.add(row.task)
 
+    def _check_states(self, record: RunRecord) -> None:
+        """A site's own state is that after updates of its own that were accepted, each once."""
+        names, rows = record.site_names(), record.rows()
+        arrived = {(names[row.client or 0], row.task) for row in rows if row.name == "arrived"}
+        for site in self.sites:
+            path = site.disk.root / "state" / "client.safetensors"
+            state = read_tensors(path) if path.is_file() else {}
+            tasks = state.get("state.tasks", torch.zeros(0)).tolist()
+            if len(tasks) != len(set(tasks)) or not arrived.issuperset((site.name, task) for task in tasks):
+                self.fail(f"{site.name} has the state after tasks {tasks}")
+
     def _check_model(self, coordinator: Coordinator, record: RunRecord) -> None:
         """The model is the one that the sites' copies of the updates give."""
         mine, theirs = coordinator.tensors, self._made_again(record).tensors
@@ -475,7 +495,15 @@ class Federation:
         again = self._coordinator()
         for name, client in record.select("SELECT name, client FROM sites ORDER BY client"):
             again.registry.add(name, client)
-        again.replay(record.rows(), self._copy)
+        versions, apply = {0: again.tensors.model}, again.driver.engine.apply
+
+        def remember(*event: Any) -> Any:
+            commands = apply(*event)
+            versions[again.tensors.version] = again.tensors.model
+            return commands
+
+        with patch.object(again.driver.engine, "apply", remember):
+            again.replay(record.rows(), self._copy, versions.__getitem__)
         return again
 
     def _copy(self, event: Arrived) -> LocalResult:
@@ -496,9 +524,11 @@ class Federation:
         self._check_updates(record)
         if (difference := replay(record, algorithms()[self.name]).difference) is not None:
             self.fail(difference)
+        self._check_states(record)
         again = self._made_again(record)
         if not torch.equal(again.tensors.model.values, read_tensors(directory / MODEL)["w"]):
             self.fail("the final model is not what the sites' updates give")
+        self.counts["rollback"] = len(record.entries("rolled_back"))
         self.trace(f"{record.length} rows, {len(self._acknowledged)} updates")
         if self._problem is not None:
             raise FailedError(f"seed {self.seed} ({self.name}): {self._problem}")

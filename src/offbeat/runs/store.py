@@ -303,7 +303,7 @@ class RunStore:
         return list(files)
 
     def _delete_except(self, names: set[str]) -> None:
-        """Delete the files that no checkpoint names; one that cannot be deleted now is when the next is written."""
+        """Delete the files that no checkpoint names; one that cannot be deleted is at the next checkpoint."""
         for path in self.directory.iterdir():
             if path.suffix in (".safetensors", ".part") and path.name not in names | {MODEL, BEST}:
                 with suppress(OSError):
