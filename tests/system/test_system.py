@@ -116,7 +116,7 @@ def forget_timers(self: Any, now: float) -> None:
 )
 def test_planted_bugs_are_found(where: type, name: str, bug: Callable[..., Any]) -> None:
     with patch.object(where, name, bug), pytest.raises(FailedError):
-        check_until_one_fails(range(40))
+        check_until_one_fails(range(60))
 
 
 def check_until_one_fails(seeds: range) -> None:
@@ -129,7 +129,7 @@ def test_the_same_seed_fails_again_in_the_same_way() -> None:
     for _ in range(2):
         bug = patch.object(Service, "_commit", acknowledge_before_the_commit)
         with bug, pytest.raises(FailedError) as error:
-            check_until_one_fails(range(40))
+            check_until_one_fails(range(60))
         said.append(str(error.value))
     assert said[0] == said[1]
     assert said[0].startswith("seed ")
