@@ -195,7 +195,7 @@ class Disk:
             self._names[directory].update({n: None for n, (data, _) in files.items() if data is None})
 
     def _write(self, path: Path, data: bytes, database: bool) -> None:
-        path.write_bytes(b"" if database else data)
+        path.write_bytes(data[:1] if database else data)
         self._files[path.stat().st_ino] = file = File(bytearray(data), bytearray(data) if database else None)
         self._names[path.parent][path.name] = file
 
@@ -460,6 +460,9 @@ class _VfsFile(apsw.VFSFile):
             self._disk.change(
                 "write", f"{_short(self._disk, self._path)} {offset} {len(piece)}", self._process
             )
+        if not file.content:
+            with suppress(OSError):
+                os.truncate(self._path, 1)  # its name is seen to have a file that is not empty
         file.written.append((offset, piece))
         _put(file.content, offset, piece)
 
@@ -494,6 +497,7 @@ def _as_sqlite() -> Iterator[None]:
 
 
 _VFS = _Vfs()
+_CODES = {apsw.IOError: apsw.SQLITE_IOERR, apsw.FullError: apsw.SQLITE_FULL, apsw.BusyError: apsw.SQLITE_BUSY}
 
 
 class Database:
@@ -505,6 +509,11 @@ class Database:
             self._connection = apsw.Connection(
                 path, vfs=VFS, flags=apsw.SQLITE_OPEN_READONLY if reads_only else writes
             )
+
+    @property
+    def in_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return self._connection.in_transaction
 
     def execute(self, query: str, values: Any = ()) -> "_Rows":
         """Execute one statement, all of it; begins a transaction before it changes anything."""
@@ -573,10 +582,16 @@ class _Rows:
         """The next row; None after the last."""
         return next(self._rows, None)
 
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        return list(self._rows)
+
 
 @contextmanager
 def _as_dbapi() -> Iterator[None]:
     try:
         yield
     except apsw.Error as error:
-        raise sqlite3.OperationalError(str(error)) from None
+        raised = sqlite3.OperationalError(str(error))
+        raised.sqlite_errorcode = _CODES.get(type(error), getattr(error, "extendedresult", 0))
+        raise raised from None

@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -31,6 +31,7 @@ from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Arrived
+from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult, LocalTask, TaskControl, TaskInputs
 from offbeat.core.limits import Every
 from offbeat.core.model import Layout, Model
@@ -274,15 +275,17 @@ class Federation:
 
     async def _serve(self) -> str | None:
         directory, clock = self.server.disk.root / "run", LoopClock()
-        found = (directory / DATABASE).is_file()
-        if found and (record := read_run(directory)).status == "finished":
-            ended = FinishedRun("run", record.stop_reason or "")
+        found = read_run(directory) if (directory / DATABASE).is_file() else None
+        if found is not None and found.status == "finished":
+            ended = FinishedRun("run", found.stop_reason or "")
             return await _serve_finished(ended, self.network.listen, clock, LINGER)
         coordinator = self._coordinator()
         meta = {"label": "x", "algorithm": {"name": self.name}, "seed": 1, "clients": 2, "run": "run"}
-        store = DurableStore(directory, coordinator, None if found else meta, self._checkpoint_seconds)
-        if found:
-            self._check_model(coordinator, read_run(directory))
+        store = DurableStore(
+            directory, coordinator, meta if found is None else None, self._checkpoint_seconds
+        )
+        if found is not None:
+            self._check_model(coordinator, found)
         run = OpenRun(coordinator, store, loss if self._evaluates else None, "x")
         service = self._service = Service(run, clock, LINGER, CallbackList(()))
         listener = await self.network.listen(service.on_channel)
@@ -459,10 +462,10 @@ class Federation:
         if lost := sorted(set(self._acknowledged) - set(arrived)):
             self.fail(f"acknowledged updates are lost: {lost}")
 
-    def _check_updates(self, record: RunRecord) -> None:
+    def _check_updates(self, rows: Sequence[Row]) -> None:
         """No update is used that has not arrived, or that is used already."""
         waiting: set[int] = set()
-        for row in record.rows():
+        for row in rows:
             data = row.data or {}
             used = (
                 data.get("tasks", []) if row.name == "aggregate" else [row.task] if row.name == "drop" else []
@@ -473,9 +476,9 @@ class Federation:
             if row.name == "arrived" and row.task is not None:
                 waiting.add(row.task)
 
-    def _check_states(self, record: RunRecord) -> None:
+    def _check_states(self, record: RunRecord, rows: Sequence[Row]) -> None:
         """A site's own state is that after updates of its own that were accepted, each once."""
-        names, rows = record.site_names(), record.rows()
+        names = record.site_names()
         arrived = {(names[row.client or 0], row.task) for row in rows if row.name == "arrived"}
         for site in self.sites:
             path = site.disk.root / "state" / "client.safetensors"
@@ -486,11 +489,11 @@ class Federation:
 
     def _check_model(self, coordinator: Coordinator, record: RunRecord) -> None:
         """The model is the one that the sites' copies of the updates give."""
-        mine, theirs = coordinator.tensors, self._made_again(record).tensors
+        mine, theirs = coordinator.tensors, self._made_again(record, list(record.rows())).tensors
         if mine.version != theirs.version or not torch.equal(mine.model.values, theirs.model.values):
             self.fail(f"version {mine.version} is not what the sites' updates give")
 
-    def _made_again(self, record: RunRecord) -> Coordinator:
+    def _made_again(self, record: RunRecord, rows: Sequence[Row]) -> Coordinator:
         """The run of a journal, with the sites' copies of the updates."""
         again = self._coordinator()
         for name, client in record.select("SELECT name, client FROM sites ORDER BY client"):
@@ -503,7 +506,7 @@ class Federation:
             return commands
 
         with patch.object(again.driver.engine, "apply", remember):
-            again.replay(record.rows(), self._copy, versions.__getitem__)
+            again.replay(rows, self._copy, versions.__getitem__)
         return again
 
     def _copy(self, event: Arrived) -> LocalResult:
@@ -519,21 +522,24 @@ class Federation:
             self.fail(f"an error is left in the loop: {self.loop.failures[0]!r}")
         if self._problem is None:
             self._check_directory()
-            with suppress(FailedError):
+            try:
                 self._check_record(read_run(self.server.disk.root / "run"))
+            except (FailedError, OffbeatError) as error:
+                self.fail(str(error))
         if self._problem is not None:
             raise FailedError(f"seed {self.seed} ({self.name}): {self._problem}") from self._cause
 
     def _check_record(self, record: RunRecord) -> None:
-        self._check_updates(record)
-        self._check_states(record)
+        rows = list(record.rows())
+        self._check_updates(rows)
+        self._check_states(record, rows)
         if (difference := replay(record, algorithms()[self.name]).difference) is not None:
             self.fail(difference)
-        final = self._made_again(record).tensors.model
+        final = self._made_again(record, rows).tensors.model
         if not torch.equal(final.values, read_tensors(record.path / MODEL)["w"]):
             self.fail("the final model is not what the sites' updates give")
-        self.counts["rollback"] = len(record.entries("rolled_back"))
-        self.trace(f"{record.length} rows, {len(self._acknowledged)} updates")
+        self.counts["rollback"] = sum(row.name == "rolled_back" for row in rows)
+        self.trace(f"{len(rows)} rows, {len(self._acknowledged)} updates")
 
 
 @contextmanager
