@@ -281,9 +281,8 @@ class Federation:
             return await _serve_finished(ended, self.network.listen, clock, LINGER)
         coordinator = self._coordinator()
         meta = {"label": "x", "algorithm": {"name": self.name}, "seed": 1, "clients": 2, "run": "run"}
-        store = DurableStore(
-            directory, coordinator, meta if found is None else None, self._checkpoint_seconds
-        )
+        new = meta if found is None else None
+        store = DurableStore(directory, coordinator, new, self._checkpoint_seconds)
         if found is not None:
             self._check_model(coordinator, found)
         run = OpenRun(coordinator, store, loss if self._evaluates else None, "x")
