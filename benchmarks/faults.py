@@ -1,11 +1,13 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
-    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1] [--hidden 0]
+    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1] [--hostile 0]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
 directory and port; the sites' processes are killed and started again, and paused for longer than the lease.
 Now and then the server may write only small files for a while, as on a full disk, until it gives up.
+With `--hostile` so many sites send updates that make the loss collapse, the guard against them is off, and
+the run goes back to its last good version again and again while it is killed.
 Each site writes every acknowledgement to disk before it goes on. When all kills are done the run is let reach
 a number of versions. Then every acknowledged update must be in the journal, once; no update may be in two
 aggregations; a replay must agree; and the journal's updates, taken in once more from the sites' own copies,
@@ -40,6 +42,7 @@ from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
 from offbeat.core.events import Arrived
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model
 from offbeat.net.run_spec import read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
@@ -75,9 +78,17 @@ class Storm:
     """A server, its sites and the relay between them."""
 
     def __init__(
-        self, directory: Path, recipe: dict[str, Any], seed: int, pace: float, full: float, lease: float
+        self,
+        directory: Path,
+        recipe: dict[str, Any],
+        seed: int,
+        pace: float,
+        full: float,
+        lease: float,
+        hostile: int = 0,
     ) -> None:
         self.directory, self.sites, self.pace = directory, recipe["clients"], pace
+        self.hostile = [f"site-{i}" for i in range(hostile)]
         self.chance, self.counts = Random(seed), Counts()
         self.state, self.logs = directory / "state", directory / "sites"
         self.recipe = directory / "recipe.yaml"
@@ -152,7 +163,7 @@ class Storm:
         names = [f"site-{i}" for i in range(self.sites) if i % PROCESSES == place]
         address = f"127.0.0.1:{self.relay_port}"
         return fork(
-            lambda: take_part(address, names, self.sites, self.logs, self.pace),
+            lambda: take_part(address, names, self.sites, self.logs, self.pace, self.hostile),
             self.directory / f"sites-{place}.log",
         )
 
@@ -243,8 +254,8 @@ class Storm:
                 os.waitpid(self.network, 0)
 
 
-def recipe(algorithm: str, sites: int, seed: int, hidden: int) -> dict[str, Any]:
-    """A tiny model on few samples, or an MLP with so many hidden units."""
+def recipe(algorithm: str, sites: int, seed: int, hidden: int, hostile: int) -> dict[str, Any]:
+    """A tiny model on few samples, or an MLP with so many hidden units. All is believed of hostile sites."""
     return {
         "clients": sites,
         "data": {"dataset": "digits", "samples": 200, "test_samples": 100},
@@ -252,8 +263,9 @@ def recipe(algorithm: str, sites: int, seed: int, hidden: int) -> dict[str, Any]
         "training": {"optimizer": "sgd", "lr": 0.05, "batch_size": 20},
         "algorithm": ALGORITHMS[algorithm],
         "until": {"versions": 10**6},
-        "evaluate": {"seconds": 5.0},
+        "evaluate": {"versions": 1} if hostile else {"seconds": 5.0},
         "seed": seed,
+        **({"guard": False} if hostile else {}),
     }
 
 
@@ -266,6 +278,7 @@ class Findings:
 
     rows: int
     versions: int
+    rollbacks: int
     sent_again: int
     acknowledged: int
     acknowledged_again: int
@@ -302,6 +315,7 @@ def examine(state: Path, logs: Path) -> Findings:
     return Findings(
         rows=len(rows),
         versions=max((row.version or 0 for row in rows), default=0),
+        rollbacks=sum(row.name == "rolled_back" for row in rows),
         sent_again=sum(sent) - len(sent),
         acknowledged=len(acknowledged),
         acknowledged_again=sum(acknowledged.values()) - len(acknowledged),
@@ -319,7 +333,8 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     spec = read_run_spec(record.meta["plan"])
     learner = server_learner(spec.model, spec.training, None, spec.sample_shape, spec.classes)
     info = RunInfo("again", {}, spec.seed, spec.classes, spec.training.batch_size)
-    options = ServerOptions(clients=record.clients)
+    options = ServerOptions(clients=record.clients, guard=None)
+    versions: dict[int, Model] = {}
     coordinator = Coordinator(spec.make_algorithm(), learner.initial(spec.seed), options, info)
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
@@ -327,6 +342,7 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
 
     def load(event: Arrived) -> LocalResult:
         nonlocal unsure
+        versions[coordinator.tensors.version] = coordinator.tensors.model
         paths = sorted(updates.glob(f"{event.task}-*.safetensors"))
         unsure += len(paths) > 1
         saved = {name: tensor.clone() for name, tensor in load_file(paths[0]).items()}
@@ -334,7 +350,7 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
             saved["delta"], saved["integers"], event.metrics, float(saved["lr"][0]), saved.get("shared")
         )
 
-    coordinator.replay(rows, load)
+    coordinator.replay(rows, load, versions.__getitem__)
     if unsure:
         return f"not compared: {unsure} tasks were trained twice, with another outcome"
     found = load_file(record.path / "model.safetensors")
@@ -365,6 +381,7 @@ def report(storm: Storm, findings: Findings, replay: bool) -> None:
         "connections": ", ".join(f"{count} {fate}" for fate, count in sorted(relayed.items())),
         "seconds to come back (median, most)": f"{median(c.recovery):.2f}, {max(c.recovery):.2f}",
         "versions": f.versions,
+        "returns to an earlier version": f.rollbacks,
         "journal rows": f.rows,
         "updates sent again": f.sent_again,
         "acknowledged": f.acknowledged,
@@ -397,6 +414,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a local step takes at least")
     parser.add_argument("--hidden", type=int, default=0, help="from 900 on an update is not a small one")
+    parser.add_argument("--hostile", type=int, default=0, help="how many sites send absurd updates")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
     parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
@@ -405,8 +423,8 @@ def main() -> int:
     leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    experiment = recipe(chosen.algorithm, chosen.sites, chosen.seed, chosen.hidden)
-    storm = Storm(directory, experiment, chosen.seed, chosen.pace, chosen.full, chosen.lease)
+    experiment = recipe(chosen.algorithm, chosen.sites, chosen.seed, chosen.hidden, chosen.hostile)
+    storm = Storm(directory, experiment, chosen.seed, chosen.pace, chosen.full, chosen.lease, chosen.hostile)
     try:
         storm.start_server()
         storm.await_server()

@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 
 import torch
+from msgspec.structs import replace
 from safetensors.torch import save
 
 from offbeat.core.errors import OffbeatError
@@ -25,16 +26,23 @@ SENT, ACKNOWLEDGED, END = "sent", "acknowledged", "end"
 
 @dataclass
 class Witness:
-    """A site's link that keeps a log of what passes, and sends some updates twice."""
+    """A site's link that keeps a log of what passes, and sends some updates twice.
+
+    A hostile one's updates of each third task are ten thousand times as large as they were.
+    """
 
     link: ClientChannel
     log: Path
     chance: Random
     last: UpdateSubmission | None = None
+    hostile: bool = False
 
     def send(self, message: FromSite) -> None:
         """Send; an update is written down first, and now and then it goes out again, or the one before."""
         if isinstance(message, UpdateSubmission):
+            if self.hostile and message.task % 3 == 0:
+                assert isinstance(message.delta, torch.Tensor)
+                message = replace(message, delta=1e4 * message.delta)
             _keep(self.log.parent / "updates", message)
             _note(self.log / SENT, message.task)
         self.link.send(message)
@@ -57,14 +65,18 @@ class Witness:
         await self.link.close(reason)
 
 
-def take_part(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
+def take_part(
+    address: str, names: Sequence[str], shares: int, directory: Path, pace: float, hostile: Sequence[str] = ()
+) -> None:
     """Run these sites in this process until their run is over. Each keeps its state in `directory`."""
     torch.set_num_threads(1)
     backoff.LONGEST_DELAY = 2.0  # they come back sooner than they would, so that there is more to lose
-    asyncio.run(_all(address, names, shares, directory, pace))
+    asyncio.run(_all(address, names, shares, directory, pace, hostile))
 
 
-async def _all(address: str, names: Sequence[str], shares: int, directory: Path, pace: float) -> None:
+async def _all(
+    address: str, names: Sequence[str], shares: int, directory: Path, pace: float, hostile: Sequence[str]
+) -> None:
     from offbeat.net.grpc.client import connect
 
     limits = Limits(handshake=5.0, drain=1.0)
@@ -75,7 +87,8 @@ async def _all(address: str, names: Sequence[str], shares: int, directory: Path,
         chance = Random(os.urandom(8))
 
         async def witnessed() -> ClientChannel:
-            return Witness(await connect(address, SiteCredentials(name=name), limits), log, chance)
+            link = await connect(address, SiteCredentials(name=name), limits)
+            return Witness(link, log, chance, hostile=name in hostile)
 
         number = int(name.rpartition("-")[2])
         try:

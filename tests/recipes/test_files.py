@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
+from offbeat.core.guard import Guard
 from offbeat.recipes.build import (
     make_algorithm,
     make_learner,
@@ -117,6 +118,12 @@ def test_without_an_algorithm_the_first_label_runs(write: Any) -> None:
     assert load_recipe(write(document)).algorithm["label"] == "fedavg"
     del document["algorithms"]
     assert load_recipe(write(document)).algorithm["label"] == "fedcompass"
+
+
+@pytest.mark.parametrize("off", ["off", False, None])
+def test_the_guard_is_off_by_a_word(off: Any, write: Any) -> None:
+    assert load_recipe(write({**BASE, "guard": off})).guard is None
+    assert load_recipe(write({**BASE, "guard": {}})).guard == Guard()
 
 
 def test_values_are_yaml_and_sections_are_made(write: Any) -> None:

@@ -16,6 +16,7 @@ from offbeat.runs.options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 
+OFF = (False, "off")  # YAML reads off as the former, where it is not quoted
 FunctionName = Annotated[str, Field(pattern=r"^[\w.]+:[\w.]+$", description="module:function")]
 """A function of a user's, "module:function"."""
 
@@ -126,7 +127,7 @@ class Recipe(Section):
     world: World = World()
     algorithm: dict[str, Any]
     algorithms: dict[str, dict[str, Any]] = {}
-    guard: Annotated[Guard | None, BeforeValidator(lambda given: given or None)] = Guard()
+    guard: Annotated[Guard | None, BeforeValidator(lambda given: None if given in OFF else given)] = Guard()
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()
