@@ -190,6 +190,17 @@ def test_a_finite_sum_of_finite_updates_that_overflows() -> None:
     assert tensors.model.values.tolist() == [0.0, 0.0]
 
 
+def test_a_large_group_of_a_sum_is_not_absurd() -> None:
+    """FedCompass adds up shares of its groups: a hundred updates go a hundred times as far as one."""
+    tensors = guarded(ob.fedcompass(1, 1))
+    for version in range(1, 9):
+        aggregate(tensors, version, update(0, 1.0, 0.0))
+    aggregate(tensors, 9, *(update(k, 1.0, 0.0) for k in range(100)))
+    assert not tensors.skipped
+    aggregate(tensors, 10, update(0, 100.0, 0.0))
+    assert [skipped.version for skipped in tensors.skipped] == [10]
+
+
 def test_without_a_guard_nothing_is_skipped() -> None:
     tensors = guarded(ob.fedbuff(2, steps=1, server_lr=2.0))
     tensors.guard = None

@@ -130,11 +130,11 @@ class GlobalModel:
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
         step = self._algorithm.aggregator.step(updates, self.model, self.memory)
-        reason, name = None, "step"
+        reason, name, k = None, "step", len(updates)
         if self.step_memories and command.server_step:
             if self.guard is not None:  # an absurd one may spoil their memories and give a usual step
                 _check_step(step, self.model.values, self._algorithm)
-                reason, name = self.guard.check_step(step, self.model, command.version), "transformed step"
+                reason, name = self.guard.check_step(step, self.model, command.version, k), "transformed step"
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
@@ -149,7 +149,7 @@ class GlobalModel:
             shared = _mean_over_all_clients(updates, shared)
         if self.guard is None:
             return Model(layout, step.add_(values), integers, shared), None
-        reason = reason or self.guard.check_step(step, self.model, command.version, name)
+        reason = reason or self.guard.check_step(step, self.model, command.version, k, name)
         model = Model(layout, step.add_(values), integers, shared)
         if reason is None and not all_finite((model.values, shared)):
             reason = "its values are not finite"

@@ -12,8 +12,10 @@ clients or from all, n may be at most `FIRST` · (1 + ‖w‖) instead. An n of 
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
 must be finite, and the norm of its step, before the server steps and after, at most `OF_STEPS` · factor times
-the median of the last `RECENT`: sums, momentum and a rule of one's own may take bounded updates far. Else the
-aggregation is skipped, and the version has the content of the one before.
+the median of the last `RECENT`: sums, momentum and a rule of one's own may take bounded updates far. The norm
+divided by the number of updates may be that instead: where updates are summed, as FedCompass does, a group of
+a hundred honestly goes a hundred times as far as one. Else the aggregation is skipped, and the version has
+the content of the one before.
 
 The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation.
 """
@@ -143,20 +145,27 @@ class UpdateGuard:
             self._refused.clear()
         return refused
 
-    def check_step(self, step: Tensor, model: Model, version: Version, name: str = "step") -> str | None:
+    def check_step(
+        self, step: Tensor, model: Model, version: Version, updates: int, name: str = "step"
+    ) -> str | None:
         """Check the step to a new version, and count its norm among the recent ones of this name.
 
         Args:
             step: The step over the flat values, float32 [values].
             model: The current version.
             version: The new one.
+            updates: Number of updates it is made of.
             name: What it is.
 
         Returns:
             Why the version must not be published; None means that it may be.
         """
         norm = float(step[: model.layout.parameters].norm())
-        return self._check_norm(name, version, norm, model, OF_STEPS) if norm != 0.0 else None
+        if norm == 0.0:
+            return None
+        whole = self._check_norm(name, version, norm, model, OF_STEPS)
+        share = self._check_norm(f"{name} per update", version, norm / updates, model, OF_STEPS)
+        return share and whole
 
     def forgive(self) -> None:
         """Count none of the updates that were refused: the model was at fault."""
