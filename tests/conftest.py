@@ -1,5 +1,6 @@
 """What all tests share. PyTorch is imported where it is used: xdist's main process needs none."""
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -28,6 +29,16 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[SERVER] = start_server()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection() -> None:
+    """What is collected stays: to search it for garbage, again and again, takes seconds."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -18,6 +18,7 @@ from offbeat import parts
 from tests.forks import Fork
 
 ROOT = Path(offbeat.__file__).parent
+pytestmark = pytest.mark.xdist_group("imports")  # every module is parsed once
 
 # What each part of the package may import of the package, besides itself. The order is the direction:
 # a part may only use parts above it in this table.
@@ -73,9 +74,15 @@ def sources() -> dict[Path, ast.Module]:
     return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
+@cache
+def nodes(tree: ast.AST) -> tuple[ast.AST, ...]:
+    """Everything in a file, walked once."""
+    return tuple(ast.walk(tree))
+
+
 def imported(tree: ast.AST) -> Iterator[str]:
     """Every module a file imports, anywhere in it; `from a import b` as "a.b" too."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -85,7 +92,7 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def deferred(tree: ast.AST) -> set[str]:
     """The parts of the package that a file imports by a name in a string."""
-    texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    texts = (node.value for node in nodes(tree) if isinstance(node, ast.Constant))
     names = (text.split(".") for text in texts if isinstance(text, str))
     return {name[1] for name in names if name[0] == "offbeat" and len(name) > 1 and name[1] in MAY_USE}
 
@@ -112,7 +119,7 @@ def side_effects(tree: ast.AST) -> Iterator[str]:
             yield f"imports {name}"
         if owner in ("torch", "numpy") and last in GLOBAL_RNG:
             yield f"imports {name}"
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Name) and node.id in BUILTIN_IO:
             yield f"line {node.lineno}: {node.id}"
         if not isinstance(node, ast.Attribute):

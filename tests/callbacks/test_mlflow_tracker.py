@@ -11,7 +11,10 @@ from offbeat.callbacks.mlflow_tracker import MLflowTracker
 from offbeat.core.errors import RunError
 from tests.callbacks.told import EVALUATIONS, MODEL, RECIPE, evaluation, live_run, tell, tell_all
 
-pytestmark = pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy")  # MLflow's own
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy"),  # MLflow's own
+    pytest.mark.xdist_group("mlflow"),  # imported, and its database made, once
+]
 
 
 @pytest.fixture(scope="module")

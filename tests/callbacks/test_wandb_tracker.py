@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Iterator
+from importlib.util import find_spec
 from math import isnan
 from pathlib import Path
 from struct import unpack_from
@@ -18,7 +19,10 @@ from tests.callbacks.told import EVALUATIONS, RECIPE, live_run, tell, tell_all
 BLOCK, HEADER = 32768, 7  # bytes of a block of the file, and of a header
 WHOLE, LAST = 1, 4  # kinds of parts that end a record
 
-Record = pytest.importorskip("wandb.proto.wandb_internal_pb2").Record
+pytestmark = [
+    pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed"),
+    pytest.mark.xdist_group("wandb"),  # imported once
+]
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +40,8 @@ def records(folder: Path) -> list[Any]:
 
 def records_of(path: Path) -> Iterator[Any]:
     """The records of a log file as LevelDB has it."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
     data, at, part = path.read_bytes(), HEADER, b""
     while at + HEADER <= len(data):
         if BLOCK - at % BLOCK < HEADER:

@@ -1,9 +1,15 @@
-"""The notebook in `examples/` runs in a kernel, with worker processes, and shows what it says."""
+"""The notebook in `examples/` runs in a kernel, with worker processes, and shows what it says.
 
+The kernel is a fork: a new process imports for seconds, and its workers' fork server again.
+"""
+
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.forks import shell_command
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "offbeat.ipynb"
 
@@ -20,7 +26,12 @@ def test_the_notebook_runs_and_shows_the_run(tmp_path: Path) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     assert not any(cell.get("outputs") for cell in notebook.cells)  # none are stored
+    script = tmp_path / "kernel.py"
+    script.write_text("from ipykernel.kernelapp import launch_new_instance\nlaunch_new_instance()\n")
     client = nbclient.NotebookClient(notebook, resources={"metadata": {"path": str(tmp_path)}})
+    client.create_kernel_manager().kernel_spec.argv = [
+        *shlex.split(shell_command(script)), "-f", "{connection_file}"
+    ]  # fmt: skip
     cells = client.execute().cells
     assert "<caption>FedBuff, seed 0</caption>" in outputs(cells, "\nrun")["text/html"]
     assert outputs(cells, 'run.plot("f1")')["image/png"].startswith("iVBOR")

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 from unittest.mock import patch
 
@@ -20,7 +21,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
 from offbeat.net.server.service import Service
 from offbeat.net.server.update_log import UpdateLog
-from tests.system.federation import FailedError, algorithms, simulate
+from tests.system.federation import FailedError, Federation, algorithms, simulate
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 SEEDS, PART = 200, 25
@@ -52,23 +53,33 @@ def test_ten_thousand_seeds(first: int) -> None:
     check(range(first, min(first + LARGE_PART, THOROUGH)))
 
 
-def digests(seeds: range) -> list[str]:
-    return [simulate(seed).digest.hexdigest() for seed in seeds]
+SOME = range(4)
+"""Seeds that have all algorithms."""
 
 
+@cache
+def some() -> list[Federation]:
+    return [simulate(seed) for seed in SOME]
+
+
+def digests() -> list[str]:
+    return [run.digest.hexdigest() for run in some()]
+
+
+@pytest.mark.xdist_group("system")  # they share the runs
 def test_a_seed_gives_the_same_run_in_another_process() -> None:
     """The one with another hash seed: nothing follows from the order of a set, or from addresses."""
-    code = "import json; from tests.system.test_system import digests; print(json.dumps(digests(range(8))))"
+    code = "import json; from tests.system.test_system import digests; print(json.dumps(digests()))"
     paths = os.pathsep.join(path for path in sys.path if path)
     environment = {**os.environ, "PYTHONHASHSEED": "4711", "PYTHONPATH": paths}
     other = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=True)
-    assert json.loads(other.stdout) == digests(range(8))
+    assert json.loads(other.stdout) == digests()
 
 
+@pytest.mark.xdist_group("system")
 def test_seeds_differ_and_have_all_algorithms() -> None:
-    runs = [simulate(seed) for seed in range(4)]
-    assert {run.name for run in runs} == set(algorithms())
-    assert len({run.digest.hexdigest() for run in runs}) == 4
+    assert {run.name for run in some()} == set(algorithms())
+    assert len(set(digests())) == len(SOME)
 
 
 # ---- planted bugs ----
@@ -115,21 +126,20 @@ def forget_timers(self: Any, now: float) -> None:
     ids=["acknowledged before the commit", "no sync", "no check for duplicates", "lost timers"],
 )
 def test_planted_bugs_are_found(where: type, name: str, bug: Callable[..., Any]) -> None:
-    with patch.object(where, name, bug), pytest.raises(FailedError):
-        check_until_one_fails(range(60))
+    """The seed that finds it fails again, in the same way."""
+    with patch.object(where, name, bug):
+        seed, said = first_failure(range(60))
+        with pytest.raises(FailedError) as again:
+            simulate(seed)
+    assert str(again.value) == said
+    assert said.startswith(f"seed {seed} (")
 
 
-def check_until_one_fails(seeds: range) -> None:
+def first_failure(seeds: range) -> tuple[int, str]:
+    """The first seed that fails, and what it says."""
     for seed in seeds:
-        simulate(seed)
-
-
-def test_the_same_seed_fails_again_in_the_same_way() -> None:
-    said = []
-    for _ in range(2):
-        bug = patch.object(Service, "_commit", acknowledge_before_the_commit)
-        with bug, pytest.raises(FailedError) as error:
-            check_until_one_fails(range(60))
-        said.append(str(error.value))
-    assert said[0] == said[1]
-    assert said[0].startswith("seed ")
+        try:
+            simulate(seed)
+        except FailedError as error:
+            return seed, str(error)
+    raise AssertionError("no seed fails")
