@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data import load
+from offbeat.data import digits, load
 
 
 def test_digits():
@@ -29,5 +29,6 @@ def test_split_is_always_the_same_whatever_the_seed():
 
 def test_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
+    digits._read.cache_clear()
     with pytest.raises(UsageError, match=r'pip install "offbeat\[digits\]"'):
         load("digits")

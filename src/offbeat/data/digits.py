@@ -1,5 +1,7 @@
 """The 8x8 digits of scikit-learn: the dataset that needs no file."""
 
+from functools import cache
+
 import numpy as np
 import torch
 
@@ -18,11 +20,7 @@ def load_digits(pick: Subsample) -> Source:
 
     The split is fixed; there are no groups. Raises `UsageError` when scikit-learn is not installed.
     """
-    with requires_extra("digits", "dataset 'digits': "):
-        from sklearn import datasets
-    pixels, labels = datasets.load_digits(return_X_y=True)
-    x = torch.from_numpy(pixels.astype(np.float32) / _BRIGHTEST).reshape(-1, 1, 8, 8)
-    everything = Dataset(x, torch.from_numpy(labels.astype(np.int64)), 10)
+    everything = _read()
     order = fixed_permutation(len(everything), _SPLIT_KEY, 0)
     train, test = order[:_TRAIN], order[_TRAIN:]
     return Source(
@@ -30,3 +28,13 @@ def load_digits(pick: Subsample) -> Source:
         everything.subset(train[pick.train(len(train))]),
         everything.subset(test[pick.test(len(test))]),
     )
+
+
+@cache
+def _read() -> Dataset:
+    """All digits, read from scikit-learn's text file once; callers copy what they take."""
+    with requires_extra("digits", "dataset 'digits': "):
+        from sklearn import datasets
+    pixels, labels = datasets.load_digits(return_X_y=True)
+    x = torch.from_numpy(pixels.astype(np.float32) / _BRIGHTEST).reshape(-1, 1, 8, 8)
+    return Dataset(x, torch.from_numpy(labels.astype(np.int64)), 10)
