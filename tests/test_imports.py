@@ -51,6 +51,7 @@ MAY_USE: dict[str, set[str]] = {
         "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world", "algorithms",
         "runs", "sim", "report", "version",
     },
+    "studies": {"core", "recipes", "report", "runs", "version"},
     "notebook": {"core", "report", "runs"},
     "inference": {"core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
