@@ -21,6 +21,7 @@ from offbeat.cli import (
     export,
     join,
     list,
+    reproduce,
     runs,
     serve,
     simulate,
@@ -45,6 +46,7 @@ _INTERRUPTED = 130
 _RESUME = "; go on with: offbeat resume DIR, or the same compare command with its --out"
 _GOES_ON = {
     **dict.fromkeys(("run", "resume", "compare", "simulate-like"), _RESUME),
+    "reproduce": "; the same command goes on",
     "join": "; the same command takes part again",
 }
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
@@ -70,9 +72,9 @@ def _main(
 
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
-    list.algorithms, list.recipes, simulate.run, simulate.resume, compare.compare, runs.report, runs.journal,
-    runs.replay, export.export, serve.serve, join.join, stop.stop, tokens.enrol, tokens.dashboard_token,
-    status.status, verify.verify, simulate_like.simulate_like,
+    list.algorithms, list.recipes, simulate.run, simulate.resume, compare.compare, reproduce.reproduce,
+    runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join, stop.stop, tokens.enrol,
+    tokens.dashboard_token, status.status, verify.verify, simulate_like.simulate_like,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)

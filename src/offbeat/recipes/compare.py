@@ -11,10 +11,11 @@ import os
 import queue
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +81,14 @@ class RunProgress:
         progress: Its progress. None means that the run has ended.
         finished: Whether the run has ended.
         error: Why the run failed. None means that it has not failed.
+        processor: Processor seconds of the whole run. None means that it has not ended, or was resumed.
     """
 
     name: str
     progress: Progress | None = None
     finished: bool = False
     error: str | None = None
+    processor: float | None = None
 
 
 def plan(
@@ -179,8 +182,6 @@ def compare(
 ) -> list[RunRecord]:
     """Simulate planned runs, several at a time.
 
-    SIGTERM ends it as Ctrl-C does: the runs in progress stay at a checkpoint.
-
     Args:
         runs: The runs of `plan`.
         processes: Most runs at a time, each in a process.
@@ -191,25 +192,41 @@ def compare(
     """
     if any(isinstance(run.executor, OnRay) for run in runs):
         import_ray()  # a missing package is reported once, before any run starts
+    run_planned(runs, min(processes, len(runs)), watch)
+    return [read_run(run.directory) for run in runs]
+
+
+def run_planned(runs: Iterable[PlannedRun], processes: int, watch: Callable[[RunProgress], None]) -> None:
+    """Simulate runs, several at a time, each taken from `runs` when a process is free for it.
+
+    SIGTERM ends it as Ctrl-C does: the runs in progress stay at a checkpoint.
+
+    Args:
+        runs: The runs.
+        processes: Most runs at a time, each in a process.
+        watch: Called with the reports of all runs; with a run's last one before the next run is taken.
+
+    Raises:
+        RunError: A run failed; the other runs have been finished first.
+    """
     failed: list[str] = []
     with terminated_as_interrupted():
-        for report in _reports(runs, min(processes, len(runs))):
+        for report in _reports(iter(runs), processes):
             watch(report)
             if report.error is not None:
                 failed.append(f"{report.name}: {report.error}")
     if failed:
         raise RunError("; ".join(failed))
-    return [read_run(run.directory) for run in runs]
 
 
-def _reports(runs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress]:
+def _reports(runs: Iterator[PlannedRun], processes: int) -> Iterator[RunProgress]:
     context = worker_context()
     reports: Any = context.Queue()
     with ProcessPoolExecutor(processes, context, _prepare, (dict(os.environ), reports)) as pool:
-        running: list[Future[None]] = [pool.submit(_run, run) for run in runs]
-        finished = 0
+        running: list[Future[None]] = [pool.submit(_run, run) for run in islice(runs, processes)]
+        left = len(running)
         try:
-            while finished < len(runs):
+            while left:
                 try:
                     report = reports.get(timeout=0.5)
                 except queue.Empty:
@@ -217,8 +234,11 @@ def _reports(runs: Sequence[PlannedRun], processes: int) -> Iterator[RunProgress
                         if future.done() and (error := future.exception()):  # the process itself died
                             raise RunError(f"a run's process ended: {error}") from None
                     continue
-                finished += report.finished
                 yield report
+                if report.finished:
+                    started = [pool.submit(_run, run) for run in islice(runs, 1)]
+                    running = [future for future in running if not future.done()] + started
+                    left += len(started) - 1
         except BaseException:
             workers = list((pool._processes or {}).values())  # a pool that is shut down drops them
             pool.shutdown(wait=False, cancel_futures=True)
@@ -256,9 +276,9 @@ def _run(run: PlannedRun) -> None:
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
 
-    failure = None
+    failure, resumed, before = None, (run.directory / DATABASE).exists(), time.process_time()
     try:
-        if (run.directory / DATABASE).exists():
+        if resumed:
             resume_run(
                 run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory,
                 callbacks=run.recipe.callbacks,
@@ -275,7 +295,8 @@ def _run(run: PlannedRun) -> None:
         failure = str(error)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
-    _reports_queue.put(RunProgress(run.name, finished=True, error=failure))
+    spent = None if resumed else time.process_time() - before
+    _reports_queue.put(RunProgress(run.name, finished=True, error=failure, processor=spent))
 
 
 def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:

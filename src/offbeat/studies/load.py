@@ -11,8 +11,9 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
-from offbeat.recipes.load import amend, change, parse_yaml, resolve_trace_path
-from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.load import amend, change, parse_yaml
+from offbeat.recipes.recipe import Recipe, Section
+from offbeat.recipes.trace import resolve_trace_path
 from offbeat.studies.study import Item, PaperClaim, Size, Study, StudySize
 
 
@@ -60,11 +61,8 @@ def make_study(name: str, document: Mapping[str, Any]) -> Study:
             if section in ("items", "sizes", "columns") and inner
             else f"study {name}"
         )
-        allowed = (
-            PaperClaim
-            if "claims" in inner[:-1]
-            else {"items": Item, "sizes": StudySize}.get(str(section), Study)
-        )
+        sections: dict[str, type[Section]] = {"items": Item, "sizes": StudySize}
+        allowed = PaperClaim if "claims" in inner[:-1] else sections.get(str(section), Study)
         raise UsageError(f"{where}: {format_error(error, allowed.model_fields)}") from None
 
 

@@ -6,7 +6,8 @@ from pydantic import Field, model_validator
 
 from offbeat.recipes.recipe import Section
 
-SIZES = ("paper", "laptop", "seconds")
+Size = Literal["paper", "laptop", "seconds"]
+SIZES: tuple[Size, ...] = ("paper", "laptop", "seconds")
 """The sizes of a study, the largest first."""
 
 COSTS = ("time", "versions", "tasks", "bytes")
@@ -16,7 +17,6 @@ VALUES = ("best", "final", "level", "change", "worst")
 """What is measured of a metric in a whole run: best and final value; mean and mean absolute change from one
 evaluation to the next over the last fifth of its time; final value of the worst client."""
 
-Size = Literal["paper", "laptop", "seconds"]
 Number = float | tuple[float, float] | None
 """A number of a paper: the value, or value and deviation; null means never reached."""
 

@@ -1,0 +1,197 @@
+"""The command that repeats tables and figures of papers and says which of their claims hold."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli import executor_options
+from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table
+from offbeat.cli.options import file_option
+from offbeat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offbeat.studies.cells import Cell
+    from offbeat.studies.judge import JudgedItem
+    from offbeat.studies.rows import Results
+    from offbeat.studies.study import Size, Study
+    from offbeat.studies.texts import Grid
+
+_WIDTH = 160
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ITEM]...", help="paper/item, a paper, STUDY.yaml:item, or all; none: a list"
+        ),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="paper, laptop or seconds")] = "laptop",
+    columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
+    labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+    results: Annotated[Path | None, typer.Option(metavar="DIR", help="where rows of results are")] = None,
+    show: Annotated[bool, typer.Option("--show", help="run nothing: show the rows there are")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
+    ] = None,
+    page: Annotated[Path | None, file_option("write the page of all experiments and verdicts")] = None,
+) -> None:
+    """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
+    from offbeat.studies.folder import default_results
+    from offbeat.studies.rows import Results
+
+    place = default_results() if results is None else Results(results)
+    if items:
+        _reproduce(
+            _find(items), _size(scale), place, _names(columns), _names(labels), seeds,
+            0 if show else executor_options.count_of("--jobs", jobs), report,
+        )  # fmt: skip
+    elif page is None:
+        _list(place)
+    if page is not None:
+        from offbeat.studies.page import render_page
+
+        _write(page, render_page(place))
+
+
+def _size(scale: str) -> "Size":
+    from offbeat.core.validation import did_you_mean
+    from offbeat.studies.study import SIZES
+
+    found: Size | None = next((size for size in SIZES if size == scale), None)
+    if found is not None:
+        return found
+    raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, SIZES)}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _find(names: list[str]) -> "list[tuple[Study, str]]":
+    """Study and item of each name; all items of a paper for its name alone."""
+    from offbeat.studies.load import all_items, find_item, items_of
+
+    found: dict[str, tuple[Study, str]] = {}
+    for name in names:
+        if name == "all":
+            found |= all_items()
+        elif "/" not in name and ":" not in name and (of_paper := items_of(name)):
+            found |= of_paper
+        else:
+            found[name] = find_item(name)
+    return list(found.values())
+
+
+def _reproduce(
+    items: "list[tuple[Study, str]]",
+    size: "Size",
+    results: "Results",
+    columns: list[str] | None,
+    labels: list[str] | None,
+    seeds: int | None,
+    processes: int,
+    report: Path | None,
+) -> None:
+    from offbeat.studies.judge import item_cells, item_rows, judge_item
+
+    chosen = [(study, item) for study, item in items if size in study.sizes or len(items) == 1]
+    cells = [
+        cell
+        for study, item in chosen
+        for cell in item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
+    ]
+    for study in {study.name: study for study, _ in chosen}.values():
+        if processes and study.sizes[size].not_here:
+            err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)
+    elsewhere = _run(cells, results, processes) if processes else 0
+    for study, item in chosen:
+        judged = judge_item(item_rows(study, item, size, results))
+        _print_item(judged)
+        if report is not None:
+            _write_item(judged, results, report)
+    if elsewhere:
+        out.print(f"{elsewhere} more runs are being made by other processes")
+    out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)
+
+
+def _run(cells: "list[Cell]", results: "Results", processes: int) -> int:
+    """Make the runs without a row; returns how many others are making."""
+    from offbeat.report.units import duration_text
+    from offbeat.studies.run import estimate, run_cells
+
+    expected = estimate(cells, results)
+    if not expected.runs:
+        return 0
+    known = expected.runs - expected.unknown
+    costs = (
+        f"about {duration_text(expected.processor / min(processes, known))} for {known} of them"
+        if known
+        else ""
+    )
+    unknown = f"unknown for {expected.unknown}" if expected.unknown else ""
+    err.print(
+        f"{expected.runs} runs to make, {processes} at a time, into {results.folder}: "
+        f"{', '.join(filter(None, [costs, unknown]))}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    with live_progress() as progress:
+        return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs))
+
+
+def _print_item(judged: "JudgedItem") -> None:
+    from offbeat.studies.texts import claim_grid, item_grid, rows_text, what_is_shown
+
+    rows = judged.rows
+    out.print(f"{rows.full_name}: {rows.item.title}", markup=False, soft_wrap=True)
+    out.print(f"{what_is_shown(rows)}; {rows_text(rows)}", markup=False, soft_wrap=True)
+    _print_grid(item_grid(rows))
+    if judged.claims:
+        _print_grid(claim_grid(judged))
+
+
+def _print_grid(grid: "Grid") -> None:
+    table = plain_table(*grid[0])
+    for row in grid[1:]:
+        add_row(table, *row)
+    out.print(table, width=max(out.width, _WIDTH), crop=False, soft_wrap=False)
+    out.print("")
+
+
+def _write_item(judged: "JudgedItem", results: "Results", folder: Path) -> None:
+    from offbeat.studies.figure import write_figure
+    from offbeat.studies.texts import item_markdown
+
+    name = judged.rows.full_name.replace("/", "-")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        figure = write_figure(judged.rows, results, folder / f"{name}.png")
+    except OSError as error:
+        raise UsageError(f"--report {folder} cannot be written: {error}") from None
+    _write(folder / f"{name}.md", item_markdown(judged, None if figure is None else figure.name))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    out.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _list(results: "Results") -> None:
+    """Print every item with the runs there are of it at each size, and its latest verdict."""
+    from offbeat.studies.judge import item_rows, judge_item
+    from offbeat.studies.load import all_items
+
+    table = plain_table("item", "title", "runs made", "verdict")
+    for name, (study, item) in all_items().items():
+        judged = [judge_item(item_rows(study, item, size, results)) for size in study.sizes]
+        made = [f"{j.rows.size} {j.rows.made}/{max(j.rows.planned, j.rows.made)}" for j in judged]
+        verdict = next((j.verdict for j in judged if j.rows.made), judged[0].verdict)
+        add_row(table, name, study.items[item].title, ", ".join(made), verdict)
+    out.print(table, width=max(out.width, _WIDTH), crop=False, soft_wrap=False)
+    out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)

@@ -1,0 +1,306 @@
+"""An item judged by its rows: its table, and a verdict on each claim with the pairs it rests on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import expm1, log, log1p
+
+from offbeat.core.metric_names import NamedMetric, first_shown
+from offbeat.report.statistics import Stat, stat
+from offbeat.studies.cells import Cell, study_cells
+from offbeat.studies.rows import Cost, ResultRow, Results
+from offbeat.studies.run import target_of
+from offbeat.studies.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
+from offbeat.studies.verdicts import (
+    Interval,
+    Verdict,
+    claim_verdict,
+    experiment_verdict,
+    interval,
+    log_ratio,
+    pair_verdict,
+)
+
+Arm = tuple[str, str]
+"""A label and a column."""
+
+
+@dataclass(frozen=True)
+class ItemRows:
+    """The rows of an item at a size.
+
+    Attributes:
+        study: Its study.
+        name: Its name in the study.
+        size: The size.
+        metric: Its metric.
+        runs: The rows by arm and seed.
+        targets: Its target by column, of the columns that have one.
+        planned: Number of runs that it has, with those that have no row.
+    """
+
+    study: Study
+    name: str
+    size: Size
+    metric: str
+    runs: Mapping[Arm, Mapping[int, ResultRow]]
+    targets: Mapping[str, float]
+    planned: int
+
+    @property
+    def item(self) -> Item:
+        """The item."""
+        return self.study.items[self.name]
+
+    @property
+    def full_name(self) -> str:
+        """Paper and item: "fedcompass/table-1"."""
+        return f"{self.study.name.partition('/')[0]}/{self.name}"
+
+    @property
+    def made(self) -> int:
+        """Number of runs that have a row."""
+        return sum(map(len, self.runs.values()))
+
+    @property
+    def measure(self) -> NamedMetric:
+        """What is known of the metric."""
+        return NamedMetric.of(self.metric, {})
+
+    def arms(self) -> Iterator[Arm]:
+        """The arms of the item's table, label by label."""
+        for label in self.study.item_labels(self.name):
+            for column in self.study.item_columns(self.name):
+                if (label, column) in self.runs:
+                    yield label, column
+
+    def amounts(self, arm: Arm, by: str) -> dict[int, Cost | float]:
+        """What each seed of an arm has of a cost or a value; without those that did not measure it."""
+        found: dict[int, Cost | float] = {}
+        for seed, row in self.runs.get(arm, {}).items():
+            amount = self._amount(row, arm[1], by)
+            if amount is not None:
+                found[seed] = amount
+        return found
+
+    def _amount(self, row: ResultRow, column: str, by: str) -> Cost | float | None:
+        if by in COSTS:
+            target = self.targets.get(column)
+            return None if target is None else row.cost(by, self.metric, target)
+        if by in VALUES:
+            return row.value(by, self.metric)
+        return row.value("level", by)
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A pair of arms of a claim.
+
+    Attributes:
+        better: The arm that is said to be ahead.
+        than: The other arm.
+        verdict: What the runs say.
+        seeds: Number of seeds that both have.
+        found: The mean advantage with its interval; of a cost, of logarithms. None where no seed says
+            anything.
+        paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
+            there. None where the paper has no such numbers.
+    """
+
+    better: Arm
+    than: Arm
+    verdict: Verdict
+    seeds: int
+    found: Interval | None
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with its verdict and its pairs.
+
+    Attributes:
+        claim: The claim.
+        by: What is compared.
+        verdict: The verdict.
+        pairs: Its pairs of arms.
+    """
+
+    claim: PaperClaim
+    by: str
+    verdict: Verdict
+    pairs: tuple[JudgedPair, ...]
+
+    def count(self, verdict: Verdict) -> int:
+        """Number of pairs of a verdict."""
+        return sum(pair.verdict == verdict for pair in self.pairs)
+
+
+@dataclass(frozen=True)
+class JudgedItem:
+    """An item with the verdicts on its claims.
+
+    Attributes:
+        rows: Its rows.
+        claims: Its claims.
+        verdict: The verdict on all of them.
+    """
+
+    rows: ItemRows
+    claims: tuple[JudgedClaim, ...]
+    verdict: Verdict
+
+
+def item_rows(
+    study: Study, name: str, size: Size, results: Results, cells: Sequence[Cell] | None = None
+) -> ItemRows:
+    """Collect the rows of an item that are of the study as it is now.
+
+    Args:
+        study: The study.
+        name: The item.
+        size: The size.
+        results: Where the rows are.
+        cells: The study's runs at the size with any number of seeds. None means that they are made, with as
+            many seeds as there are rows of.
+
+    Raises:
+        UsageError: The study has no such size, or the rows cannot be read.
+    """
+    known = results.rows(study.name)
+    if cells is None:
+        first = int(study.recipe.get("seed", 0))
+        most = max((row.seed - first + 1 for row in known.values() if row.size == size), default=1)
+        cells = study_cells(study, size, least_seeds=most)
+    planned = [cell for cell in cells if _is_of(study, name, cell)]
+    runs: dict[Arm, dict[int, ResultRow]] = {}
+    for cell in planned:
+        found = runs.setdefault((cell.label, cell.column), {})
+        if cell.digest in known:
+            found[cell.seed] = known[cell.digest]
+    targets = {cell.column: target_of(study, name, cell) for cell in planned}
+    chosen = study.items[name].metric or next((cell.recipe.metric for cell in planned), None)
+    recorded = [metric for arm in runs.values() for row in arm.values() for metric in row.final]
+    return ItemRows(
+        study, name, size, chosen or first_shown(recorded), runs,
+        {column: target for column, target in targets.items() if target is not None},
+        sum(cell.seed - cell.recipe.seed < cell.recipe.seeds for cell in planned),
+    )  # fmt: skip
+
+
+def item_cells(
+    study: Study,
+    name: str,
+    size: Size,
+    *,
+    columns: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    seeds: int | None = None,
+) -> list[Cell]:
+    """The runs that an item needs, for its table and its claims; arguments as of `study_cells`."""
+    cells = study_cells(study, size, columns=columns, labels=labels, seeds=seeds)
+    return [cell for cell in cells if _is_of(study, name, cell)]
+
+
+def _is_of(study: Study, name: str, cell: Cell) -> bool:
+    """Whether an item needs a run: its table does, or one of its claims."""
+    arms = {
+        arm for claim in study.items[name].claims for pair in claim_arms(study, name, claim) for arm in pair
+    }
+    of_table = cell.label in study.item_labels(name) and cell.column in study.item_columns(name)
+    return of_table or (cell.label, cell.column) in arms
+
+
+def claim_arms(study: Study, name: str, claim: PaperClaim) -> list[tuple[Arm, Arm]]:
+    """The pairs of arms of a claim: the one that is said to be ahead, and the other."""
+    columns = study.item_columns(name) if claim.columns is None else claim.columns
+    pairs = [(_arm(claim.better, column), _arm(other, column)) for column in columns for other in claim.than]
+    return list(dict.fromkeys(pairs))
+
+
+def _arm(text: str, column: str) -> Arm:
+    label, at, own = text.partition("@")
+    return label, own if at else column
+
+
+def judge_item(rows: ItemRows) -> JudgedItem:
+    """Judge the claims of an item by its rows.
+
+    Columns and labels that are not run at its size are left out of its claims. Where there are no real data
+    the verdict says so.
+    """
+    claims = tuple(judge_claim(rows, claim) for claim in rows.item.claims)
+    if rows.study.no_real_data is not None:
+        return JudgedItem(rows, claims, Verdict.NO_REAL_DATA)
+    return JudgedItem(rows, claims, experiment_verdict([claim.verdict for claim in claims]))
+
+
+def judge_claim(rows: ItemRows, claim: PaperClaim) -> JudgedClaim:
+    """Judge a claim by the rows of its item."""
+    by = claim.by or rows.item.shows
+    arms = [
+        pair for pair in claim_arms(rows.study, rows.name, claim) if all(arm in rows.runs for arm in pair)
+    ]
+    pairs = tuple(_judge_pair(rows, claim, by, *pair) for pair in arms)
+    verdict = claim_verdict([pair.verdict for pair in pairs])
+    if rows.study.no_real_data is not None:
+        verdict = Verdict.NO_REAL_DATA
+    return JudgedClaim(claim, by, verdict, pairs)
+
+
+def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
+    ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
+    seeds = [seed for seed in ahead if seed in behind]
+    sign = _sign(rows, by)
+    advantages = [_advantage(ahead[seed], behind[seed], sign) for seed in seeds]
+    margin = log1p(claim.margin) if by in COSTS else claim.margin
+    said = [advantage for advantage in advantages if advantage is not None]
+    return JudgedPair(
+        better, than, pair_verdict(advantages, margin), len(seeds), interval(said),
+        _paper_advantage(rows.item, by, better, than, sign),
+    )  # fmt: skip
+
+
+def _sign(rows: ItemRows, by: str) -> float:
+    """1 where more of it is better."""
+    if by == "change":
+        return -1.0
+    measure = rows.measure if by in VALUES else NamedMetric.of(by, {})
+    return 1.0 if measure.higher_is_better else -1.0
+
+
+def _advantage(ahead: Cost | float, behind: Cost | float, sign: float) -> float | None:
+    if isinstance(ahead, Cost) and isinstance(behind, Cost):
+        return log_ratio(ahead, behind)
+    assert isinstance(ahead, float | int)
+    assert isinstance(behind, float | int)
+    return sign * (ahead - behind)
+
+
+def _paper_advantage(item: Item, by: str, better: Arm, than: Arm, sign: float) -> float | None:
+    """The advantage by the paper's numbers; None where they are of something else, or both are "never"."""
+    missing = object()
+    numbers = [item.numbers.get(column, {}).get(label, missing) for label, column in (better, than)]
+    if by != item.shows or missing in numbers or numbers == [None, None]:
+        return None
+    ahead, behind = (number_value(number) for number in numbers)  # type: ignore[arg-type]
+    if ahead is None or behind is None:
+        worse = -1.0 if ahead is None else 1.0
+        return worse * float("inf")
+    return log(behind / ahead) if by in COSTS else sign * (ahead - behind)
+
+
+def number_value(number: Number) -> float | None:
+    """A paper's number without its deviation."""
+    return number[0] if isinstance(number, tuple) else number
+
+
+def ratio_text(advantage: float) -> str:
+    """An advantage in logarithms as a factor: "1.82x"."""
+    return "never" if advantage == float("inf") else f"{1 + expm1(advantage):.2f}x"
+
+
+def restricted_stat(amounts: Mapping[int, Cost | float]) -> tuple[Stat | None, int]:
+    """Mean and deviation over seeds, costs restricted, and how many seeds are censored."""
+    values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
+    censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
+    return stat(values), censored

@@ -1,0 +1,185 @@
+"""The page "Do the papers hold?": every experiment of the papers with its verdict, from rows alone."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+
+import yaml
+
+from offbeat.recipes.recipe import Section
+from offbeat.studies.judge import JudgedClaim, JudgedItem, item_rows, judge_item
+from offbeat.studies.load import all_items
+from offbeat.studies.rows import Results
+from offbeat.studies.study import SIZES, Size, Study
+from offbeat.studies.texts import Grid, claim_cells, markdown
+from offbeat.studies.verdicts import Verdict, experiment_verdict
+
+_HEADS = [
+    "experiment",
+    "the paper says",
+    "in the paper",
+    "here [95 %]",
+    "pairs",
+    "runs",
+    "verdict",
+    "beside it",
+    "command",
+]
+
+
+class PaperExperiment(Section):
+    """A table, a figure or a result in the text of a paper.
+
+    Attributes:
+        name: "paper/table-1". Its items are those of the paper's studies of this name, or that begin with it
+            and a dash.
+        title: What it is.
+        test: The test that repeats a worked example exactly. None means that there are runs to make.
+        no_real_data: Why its data cannot be had. None means that they can.
+        notes: What is said beside the verdict.
+    """
+
+    name: str
+    title: str
+    test: str | None = None
+    no_real_data: str | None = None
+    notes: str | None = None
+
+    @property
+    def paper(self) -> str:
+        """Short name of its paper."""
+        return self.name.partition("/")[0]
+
+
+class Paper(Section):
+    """A paper.
+
+    Attributes:
+        title: The paper.
+        gain: What its gain consists of, as Markdown.
+    """
+
+    title: str
+    gain: str = ""
+
+
+class Experiments(Section):
+    """The papers and their experiments, in order."""
+
+    papers: dict[str, Paper]
+    experiments: list[PaperExperiment]
+
+
+@dataclass(frozen=True)
+class JudgedExperiment:
+    """An experiment with its items, each at its largest size that was run, and its verdict."""
+
+    experiment: PaperExperiment
+    items: tuple[JudgedItem, ...]
+    verdict: Verdict
+
+
+def load_experiments() -> Experiments:
+    """The experiments that the papers have."""
+    text = files("offbeat.studies").joinpath("experiments.yaml").read_text(encoding="utf-8")
+    return Experiments.model_validate(yaml.safe_load(text))
+
+
+def judge_experiments(
+    results: Results, items: Mapping[str, tuple[Study, str]] | None = None
+) -> list[JudgedExperiment]:
+    """Judge all experiments.
+
+    Args:
+        results: Where the rows are.
+        items: Study and item by full name. None means those of the built-in studies.
+    """
+    known = all_items() if items is None else items
+    judged = {name: _judge(study, item, results) for name, (study, item) in known.items()}
+    return [_judged(experiment, judged) for experiment in load_experiments().experiments]
+
+
+def _judge(study: Study, item: str, results: Results) -> JudgedItem:
+    """An item at the largest size of which there is a row; rows of "seconds" say nothing of a paper."""
+    sizes: list[Size] = [size for size in SIZES if size in study.sizes and size != "seconds"]
+    found = [item_rows(study, item, size, results) for size in sizes or list(study.sizes)]
+    return judge_item(next((rows for rows in found if rows.made), found[-1]))
+
+
+def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> JudgedExperiment:
+    items = tuple(
+        item for name, item in judged.items()
+        if name == experiment.name or name.startswith(f"{experiment.name}-")
+    )  # fmt: skip
+    claims = [claim.verdict for item in items for claim in item.claims]
+    real = [verdict for verdict in claims if verdict != Verdict.NO_REAL_DATA]
+    if experiment.test is not None:
+        verdict = Verdict.HELD
+    elif not real and (claims or experiment.no_real_data is not None):
+        verdict = Verdict.NO_REAL_DATA
+    else:
+        verdict = experiment_verdict(real)
+    return JudgedExperiment(experiment, items, verdict)
+
+
+def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None = None) -> str:
+    """The page as Markdown; arguments as of `judge_experiments`."""
+    judged = judge_experiments(results, items)
+    papers = load_experiments().papers
+    parts = [
+        "# Do the papers hold?",
+        "Every experiment of the four papers, with what it claims, and what its runs show here. "
+        "[Studies](studies.md) has the rule by which a claim is held, not held or undecided; a laptop's runs "
+        "are smaller than the paper's, as each study says. This page is written by "
+        "`offbeat reproduce --page docs/papers.md` from the rows in `studies/results`.",
+        markdown(_counts(judged, papers)),
+    ]
+    for name, paper in papers.items():
+        own = [each for each in judged if each.experiment.paper == name]
+        parts += [f"## {paper.title}", *([paper.gain.strip()] if paper.gain else [])]
+        parts.append(markdown([_HEADS, *(row for each in own for row in _rows(each))]))
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper]) -> Grid:
+    def row(title: str, own: Sequence[JudgedExperiment]) -> list[str]:
+        counts = [str(sum(each.verdict == verdict for each in own)) for verdict in Verdict]
+        return [title, *counts, str(len(own))]
+
+    by_paper = [
+        row(paper.title, [each for each in judged if each.experiment.paper == name])
+        for name, paper in papers.items()
+    ]
+    return [["experiments", *Verdict, "all"], *by_paper, row("**all**", judged)]
+
+
+def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
+    experiment = judged.experiment
+    name = f"{experiment.name.partition('/')[2]}: {experiment.title}"
+    if not any(item.claims for item in judged.items):
+        test = f"`pytest {experiment.test}`" if experiment.test else ""
+        beside = experiment.notes or experiment.no_real_data or ""
+        commands = " ".join(_command(item) for item in judged.items)
+        yield [name, "", "", "", "", "exact" if test else "", judged.verdict, beside, test or commands]
+        return
+    for item in judged.items:
+        for claim in item.claims:
+            yield [name, *_claim(item, claim), _beside(item, claim), _command(item)]
+            name = ""
+
+
+def _claim(item: JudgedItem, claim: JudgedClaim) -> list[str]:
+    says, paper, here, pairs, verdict = claim_cells(item.rows, claim)
+    seeds = max((pair.seeds for pair in claim.pairs), default=0)
+    return [says, paper, here, pairs, f"{item.rows.size}, {seeds} seeds" if seeds else "none", verdict]
+
+
+def _beside(item: JudgedItem, claim: JudgedClaim) -> str:
+    study = item.rows.study
+    not_here = study.sizes[item.rows.size].not_here if not item.rows.made else None
+    return " ".join(filter(None, [claim.claim.cause, item.rows.item.notes, study.no_real_data, not_here]))
+
+
+def _command(item: JudgedItem) -> str:
+    size = "" if item.rows.size == "laptop" else f" --scale {item.rows.size}"
+    return f"`offbeat reproduce {item.rows.full_name}{size}`"

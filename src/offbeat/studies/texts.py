@@ -1,0 +1,222 @@
+"""An item's table and its claims as texts, for Markdown and for terminals."""
+
+from collections.abc import Sequence
+from math import exp, inf
+from statistics import median
+
+from offbeat.core.metric_names import NamedMetric
+from offbeat.report.units import number_text
+from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, JudgedPair, number_value
+from offbeat.studies.rows import Cost
+from offbeat.studies.study import COSTS, VALUES, Number
+from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
+
+Grid = list[list[str]]
+"""Rows of cells, the heads first."""
+
+_UNITS = {"time": " s", "bytes": " B"}
+_CROWDED = 6
+
+
+def item_grid(rows: ItemRows) -> Grid:
+    """The table of an item: ours with its 95 % interval over seeds, and the paper's number after a stroke.
+
+    Labels are rows and columns columns, or the other way round where there are many columns.
+    """
+    item = rows.item
+    columns, labels = rows.study.item_columns(rows.name), rows.study.item_labels(rows.name)
+    columns = [column for column in columns if any(arm[1] == column for arm in rows.arms())]
+    labels = [label for label in labels if any(arm[0] == label for arm in rows.arms())]
+    if len(columns) > max(len(labels), _CROWDED):
+        return [
+            ["", *labels],
+            *([column, *(_cell(rows, (label, column)) for label in labels)] for column in columns),
+        ]
+    heads = [
+        f"{column} ({rows.measure.value_text(rows.targets[column])})"
+        if item.shows in COSTS and column in rows.targets and len(set(rows.targets.values())) > 1
+        else column
+        for column in columns
+    ]
+    return [["", *heads], *([label, *(_cell(rows, (label, c)) for c in columns)] for label in labels)]
+
+
+def what_is_shown(rows: ItemRows) -> str:
+    """What the table of an item shows, in one line."""
+    item, words = rows.item, rows.measure.words
+    if item.shows in COSTS:
+        targets = sorted(set(rows.targets.values()))
+        goal = rows.measure.value_text(targets[0]) if len(targets) == 1 else "its target"
+        amount = {"time": "virtual time", "bytes": "bytes up and down"}.get(item.shows, item.shows)
+        relative = f", relative to {item.relative}" if item.relative else ""
+        shown = f"{amount} to {goal} {words}{relative}"
+    else:
+        names = {"worst": "the worst client's final", "level": "mean over the last fifth of"}
+        shown = f"{names.get(item.shows, item.shows)} {rows.measure.title}"
+    return f"{shown}; here [95 % interval over seeds] / in the paper"
+
+
+def _cell(rows: ItemRows, arm: Arm) -> str:
+    label, column = arm
+    if arm not in rows.runs:
+        return ""
+    numbers = rows.item.numbers.get(column, {})
+    paper = f" / {_paper_text(rows, numbers[label])}" if label in numbers else ""
+    return f"{_ours(rows, arm)}{paper}"
+
+
+def _ours(rows: ItemRows, arm: Arm) -> str:
+    item = rows.item
+    amounts = rows.amounts(arm, item.shows)
+    if not amounts:
+        return "not run"
+    censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
+    there = f" ({len(amounts) - censored} of {len(amounts)} seeds)" if censored else ""
+    if item.shows in COSTS and item.relative:
+        if 2 * censored >= len(amounts):
+            return f"-{there}"
+        base = rows.amounts((item.relative, arm[1]), item.shows)
+        if arm[0] == item.relative:
+            return f"1.00x{there}"
+        pairs = [(base[seed], amounts[seed]) for seed in amounts if seed in base]
+        ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
+        found = interval([ratio for ratio in ratios if ratio is not None])
+        return "-" if found is None else f"{_ratios(found)}{there}"
+    values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
+    found = interval([_scale(rows, item.shows) * value for value in values])
+    assert found is not None
+    more = "> " if censored else ""
+    unit = _UNITS.get(item.shows, "")
+    return f"{more}{_numbers(found)}{unit}{there}"
+
+
+def _paper_text(rows: ItemRows, number: Number) -> str:
+    value = number_value(number)
+    if value is None:
+        return "-"
+    scale = _scale(rows, rows.item.shows)
+    if rows.item.relative and rows.item.shows in COSTS:
+        return f"{value:.2f}x"
+    spread = f" ± {scale * number[1]:.4g}" if isinstance(number, tuple) else ""
+    return f"{scale * value:.4g}{spread}{_UNITS.get(rows.item.shows, '')}"
+
+
+def _scale(rows: ItemRows, by: str) -> float:
+    """100 for shares."""
+    if by in COSTS:
+        return 1.0
+    return rows.measure.scale if by in VALUES else NamedMetric.of(by, {}).scale
+
+
+def _numbers(found: Interval, *, sign: bool = False) -> str:
+    half = (found.high - found.low) / 2 or None
+    texts = [number_text(value, half, sign=sign) for value in (found.mean, found.low, found.high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if half else texts[0]
+
+
+def _ratios(found: Interval) -> str:
+    mean, low, high = (f"{exp(value):.2f}x" for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low}, {high}]" if found.n > 1 else mean
+
+
+def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
+    """A claim, its effect in the paper and here, its pairs, and its verdict."""
+    effects = [pair.found.mean for pair in judged.pairs if pair.found is not None]
+    papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
+    with_interval = [pair for pair in judged.pairs if pair.found is not None]
+    if len(judged.pairs) == 1 and with_interval:
+        here = _effect_with_interval(rows, judged.by, with_interval[0])
+    else:
+        here = _effects(rows, judged.by, effects)
+    return [
+        judged.claim.says,
+        _effects(rows, judged.by, papers),
+        here,
+        pair_counts(judged),
+        judged.verdict.value,
+    ]
+
+
+def pair_counts(judged: JudgedClaim) -> str:
+    """How many pairs have which verdict: "5 held, 1 undecided of 6"; one pair: the seeds."""
+    if not judged.pairs:
+        return "no pair at this size"
+    if len(judged.pairs) == 1:
+        (pair,) = judged.pairs
+        return f"1 pair, {pair.seeds} seeds"
+    kinds = (Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED, Verdict.NOT_RUN)
+    counts = [f"{judged.count(kind)} {kind.value}" for kind in kinds if judged.count(kind)]
+    return f"{', '.join(counts)} of {len(judged.pairs)}"
+
+
+def _effect_with_interval(rows: ItemRows, by: str, pair: JudgedPair) -> str:
+    found = pair.found
+    assert found is not None
+    if by in COSTS:
+        return _ratios(found)
+    scale = _scale(rows, by)
+    scaled = Interval(scale * found.mean, scale * found.low, scale * found.high, found.n)
+    return f"{_numbers(scaled, sign=True)}{_points(rows, by)}"
+
+
+def _effects(rows: ItemRows, by: str, effects: Sequence[float]) -> str:
+    """Advantages of several pairs: the median, the least and the largest; of one the advantage."""
+    if not effects:
+        return "–"
+    chosen = [median(effects)] if len(effects) == 1 else [median(effects), min(effects), max(effects)]
+    if by in COSTS:
+        texts = [_factor(value) for value in chosen]
+        unit = ""
+    else:
+        scale = _scale(rows, by)
+        spread = scale * (max(effects) - min(effects)) / 2 or None
+        texts = [number_text(scale * value, spread, sign=True) for value in chosen]
+        unit = _points(rows, by)
+    return f"{texts[0]}{unit}" if len(texts) == 1 else f"median {texts[0]}, {texts[1]} to {texts[2]}{unit}"
+
+
+def _factor(advantage: float) -> str:
+    """How many times as much the other takes; "∞": it never gets there."""
+    return "∞" if advantage == inf else "0x" if advantage == -inf else f"{exp(advantage):.2f}x"
+
+
+def _points(rows: ItemRows, by: str) -> str:
+    return " points" if _scale(rows, by) != 1.0 else ""
+
+
+def claim_grid(judged: JudgedItem) -> Grid:
+    """The claims of an item with their verdicts."""
+    heads = ["the paper says", "advantage there", "here [95 %]", "pairs", "verdict"]
+    return [heads, *(claim_cells(judged.rows, claim) for claim in judged.claims)]
+
+
+def markdown(grid: Grid) -> str:
+    """A grid as a Markdown table."""
+    lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in grid]
+    return "\n".join([lines[0], "|" + "---|" * len(grid[0]), *lines[1:]]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def item_markdown(judged: JudgedItem, figure: str | None = None) -> str:
+    """An item as Markdown: title, table, figure, claims, and what is said beside them.
+
+    Args:
+        judged: The item.
+        figure: Path of its figure. None means none.
+    """
+    rows, item = judged.rows, judged.rows.item
+    parts = [f"## {item.title}", f"{what_is_shown(rows)}. {rows_text(rows)}.", markdown(item_grid(rows))]
+    if figure is not None:
+        parts.append(f"![{item.title}]({figure})")
+    if judged.claims:
+        parts.append(markdown(claim_grid(judged)))
+    parts += [f"{claim.claim.says}: {claim.claim.cause}" for claim in judged.claims if claim.claim.cause]
+    return "\n\n".join([*parts, *([item.notes] if item.notes else [])]).rstrip() + "\n"
+
+
+def rows_text(rows: ItemRows) -> str:
+    """Size and number of runs: "laptop: 24 of 24 runs"."""
+    return f"{rows.size}: {rows.made} of {max(rows.planned, rows.made)} runs"

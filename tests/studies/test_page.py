@@ -1,0 +1,59 @@
+"""The page of all experiments is what the rows give."""
+
+from pathlib import Path
+
+import offbeat
+from offbeat.studies.load import all_items, make_study
+from offbeat.studies.page import judge_experiments, load_experiments, render_page
+from offbeat.studies.rows import Results
+from offbeat.studies.verdicts import Verdict
+from tests.studies.study_files import DOCUMENT
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_page_in_the_documentation_is_what_the_rows_give() -> None:
+    page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    assert render_page(Results(ROOT / "studies" / "results")) == page, (
+        "offbeat reproduce --page docs/papers.md"
+    )
+
+
+def test_there_are_57_experiments_and_each_item_belongs_to_one() -> None:
+    experiments = load_experiments()
+    names = [experiment.name for experiment in experiments.experiments]
+    assert len(set(names)) == len(names) == 57
+    assert {experiment.paper for experiment in experiments.experiments} == set(experiments.papers)
+    papers = [name.partition("/")[0] for name in names]
+    assert [papers.count(paper) for paper in experiments.papers] == [31, 9, 11, 6]
+    for experiment in experiments.experiments:
+        assert experiment.test is None or (ROOT / experiment.test).is_file()
+
+
+def test_every_item_of_a_papers_studies_is_an_experiments() -> None:
+    names = [experiment.name for experiment in load_experiments().experiments]
+    papers = set(load_experiments().papers)
+    lost = [
+        item
+        for item in all_items()
+        if item.partition("/")[0] in papers
+        and not any(item == name or item.startswith(f"{name}-") for name in names)
+    ]
+    assert not lost
+
+
+def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
+    study = make_study("fedfa/s", DOCUMENT)
+    made_up = make_study("fedfa/t", {**DOCUMENT, "no_real_data": "The data are generated."})
+    results = Results(tmp_path)
+    judged = {
+        j.experiment.name: j for j in judge_experiments(results, {"fedfa/table-2-digits": (study, "table-1")})
+    }
+    assert judged["fedfa/table-2"].verdict == Verdict.NOT_RUN
+    assert judged["fedcompass/figure-20"].verdict == Verdict.HELD
+    assert judged["fedcompass/table-18"].verdict == Verdict.NO_REAL_DATA
+    found = judge_experiments(results, {"fedfa/table-2": (made_up, "table-1")})
+    assert {j.experiment.name: j for j in found}["fedfa/table-2"].verdict == Verdict.NO_REAL_DATA
+    text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
+    assert "| FedBuff is faster | median ∞, 2.00x to ∞ | – | 2 not run of 2 | none | not run |" in text
+    assert Path(offbeat.__file__).is_relative_to(ROOT)

@@ -1,0 +1,209 @@
+"""Runs of studies: rows, resuming, several processes, tables, the command."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+
+import offbeat as ob
+from offbeat.recipes.compare import RunProgress
+from offbeat.studies.cells import study_cells
+from offbeat.studies.figure import write_figure
+from offbeat.studies.judge import item_cells, item_rows, judge_item
+from offbeat.studies.load import make_study
+from offbeat.studies.rows import ResultRow, Results, RunCurve
+from offbeat.studies.run import estimate, missing, run_cells
+from offbeat.studies.study import Study
+from offbeat.studies.texts import item_grid, item_markdown
+from offbeat.studies.verdicts import Verdict
+from tests.forks import OFFBEAT, Fork
+from tests.studies.study_files import DOCUMENT
+
+
+def ignore(report: RunProgress) -> None:
+    assert report.error is None
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    return make_study("p/s", DOCUMENT)
+
+
+@pytest.fixture(scope="module")
+def made(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Results:
+    """The rows of the study at the size "seconds": two labels, two columns, one seed."""
+    results = Results(tmp_path_factory.mktemp("results"))
+    assert run_cells(item_cells(study, "table-1", "seconds"), results, 2, ignore) == 0
+    return results
+
+
+def row(digest: str = "d", **values: object) -> ResultRow:
+    empty = ResultRow(
+        "p/s", "laptop", "one", "fedavg", 0, digest, "0", "c", "m", 1.0, 0.5, 1, 1, 1, 1, "reached 1 seconds",
+        {"accuracy": (10.0, 5, 20, 1000)}, {"accuracy": 0.5}, {"accuracy": 0.5}, {}, {},
+        {"accuracy": {"0.5": (2.5, 1, 3, 100), "0.6": None}},
+    )  # fmt: skip
+    return replace(empty, **values)  # type: ignore[arg-type]
+
+
+def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
+    results, first = Results(tmp_path), row(processor=None, level={"loss": 0.125})
+    results.append(first, [RunCurve("d", "accuracy", (0.0, 1.5), (0.1, 0.25))])
+    results.append(row("e", label='a, "b"'), [])
+    found = results.rows("p/s")
+    assert list(found) == ["d", "e"]
+    assert found["e"].label == 'a, "b"'
+    assert found["d"] == replace(
+        first,
+        spent={"accuracy": [10.0, 5, 20, 1000]},
+        reached={"accuracy": {"0.5": [2.5, 1, 3, 100], "0.6": None}},
+    )
+    assert results.curves("p/s")["d", "accuracy"].values == (0.1, 0.25)
+    cost = found["d"].cost("tasks", "accuracy", 0.5)
+    assert (cost and cost.amount, cost and cost.reached) == (3.0, True)
+    cost = found["d"].cost("time", "accuracy", 0.6)
+    assert (cost and cost.amount, cost and cost.reached) == (10.0, False)
+    assert found["d"].cost("time", "accuracy", 0.7) is None
+
+
+def test_a_row_that_a_crash_has_cut_is_dropped_and_what_follows_is_whole(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.append(row("d"), [])
+    results.append(row("e"), [])
+    path = results.path("p/s")
+    path.write_bytes(path.read_bytes()[:-30])
+    assert list(results.rows("p/s")) == ["d"]
+    results.append(row("f"), [])
+    assert list(results.rows("p/s")) == ["d", "f"]
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    results.path("p/s").write_text("a,b\n1,2\n")
+    with pytest.raises(ob.UsageError, match="other columns"):
+        results.rows("p/s")
+    results = Results(tmp_path / "other")
+    results.append(row(), [])
+    path = results.path("p/s")
+    path.write_text(path.read_text().replace(",0.5,", ",half,"))
+    with pytest.raises(ob.UsageError, match="has a row that cannot be read: processor = 'half'"):
+        results.rows("p/s")
+
+
+def test_the_digest_is_of_what_gives_the_numbers(study: Study) -> None:
+    def digests(**changes: object) -> list[str]:
+        document = yaml.safe_load(yaml.safe_dump(DOCUMENT))
+        document["recipe"] |= changes
+        return [cell.digest for cell in study_cells(make_study("p/s", document), "laptop", columns=["one"])]
+
+    same = digests()
+    assert len(set(same)) == len(same) == 6
+    assert digests(target=0.7, title="Another", metric="accuracy") == same
+    assert not {*digests(until={"tasks": 13})} & {*same}
+    assert not {*digests(training={"lr": 0.1})} & {*same}
+    assert digests(training={"lr": 0.2}, clients=3.0) == same
+    assert not {*digests(evaluate={"versions": 2})} & {*same}
+    other = digests(algorithms={"fedavg": {"steps": 3}, "fedbuff": {"steps": 2, "size": 2}})
+    assert len({*other} & {*same}) == 3
+    seeds = digests(seed=1)
+    assert len({*seeds} & {*same}) == 4
+
+
+def test_a_finished_study_has_a_row_for_each_run_and_nothing_is_run_again(
+    study: Study, made: Results
+) -> None:
+    rows = made.rows("p/s")
+    assert {(r.column, r.label, r.seed, r.size) for r in rows.values()} == {
+        (column, label, 0, "seconds") for column in ("one", "two") for label in ("fedavg", "fedbuff")
+    }
+    for found in rows.values():
+        assert found.tasks == 4
+        assert found.ended == "reached 4 client tasks"
+        assert found.processor is not None
+        assert 0 < found.processor < 60
+        assert found.best["accuracy"] >= found.final["accuracy"]
+        assert (found.digest, "accuracy") in made.curves("p/s")
+    assert missing(study_cells(study, "seconds"), made) == []
+    assert not [path for path in made.runs("p/s").iterdir() if path.is_dir()]
+    expected = estimate(study_cells(study, "seconds", seeds=2), made)
+    assert (expected.runs, expected.unknown) == (4, 0)
+    assert expected.processor == pytest.approx(sum(r.processor or 0 for r in rows.values()))
+    assert estimate(study_cells(study, "laptop"), made).unknown == 12
+
+
+def test_a_run_that_another_process_makes_is_left_to_it(study: Study, tmp_path: Path) -> None:
+    results, cells = Results(tmp_path), study_cells(study, "seconds", columns=["one"], labels=["fedavg"])
+    with results.lock("p/s", cells[0].digest):
+        assert run_cells(cells, results, 1, ignore) == 1
+    assert results.rows("p/s") == {}
+    assert run_cells(cells, results, 1, ignore) == 0
+    assert len(results.rows("p/s")) == 1
+
+
+def test_the_item_is_drawn_and_written_from_rows_alone(study: Study, made: Results, tmp_path: Path) -> None:
+    judged = judge_item(item_rows(study, "table-1", "seconds", made))
+    assert (judged.rows.made, judged.rows.planned) == (4, 4)
+    assert judged.verdict == Verdict.NOT_RUN  # one seed says nothing
+    grid = item_grid(judged.rows)
+    assert grid[0] == ["", "one", "two"]
+    assert [cells[0] for cells in grid[1:]] == ["fedavg", "fedbuff"]
+    assert grid[2][1].endswith(" / 1.00x")
+    assert grid[1][2].endswith(" / -")
+    text = item_markdown(judged, "f.png")
+    assert "| FedBuff is faster |" in text
+    assert "not run" in text
+    for kind in ("curves", "bars", "lines"):
+        items = {"table-1": study.items["table-1"].model_copy(update={"figure": kind, "shows": "best"})}
+        drawn = item_rows(study.model_copy(update={"items": items}), "table-1", "seconds", made)
+        path = write_figure(drawn, made, tmp_path / f"{kind}.png")
+        assert path is not None
+        assert path.stat().st_size > 5000
+
+
+def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
+    """FedBuff needs half of FedAvg's time in column one; in column two neither gets there."""
+    results = Results(tmp_path)
+    for cell in study_cells(study, "laptop"):
+        time = {"fedavg": 4.0, "fedbuff": 2.0}[cell.label] + 0.1 * cell.seed
+        reached = (time, 1, 2, 100) if cell.column == "one" else None
+        arm = {"column": cell.column, "label": cell.label, "seed": cell.seed}
+        results.append(row(cell.digest, **arm, reached={"accuracy": {"0.5": reached}}), [])
+    judged = judge_item(item_rows(study, "table-1", "laptop", results))
+    (claim,) = judged.claims
+    assert [pair.verdict for pair in claim.pairs] == [Verdict.HELD, Verdict.UNDECIDED]
+    assert claim.verdict == judged.verdict == Verdict.UNDECIDED
+    assert claim.pairs[0].found is not None
+    assert claim.pairs[0].found.low == pytest.approx(0.6466, abs=1e-4)  # log(4.2 / 2.2)
+    assert claim.pairs[0].found.high == pytest.approx(0.6931, abs=1e-4)
+    assert claim.pairs[1].found is None
+    assert claim.pairs[0].paper == pytest.approx(0.6931, abs=1e-4)
+    assert claim.pairs[1].paper == float("inf")
+    assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
+
+
+def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "p").mkdir()
+    study = tmp_path / "p" / "s.yaml"
+    study.write_text(yaml.safe_dump(DOCUMENT))
+    words = ("reproduce", f"{study}:table-1", "--scale", "seconds", "--results", str(tmp_path / "results"))
+    choice = (*words, "--columns", "one", "--labels", "fedavg", "-j", "1")
+    first = Fork(OFFBEAT, *choice, "--report", str(tmp_path / "out"))
+    out, errors = first.communicate()
+    assert first.returncode == 0, errors
+    assert "1 runs to make, 1 at a time" in errors
+    assert "[1/1] p/s seconds one fedavg seed 0: done" in errors
+    assert "p/table-1: Table 1" in out
+    assert (tmp_path / "out" / "p-table-1.md").read_text().startswith("## Table 1")
+    with (tmp_path / "results" / "p-s.csv").open() as file:
+        assert [found["label"] for found in csv.DictReader(file)] == ["fedavg"]
+    again = Fork(OFFBEAT, *choice)
+    out, errors = again.communicate()
+    assert (again.returncode, errors) == (0, "")
+    wrong = Fork(OFFBEAT, *words, "--labels", "fedprox")
+    _, errors = wrong.communicate()
+    assert (wrong.returncode, errors.strip()) == (
+        2,
+        "offbeat: --labels fedprox is unknown; known: fedavg, fedbuff",
+    )
