@@ -1,6 +1,8 @@
 """Runs of studies: rows, resuming, several processes, tables, the command."""
 
 import csv
+import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +14,7 @@ from offbeat.recipes.compare import RunProgress
 from offbeat.studies.cells import study_cells
 from offbeat.studies.figure import write_figure
 from offbeat.studies.judge import item_cells, item_rows, judge_item
-from offbeat.studies.load import make_study
+from offbeat.studies.load import built_in_studies, load_study, make_study
 from offbeat.studies.rows import ResultRow, Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
 from offbeat.studies.study import Study
@@ -138,8 +140,6 @@ def test_a_run_that_another_process_makes_is_left_to_it(study: Study, tmp_path: 
     with results.lock("p/s", cells[0].digest):
         assert run_cells(cells, results, 1, ignore) == 1
     assert results.rows("p/s") == {}
-    assert run_cells(cells, results, 1, ignore) == 0
-    assert len(results.rows("p/s")) == 1
 
 
 def test_the_item_is_drawn_and_written_from_rows_alone(study: Study, made: Results, tmp_path: Path) -> None:
@@ -183,6 +183,22 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
     assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
 
 
+def test_a_run_that_diverges_counts_as_not_there_at_the_end_of_the_others(
+    study: Study, tmp_path: Path
+) -> None:
+    results = Results(tmp_path)
+    for cell in study_cells(study, "laptop", columns=["one"]):
+        early = {"ended": "the training has diverged", "spent": {"accuracy": (1.0, 1, 1, 1)}}
+        values = early if cell.label == "fedavg" else {}
+        reached = None if early is values else (2.5, 1, 3, 100)
+        arm = {"column": cell.column, "label": cell.label, "seed": cell.seed}
+        results.append(row(cell.digest, **arm, **values, reached={"accuracy": {"0.5": reached}}), [])
+    (claim,) = judge_item(item_rows(study, "table-1", "laptop", results)).claims
+    assert claim.pairs[0].verdict == Verdict.HELD
+    assert claim.pairs[0].found is not None
+    assert claim.pairs[0].found.mean == pytest.approx(1.3863, abs=1e-4)  # log(10 / 2.5)
+
+
 def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     study = tmp_path / "p" / "s.yaml"
@@ -207,3 +223,42 @@ def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
         2,
         "offbeat: --labels fedprox is unknown; known: fedavg, fedbuff",
     )
+
+
+@pytest.mark.thorough
+def test_ctrl_c_loses_no_finished_run_and_two_processes_share_the_rest(tmp_path: Path) -> None:
+    document = {**DOCUMENT, "recipe": {**DOCUMENT["recipe"], "until": {"tasks": 1500}, "seeds": 2}}
+    (tmp_path / "p").mkdir()
+    (tmp_path / "p" / "s.yaml").write_text(yaml.safe_dump(document))
+    rows = tmp_path / "results" / "p-s.csv"
+    words = ("reproduce", f"{tmp_path / 'p' / 's.yaml'}:table-1", "--results", str(rows.parent), "-j", "1")
+    first = Fork(OFFBEAT, *words)
+    while not rows.exists() or len(rows.read_text().splitlines()) < 2:
+        assert first.poll() is None
+        time.sleep(0.05)
+    first.send_signal(signal.SIGINT)
+    _, errors = first.communicate()
+    assert first.returncode == 130
+    assert "interrupted; the same command goes on" in errors
+    kept = rows.read_text()
+    both = [Fork(OFFBEAT, *words) for _ in range(2)]
+    said = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], said
+    assert rows.read_text().startswith(kept)
+    found = Results(rows.parent).rows("p/s").values()
+    assert len(found) == len(rows.read_text().splitlines()) - 1 == 8  # no run was made twice
+    assert {row.tasks for row in found} == {1500}
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", list(built_in_studies()))
+def test_every_study_runs_at_the_scale_of_seconds(name: str, tmp_path: Path) -> None:
+    results, study = Results(tmp_path), load_study(name)
+    if "seconds" not in study.sizes:
+        pytest.skip("it has no such size")
+    assert run_cells(study_cells(study, "seconds"), results, 2, ignore) == 0
+    spent = sum(row.processor or 0.0 for row in results.rows(name).values())
+    assert spent < 60  # 20 s on a machine that does nothing else
+    for item in study.items:
+        judged = judge_item(item_rows(study, item, "seconds", results))
+        assert item_markdown(judged)

@@ -1,11 +1,10 @@
 """An item judged by its rows: its table, and a verdict on each claim with the pairs it rests on."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from math import expm1, log, log1p
+from dataclasses import dataclass, replace
+from math import log, log1p
 
 from offbeat.core.metric_names import NamedMetric, first_shown
-from offbeat.report.statistics import Stat, stat
 from offbeat.studies.cells import Cell, study_cells
 from offbeat.studies.rows import Cost, ResultRow, Results
 from offbeat.studies.run import target_of
@@ -36,6 +35,7 @@ class ItemRows:
         runs: The rows by arm and seed.
         targets: Its target by column, of the columns that have one.
         planned: Number of runs that it has, with those that have no row.
+        limits: Virtual seconds to which its runs are limited, by column.
     """
 
     study: Study
@@ -45,6 +45,7 @@ class ItemRows:
     runs: Mapping[Arm, Mapping[int, ResultRow]]
     targets: Mapping[str, float]
     planned: int
+    limits: Mapping[str, float]
 
     @property
     def item(self) -> Item:
@@ -82,10 +83,18 @@ class ItemRows:
                 found[seed] = amount
         return found
 
+    def _horizon(self, column: str, by: str) -> float:
+        """What a run that has diverged is censored at: the most that any run in its column could spend."""
+        rows = [row for (_, own), runs in self.runs.items() if own == column for row in runs.values()]
+        spent = [row.spent[self.metric][COSTS.index(by)] for row in rows if self.metric in row.spent]
+        limit = self.limits.get(column, 0.0) if by == "time" else 0.0
+        return max(limit, *map(float, spent), 0.0)
+
     def _amount(self, row: ResultRow, column: str, by: str) -> Cost | float | None:
         if by in COSTS:
             target = self.targets.get(column)
-            return None if target is None else row.cost(by, self.metric, target)
+            cost = None if target is None else row.cost(by, self.metric, target)
+            return cost and replace(cost, amount=min(cost.amount, self._horizon(column, by)))
         if by in VALUES:
             return row.value(by, self.metric)
         return row.value("level", by)
@@ -184,6 +193,7 @@ def item_rows(
         study, name, size, chosen or first_shown(recorded), runs,
         {column: target for column, target in targets.items() if target is not None},
         sum(cell.seed - cell.recipe.seed < cell.recipe.seeds for cell in planned),
+        {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
     )  # fmt: skip
 
 
@@ -292,15 +302,3 @@ def _paper_advantage(item: Item, by: str, better: Arm, than: Arm, sign: float) -
 def number_value(number: Number) -> float | None:
     """A paper's number without its deviation."""
     return number[0] if isinstance(number, tuple) else number
-
-
-def ratio_text(advantage: float) -> str:
-    """An advantage in logarithms as a factor: "1.82x"."""
-    return "never" if advantage == float("inf") else f"{1 + expm1(advantage):.2f}x"
-
-
-def restricted_stat(amounts: Mapping[int, Cost | float]) -> tuple[Stat | None, int]:
-    """Mean and deviation over seeds, costs restricted, and how many seeds are censored."""
-    values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
-    censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
-    return stat(values), censored

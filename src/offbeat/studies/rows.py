@@ -21,6 +21,9 @@ from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.studies.study import COSTS
 
+DIVERGED = "has diverged"
+"""End of the reason for which a run stops whose training diverges."""
+
 Spent = Sequence[float]
 """What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
@@ -77,6 +80,11 @@ class ResultRow:
     change: Mapping[str, float]
     reached: Mapping[str, Mapping[str, Spent | None]]
 
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended because its training diverged."""
+        return self.ended.endswith(DIVERGED)
+
     def value(self, kind: str, metric: str) -> float | None:
         """A value of a metric (`VALUES` of `offbeat.studies.study`); None where there is none."""
         if kind == "worst":
@@ -91,13 +99,17 @@ class ResultRow:
             return None
         found, place = measured[key], COSTS.index(kind)
         if found is None:
-            return Cost(float(self.spent[metric][place]), False)
+            spent = float("inf") if self.diverged else float(self.spent[metric][place])
+            return Cost(spent, False)
         return Cost(float(found[place]), True)
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """A cost up to a target; where it was not reached, what was spent without reaching it."""
+    """A cost up to a target; where it was not reached, what was spent without reaching it.
+
+    It is infinite for a run that has diverged, which would never have got there.
+    """
 
     amount: float
     reached: bool
