@@ -18,7 +18,7 @@ from offbeat.studies.load import built_in_studies, load_study, make_study
 from offbeat.studies.rows import ResultRow, Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
 from offbeat.studies.study import Study
-from offbeat.studies.texts import item_grid, item_markdown
+from offbeat.studies.texts import item_grid, item_markdown, pair_counts
 from offbeat.studies.verdicts import Verdict
 from tests.forks import OFFBEAT, Fork
 from tests.studies.study_files import DOCUMENT
@@ -181,6 +181,15 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
     assert claim.pairs[0].paper == pytest.approx(0.6931, abs=1e-4)
     assert claim.pairs[1].paper == float("inf")
     assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
+
+
+def test_the_pairs_that_a_size_leaves_out_are_counted(study: Study, tmp_path: Path) -> None:
+    sizes = {"laptop": study.sizes["laptop"].model_copy(update={"columns": ["one"]})}
+    judged = judge_item(
+        item_rows(study.model_copy(update={"sizes": sizes}), "table-1", "laptop", Results(tmp_path))
+    )
+    assert (len(judged.claims[0].pairs), judged.claims[0].named) == (1, 2)
+    assert pair_counts(judged.claims[0]) == "1 pair, 0 seeds (2 named)"
 
 
 def test_a_run_that_diverges_counts_as_not_there_at_the_end_of_the_others(

@@ -131,13 +131,15 @@ class JudgedClaim:
         claim: The claim.
         by: What is compared.
         verdict: The verdict.
-        pairs: Its pairs of arms.
+        pairs: Its pairs of arms that are run at the size.
+        named: Number of pairs that it names.
     """
 
     claim: PaperClaim
     by: str
     verdict: Verdict
     pairs: tuple[JudgedPair, ...]
+    named: int
 
     def count(self, verdict: Verdict) -> int:
         """Number of pairs of a verdict."""
@@ -247,14 +249,13 @@ def judge_item(rows: ItemRows) -> JudgedItem:
 def judge_claim(rows: ItemRows, claim: PaperClaim) -> JudgedClaim:
     """Judge a claim by the rows of its item."""
     by = claim.by or rows.item.shows
-    arms = [
-        pair for pair in claim_arms(rows.study, rows.name, claim) if all(arm in rows.runs for arm in pair)
-    ]
+    named = claim_arms(rows.study, rows.name, claim)
+    arms = [pair for pair in named if all(arm in rows.runs for arm in pair)]
     pairs = tuple(_judge_pair(rows, claim, by, *pair) for pair in arms)
     verdict = claim_verdict([pair.verdict for pair in pairs])
     if rows.study.no_real_data is not None:
         verdict = Verdict.NO_REAL_DATA
-    return JudgedClaim(claim, by, verdict, pairs)
+    return JudgedClaim(claim, by, verdict, pairs, len(named))
 
 
 def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:

@@ -138,15 +138,15 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
 
 
 def pair_counts(judged: JudgedClaim) -> str:
-    """How many pairs have which verdict: "5 held, 1 undecided of 6"; one pair: the seeds."""
+    """How many pairs have which verdict, "5 held, 1 undecided of 6"; of one pair the number of seeds."""
     if not judged.pairs:
-        return "no pair at this size"
+        return f"none of {judged.named} at this size"
+    fewer = f" ({judged.named} named)" if len(judged.pairs) < judged.named else ""
     if len(judged.pairs) == 1:
-        (pair,) = judged.pairs
-        return f"1 pair, {pair.seeds} seeds"
+        return f"1 pair, {judged.pairs[0].seeds} seeds{fewer}"
     kinds = (Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED, Verdict.NOT_RUN)
     counts = [f"{judged.count(kind)} {kind.value}" for kind in kinds if judged.count(kind)]
-    return f"{', '.join(counts)} of {len(judged.pairs)}"
+    return f"{', '.join(counts)} of {len(judged.pairs)}{fewer}"
 
 
 def _effect_with_interval(rows: ItemRows, by: str, pair: JudgedPair) -> str:

@@ -8,10 +8,10 @@ import pytest
 
 import offbeat as ob
 from offbeat.recipes.compare import RunProgress
-from offbeat.studies import tune as tuning
+from offbeat.studies import tuning
 from offbeat.studies.cells import Cell
 from offbeat.studies.rows import Results
-from offbeat.studies.tune import Tuned, tune
+from offbeat.studies.tuning import Tuned, tune
 from tests.studies.study_files import DOCUMENT
 from tests.studies.test_reproduce import row
 
