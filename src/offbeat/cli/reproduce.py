@@ -184,12 +184,16 @@ def _write(path: Path, text: str) -> None:
 
 def _list(results: "Results") -> None:
     """Print every item with the runs there are of it at each size, and its latest verdict."""
-    from offbeat.studies.judge import item_rows, judge_item
+    from offbeat.studies.judge import item_rows, judge_item, known_cells
     from offbeat.studies.load import all_items
 
-    table = plain_table("item", "title", "runs made", "verdict")
+    table, cells = plain_table("item", "title", "runs made", "verdict"), {}
     for name, (study, item) in all_items().items():
-        judged = [judge_item(item_rows(study, item, size, results)) for size in study.sizes]
+        judged = []
+        for size in study.sizes:
+            if (study.name, size) not in cells:
+                cells[study.name, size] = known_cells(study, size, results)
+            judged.append(judge_item(item_rows(study, item, size, results, cells[study.name, size])))
         made = [f"{j.rows.size} {j.rows.made}/{max(j.rows.planned, j.rows.made)}" for j in judged]
         verdict = next((j.verdict for j in judged if j.rows.made), judged[0].verdict)
         add_row(table, name, study.items[item].title, ", ".join(made), verdict)

@@ -92,7 +92,7 @@ def _column_cells(
     recipe = amend(document, [], where)
     inline_trace(stated)
     count = max(seeds or recipe.seeds, least)
-    found = []
+    setting, found = setting_text(stated), []
     for label in labels:
         spec = recipe.spec(label)
         own = own_recipe(recipe, spec, source=where)
@@ -100,26 +100,36 @@ def _column_cells(
             make_algorithm(own.algorithm)
         except UsageError as error:
             raise UsageError(f"{where}, {label}: {error}") from None
+        algorithm = algorithm_text(spec)
         for seed in range(recipe.seed, recipe.seed + count):
-            found.append(Cell(study, size, column, label, seed, digest(stated, spec, seed), own))
+            name = digest(setting, algorithm, seed)
+            found.append(Cell(study, size, column, label, seed, name, own))
     return found
 
 
-def digest(document: Mapping[str, Any], spec: Mapping[str, Any], seed: int) -> str:
-    """Digest of a run: of what the recipe says of it, as written, of its algorithm, and of its seed.
+def setting_text(document: Mapping[str, Any]) -> str:
+    """What a recipe says of its runs, as written, as JSON: without what describes a comparison.
 
-    Defaults are not in it: a version of Offbeat with a further option leaves it as it is. Neither is what
-    describes a comparison (title, target, claims, …).
+    Defaults are not in it: a version of Offbeat with a further option leaves it as it is.
 
     Args:
         document: The recipe before it is checked, without files that it refers to.
-        spec: The label's algorithm, as `Recipe.spec` gives it.
-        seed: The run's seed.
     """
-    stated = {key: value for key, value in document.items() if key not in BESIDE}
-    named = {key: value for key, value in spec.items() if key != "label"}
-    text = json.dumps(_plain([stated, named, seed]), sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return _json({key: value for key, value in document.items() if key not in BESIDE})
+
+
+def algorithm_text(spec: Mapping[str, Any]) -> str:
+    """A label's algorithm, as `Recipe.spec` gives it, as JSON without the label."""
+    return _json({key: value for key, value in spec.items() if key != "label"})
+
+
+def digest(setting: str, algorithm: str, seed: int) -> str:
+    """Digest of a run: of its setting, its algorithm, and its seed."""
+    return hashlib.sha256(f"[{setting},{algorithm},{seed}]".encode()).hexdigest()[:16]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
 
 
 def _plain(value: Any) -> Any:

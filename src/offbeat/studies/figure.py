@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from offbeat.report.curves import Curve, in_shown_units, make_curve
+from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make_curve
 from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save
 from offbeat.report.palette import AXIS, GRID, INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
@@ -64,7 +64,9 @@ def _curves(rows: ItemRows, curves: Mapping[tuple[str, str], RunCurve], styles: 
         title, measure, shown = in_shown_units(drawn)
         _style(ax, column)
         for curve in shown:
-            (lines[curve.label],) = draw_curve(ax, curve, styles[curve.label])
+            (lines[curve.label],) = draw_curve(
+                ax, curve, styles[curve.label], band=len(drawn) <= CURVES_WITH_BANDS
+            )
         if (target := rows.targets.get(column)) is not None and rows.item.shows in COSTS:
             ax.axhline(rows.measure.scale * target, color=MUTED, linewidth=1, linestyle="--")
         ax.set(xlabel=title, ylabel=plain(measure))

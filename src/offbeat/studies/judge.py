@@ -171,18 +171,15 @@ def item_rows(
         name: The item.
         size: The size.
         results: Where the rows are.
-        cells: The study's runs at the size with any number of seeds. None means that they are made, with as
-            many seeds as there are rows of.
+        cells: The study's runs at the size. None means `known_cells`.
 
     Raises:
         UsageError: The study has no such size, or the rows cannot be read.
     """
     known = results.rows(study.name)
     if cells is None:
-        first = int(study.recipe.get("seed", 0))
-        most = max((row.seed - first + 1 for row in known.values() if row.size == size), default=1)
-        cells = study_cells(study, size, least_seeds=most)
-    planned = [cell for cell in cells if _is_of(study, name, cell)]
+        cells = known_cells(study, size, results)
+    planned = _of_item(study, name, cells)
     runs: dict[Arm, dict[int, ResultRow]] = {}
     for cell in planned:
         found = runs.setdefault((cell.label, cell.column), {})
@@ -199,6 +196,13 @@ def item_rows(
     )  # fmt: skip
 
 
+def known_cells(study: Study, size: Size, results: Results) -> list[Cell]:
+    """The runs of a study at a size, with as many seeds as there are rows of, at least the recipe's."""
+    first = int(study.recipe.get("seed", 0))
+    seeds = [row.seed - first + 1 for row in results.rows(study.name).values() if row.size == size]
+    return study_cells(study, size, least_seeds=max(seeds, default=1))
+
+
 def item_cells(
     study: Study,
     name: str,
@@ -210,16 +214,15 @@ def item_cells(
 ) -> list[Cell]:
     """The runs that an item needs, for its table and its claims; arguments as of `study_cells`."""
     cells = study_cells(study, size, columns=columns, labels=labels, seeds=seeds)
-    return [cell for cell in cells if _is_of(study, name, cell)]
+    return _of_item(study, name, cells)
 
 
-def _is_of(study: Study, name: str, cell: Cell) -> bool:
-    """Whether an item needs a run: its table does, or one of its claims."""
-    arms = {
-        arm for claim in study.items[name].claims for pair in claim_arms(study, name, claim) for arm in pair
-    }
-    of_table = cell.label in study.item_labels(name) and cell.column in study.item_columns(name)
-    return of_table or (cell.label, cell.column) in arms
+def _of_item(study: Study, name: str, cells: Sequence[Cell]) -> list[Cell]:
+    """The runs that an item needs: those of its table, and those of its claims."""
+    arms = {(label, column) for label in study.item_labels(name) for column in study.item_columns(name)}
+    for claim in study.items[name].claims:
+        arms.update(arm for pair in claim_arms(study, name, claim) for arm in pair)
+    return [cell for cell in cells if (cell.label, cell.column) in arms]
 
 
 def claim_arms(study: Study, name: str, claim: PaperClaim) -> list[tuple[Arm, Arm]]:

@@ -7,7 +7,8 @@ from importlib.resources import files
 import yaml
 
 from offbeat.recipes.recipe import Section
-from offbeat.studies.judge import JudgedClaim, JudgedItem, item_rows, judge_item
+from offbeat.studies.cells import Cell
+from offbeat.studies.judge import JudgedClaim, JudgedItem, item_rows, judge_item, known_cells
 from offbeat.studies.load import all_items
 from offbeat.studies.rows import Results
 from offbeat.studies.study import SIZES, Size, Study
@@ -95,15 +96,22 @@ def judge_experiments(
         items: Study and item by full name. None means those of the built-in studies.
     """
     known = all_items() if items is None else items
-    judged = {name: _judge(study, item, results) for name, (study, item) in known.items()}
+    cells: dict[str, list[Cell]] = {}
+    judged = {}
+    for name, (study, item) in known.items():
+        size = largest_size(study, results)
+        if study.name not in cells:
+            cells[study.name] = known_cells(study, size, results)
+        judged[name] = judge_item(item_rows(study, item, size, results, cells[study.name]))
     return [_judged(experiment, judged) for experiment in load_experiments().experiments]
 
 
-def _judge(study: Study, item: str, results: Results) -> JudgedItem:
-    """An item at the largest size of which there is a row; rows of "seconds" say nothing of a paper."""
+def largest_size(study: Study, results: Results) -> Size:
+    """The largest size with a row, else the laptop's; rows of "seconds" say nothing of a paper."""
     sizes: list[Size] = [size for size in SIZES if size in study.sizes and size != "seconds"]
-    found = [item_rows(study, item, size, results) for size in sizes or list(study.sizes)]
-    return judge_item(next((rows for rows in found if rows.made), found[-1]))
+    sizes = sizes or list(study.sizes)
+    made = {row.size for row in results.rows(study.name).values()}
+    return next((size for size in sizes if size in made), sizes[-1])
 
 
 def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> JudgedExperiment:
