@@ -31,7 +31,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from studies import NEVER
 
 from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_probabilities
 from offbeat.recipes.build import make_algorithm, make_learner
@@ -42,6 +41,7 @@ from offbeat.sim.executors.in_process import InProcess
 from offbeat.sim.experiment import Experiment
 from offbeat.sim.result import MemoryRecorder
 from offbeat.sim.simulation import Simulation
+from studies import NEVER
 
 EPOCHS, SECONDS = 8, 160
 RECIPE: Mapping[str, Any] = {

@@ -17,12 +17,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from studies import Orders, run, times
-
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.report import TableRow, make_table, to_markdown
 from offbeat.runs.record import RunRecord
+from studies import Orders, run, times
 
 RECIPE = "fedcompass/fashion-small"
 SYNCHRONOUS = ("fedavg", "fedavgm")

@@ -19,11 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from studies import Orders, run, times
-
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.report import TableRow, make_table
+from studies import Orders, run, times
 
 Numbers = Mapping[str, float | None]
 

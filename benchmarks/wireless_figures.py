@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from studies import run
-
 from offbeat.recipes.compare import plan
 from offbeat.recipes.load import load_recipe
 from offbeat.report import Claim, findings, group_runs, make_curves
@@ -21,6 +19,7 @@ from offbeat.report.claims import By, cells, level
 from offbeat.report.figures import LINE_STYLES, new_figure, plain, save
 from offbeat.report.palette import choose_styles
 from offbeat.runs.record import RunRecord
+from studies import run
 
 PANELS = {"non-iid": [], "iid": ["iid"]}
 LOSS = [6]

@@ -1,8 +1,12 @@
 """The page of all experiments is what the rows give."""
 
+import sys
 from pathlib import Path
 
+import pytest
+
 import offbeat
+from offbeat import cli
 from offbeat.studies.load import all_items, make_study
 from offbeat.studies.page import judge_experiments, load_experiments, render_page
 from offbeat.studies.rows import Results
@@ -57,3 +61,26 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
     assert "| FedBuff is faster | median ∞, 2.00x to ∞ | – | 2 not run of 2 | none | not run |" in text
     assert Path(offbeat.__file__).is_relative_to(ROOT)
+
+
+def test_the_command_lists_items_and_writes_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def call(*words: str) -> tuple[int, str]:
+        command = ["offbeat", "reproduce", *words, "--results", str(tmp_path / "results")]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out + said.err
+
+    listed = call()
+    assert listed[0] == 0
+    assert f"rows in {tmp_path / 'results'}" in listed[1]
+    page = tmp_path / "papers.md"
+    assert call("--page", str(page)) == (0, f"wrote {page}\n")
+    assert page.read_text(encoding="utf-8").startswith("# Do the papers hold?")
+    assert call("all", "--scale", "huge") == (
+        2,
+        "offbeat: --scale huge is unknown; known: laptop, paper, seconds\n",
+    )
