@@ -9,7 +9,8 @@ from offbeat.data.subsample import Subsample, fixed_permutation
 
 
 @pytest.mark.parametrize(
-    ("name", "meant"), [("mnits", "mnist"), ("Fashion-MNIST", "fashion_mnist"), ("heart", "heart_disease")]
+    ("name", "meant"),
+    [("mnits", "mnist"), ("Fashion-MNIST", "fashion_mnist"), ("heart disease", "heart_disease")],
 )
 def test_unknown_name_suggests(name, meant):
     with pytest.raises(UsageError, match=f'did you mean "{meant}"') as caught:
@@ -18,9 +19,9 @@ def test_unknown_name_suggests(name, meant):
 
 
 def test_unknown_name_without_a_near_one():
-    with pytest.raises(UsageError, match="is unknown; known: digits"):
+    with pytest.raises(UsageError, match="is unknown; known: cifar10"):
         load("qqqqqq")
-    assert DATASETS == ("digits", "fashion_mnist", "heart_disease", "mnist")
+    assert DATASETS == ("cifar10", "digits", "fashion_mnist", "hapt", "heart_disease", "imdb", "mnist")
 
 
 def test_data_root(monkeypatch, tmp_path):

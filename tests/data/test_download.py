@@ -1,8 +1,11 @@
+import dataclasses
 import email.message
 import hashlib
 import io
+import tarfile
 import urllib.error
 import urllib.request
+import zipfile
 
 import pytest
 
@@ -84,8 +87,59 @@ def test_checksum(web, tmp_path):
         ), name
 
 
+def archive(kind: str, folder: str) -> bytes:
+    """A tar.gz or zip with a folder and a file in it."""
+    content = io.BytesIO()
+    if kind == "zip":
+        with zipfile.ZipFile(content, "w") as file:
+            file.writestr(f"{folder}/a.txt", "content")
+    else:
+        with tarfile.open(fileobj=content, mode="w:gz") as tar:
+            member = tarfile.TarInfo(f"{folder}/a.txt")
+            member.size = 7
+            tar.addfile(member, io.BytesIO(b"content"))
+    return content.getvalue()
+
+
+@pytest.fixture
+def no_checksums(monkeypatch):
+    for name, remote in list(fetch_module._REMOTES.items()):
+        without = dataclasses.replace(remote, files=dict.fromkeys(remote.files))
+        monkeypatch.setitem(fetch_module._REMOTES, name, without)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "inside", "folder"),
+    [
+        ("cifar10", "tar", "cifar-10-batches-bin", "cifar-10-batches-bin"),
+        ("hapt", "zip", "HAPT Data Set/RawData", "RawData"),
+    ],
+)
+def test_archives_are_unpacked_once(web, no_checksums, tmp_path, name, kind, inside, folder):
+    web.answer = lambda url: Response(archive(kind, inside))
+    found = fetch(name, root=tmp_path)
+    assert [path.name for path in found.iterdir()] == [folder]
+    assert (found / folder / "a.txt").read_text() == "content"
+    fetch(name, root=tmp_path)
+    assert len(web.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"no archive", "could not be fetched"), (archive("tar", "other"), "it has no cifar-10-batches-bin")],
+)
+def test_archives_that_are_not_what_they_should_be(web, no_checksums, tmp_path, content, message):
+    web.answer = lambda url: Response(content)
+    with pytest.raises(RunError, match=message) as caught:
+        fetch("cifar10", root=tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "cifar10").iterdir()) == []
+
+
 @pytest.mark.parametrize("name", ["digits", "cifar"])
 def test_nothing_to_fetch(web, tmp_path, name):
-    with pytest.raises(UsageError, match="fetch knows: mnist, fashion_mnist, heart_disease"):
+    with pytest.raises(
+        UsageError, match="fetch knows: cifar10, hapt, imdb, mnist, fashion_mnist, heart_disease"
+    ):
         fetch(name, root=tmp_path)
     assert web.asked == []

@@ -184,7 +184,10 @@ def test_a_step_of_ones_own(recipe: str) -> None:
             "divides by groups, and data.dataset clinic_task:unlabelled returned none: return ",
         ),
         (["data.samples=10"], "are for built-in datasets: let clinic_task:whole return"),
-        (["data.dataset=digits", "data.options.count=3"], "data.options are for a function of your own"),
+        (
+            ["data.dataset=digits", "data.options.count=3"],
+            "dataset 'digits' has no options, so count is not allowed",
+        ),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(recipe: str, sets: list[str], message: str) -> None:

@@ -3,6 +3,9 @@
 import hashlib
 import http.client
 import os
+import shutil
+import tarfile
+import tempfile
 import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +21,17 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class _Remote:
-    """The files of a dataset: address, local folder, names with MD5 sums, and the largest size in bytes."""
+    """The files of a dataset: address, local folder, names with MD5 sums, and the largest size in bytes.
+
+    With `unpacked` the files are archives, which are unpacked into the folder and not kept; `unpacked` names
+    what is there then.
+    """
 
     address: str
     folder: str
     files: dict[str, str | None]
     limit: int
+    unpacked: str | None = None
 
 
 def _idx(*sums: str) -> dict[str, str | None]:
@@ -32,6 +40,27 @@ def _idx(*sums: str) -> dict[str, str | None]:
 
 
 _REMOTES = {
+    "cifar10": _Remote(
+        "https://www.cs.toronto.edu/~kriz/",
+        "cifar10",
+        {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"},
+        200 << 20,
+        "cifar-10-batches-bin",
+    ),
+    "hapt": _Remote(
+        "https://archive.ics.uci.edu/static/public/341/",
+        "hapt",
+        {"smartphone+based+recognition+of+human+activities+and+postural+transitions.zip": None},
+        200 << 20,
+        "RawData",
+    ),
+    "imdb": _Remote(
+        "https://ai.stanford.edu/~amaas/data/sentiment/",
+        "imdb",
+        {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"},
+        200 << 20,
+        "aclImdb",
+    ),
     "mnist": _Remote(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         "mnist/raw",
@@ -88,15 +117,17 @@ def fetch(name: str, *, root: Path | None = None) -> Path:
     remote = _REMOTES[name]
     folder = data_root(root) / remote.folder
     for file, md5 in remote.files.items():
-        if (folder / file).is_file():
+        if (folder / (remote.unpacked or file)).exists():
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
             _download(remote.address + file, folder / file, remote.limit, md5)
-        except (OSError, http.client.HTTPException, _DamagedError) as error:
+            if remote.unpacked is not None:
+                _unpack(folder / file, remote.unpacked)
+        except (OSError, http.client.HTTPException, tarfile.TarError, _DamagedError) as error:
             raise RunError(
                 f"dataset {name!r}: {remote.address + file} could not be fetched ({error}); "
-                f"put the file in {folder} by hand"
+                f"put {remote.unpacked or 'the file'} in {folder} by hand"
             ) from error
     return folder
 
@@ -124,3 +155,16 @@ def _download(url: str, target: Path, limit: int, md5: str | None) -> None:
         part.replace(target)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _unpack(archive: Path, wanted: str) -> None:
+    """Move what is wanted of an archive, a folder, beside it; the archive goes."""
+    with tempfile.TemporaryDirectory(dir=archive.parent) as work:
+        try:
+            shutil.unpack_archive(archive, work, filter="data" if ".tar" in archive.name else None)
+        finally:
+            archive.unlink()
+        found = next((path for path in sorted(Path(work).rglob(wanted)) if path.is_dir()), None)
+        if found is None:
+            raise _DamagedError(f"it has no {wanted}")
+        found.replace(archive.parent / wanted)

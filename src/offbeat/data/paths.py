@@ -26,12 +26,26 @@ def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) ->
     missing = [name for name, path in found.items() if path is None]
     if missing:
         plural = f"{len(missing)} files" if len(missing) > 1 else "file"
-        raise UsageError(
-            f"dataset {dataset!r} is not in {folder}: put the {plural} {', '.join(missing)} there"
-            f"{' (plain or with .gz)' if gz else ''}, or set {ENVIRONMENT_VARIABLE} to the directory that "
-            f"holds {dataset}/, or call offbeat.data.download.fetch({dataset!r}) where the network allows"
+        raise missing_dataset(
+            dataset, folder, f"the {plural} {', '.join(missing)}", " (plain or with .gz)" if gz else ""
         )
     return [path for path in found.values() if path is not None]
+
+
+def missing_dataset(dataset: str, folder: Path, what: str, how: str = "") -> UsageError:
+    """The error for a dataset whose files are not in the data directory.
+
+    Args:
+        dataset: Name of the dataset.
+        folder: Where its files belong.
+        what: The files that are missing.
+        how: What else is allowed, for messages.
+    """
+    return UsageError(
+        f"dataset {dataset!r} is not in {folder}: put {what} there{how}, or set {ENVIRONMENT_VARIABLE} to "
+        f"the directory that holds {dataset}/, or call offbeat.data.download.fetch({dataset!r}) where the "
+        "network allows"
+    )
 
 
 def _find(folder: Path, name: str, *, gz: bool) -> Path | None:

@@ -23,7 +23,7 @@ from offbeat.models.registry import ModelMaker
 from offbeat.named import load_named
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.own import own_data, own_training
-from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.recipe import Data, Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
@@ -53,7 +53,7 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     data = recipe.data
     if data.dataset is None:
         raise UsageError("data.dataset is missing: a simulation has the clients' data, so name a dataset")
-    source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
+    source = _source(data, data.dataset, seed)
     if data.evaluate_on == "train":
         rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
         count = min(len(source.test), len(source.train))
@@ -63,6 +63,11 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     labels = source.train.y.numpy()
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     return federate(source, None, parts, validation=data.validation, root=root)
+
+
+def _source(data: Data, name: str, seed: int) -> Source:
+    """Load a recipe's built-in dataset."""
+    return load(name, samples=data.samples, test_samples=data.test_samples, seed=seed, options=data.options)
 
 
 def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Dataset | None]:
@@ -97,7 +102,7 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
     if test not in (None, "none"):
         tested = server_data(test)
     if data.dataset is not None and (tested is None or data.root is not None):
-        source = load(data.dataset, samples=data.samples, test_samples=data.test_samples, seed=seed)
+        source = _source(data, data.dataset, seed)
         _, root = _root_data(source, data.root, seed)
         if tested is None:
             tested = source.test if test is None else None

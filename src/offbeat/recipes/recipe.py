@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.types import Count, Finite
+from offbeat.data.registry import DATASETS, dataset_options
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
@@ -34,7 +35,7 @@ class Data(Section):
         dataset: Name of the dataset; or a function of one's own, "module:function", that returns the clients'
             data by `offbeat.federate`, or what is divided by `partition`: a train and a test set. None means
             that only sites have data, for `offbeat serve`.
-        options: Named arguments of one's own function.
+        options: Named arguments of one's own function, or options of the built-in dataset.
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
@@ -69,7 +70,9 @@ class Data(Section):
                 f"let {self.dataset} return the samples that are wanted"
             )
         if self.options and not own:
-            raise ValueError(f"data.options are for a function of your own, which {self.dataset} is not")
+            if self.dataset not in DATASETS:
+                raise ValueError("data.options are for a dataset: name it under data.dataset")
+            dataset_options(self.dataset, self.options)
         return self
 
 

@@ -251,8 +251,8 @@ class Natural:
         _check(labels, clients, self.kind)
         if groups is None:
             raise UsageError(
-                "partition 'natural': this dataset has no natural groups; use heart_disease, "
-                "or another partition"
+                "partition 'natural': this dataset has no natural groups; use one that has, such as "
+                "heart_disease or hapt, or another partition"
             )
         if len(groups) != len(labels):
             raise UsageError(
