@@ -44,7 +44,7 @@ def test_subset_out_of_range(indices):
 @pytest.mark.parametrize(
     ("x", "y", "classes", "message"),
     [
-        (torch.zeros(2, 1), torch.zeros(2, 1, dtype=torch.int64), 1, "with one dimension"),
+        (torch.zeros(2, 1), torch.tensor([[0], [2]]), 2, "0 to classes - 1"),
         (torch.zeros(2, 1), None, 1, "no y"),
         (torch.tensor(1.0), None, None, "x has no dimension"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3)}, None, None, "a has 2, b has 3 samples"),

@@ -1,6 +1,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 import torch
 
@@ -111,3 +112,81 @@ def test_real_reviews():
     assert torch.bincount(source.train.y).tolist() == [12_500, 12_500]
     assert source.train.x.max() == 9_999
     assert (source.train.x == 1).float().mean() < 0.1
+
+
+def write_sent140(root, users=(("ann", 100), ("bob", 99), ("cy", 105))):
+    folder = root / "sent140"
+    folder.mkdir(exist_ok=True)
+    tweets = [(user, number) for user, count in users for number in range(count)]
+    lines = [f'"{(0, 4)[n % 2]}","{n}","Mon","NO_QUERY","{user}","so {user} ""{n}"" é"' for user, n in tweets]
+    path = folder / "training.1600000.processed.noemoticon.csv"
+    path.write_text("\n".join(lines) + "\n", encoding="latin-1")
+    return path
+
+
+def test_sent140_users_with_100_tweets_are_groups(tmp_path):
+    write_sent140(tmp_path)
+    source = load("sent140", root=tmp_path)
+    assert source.group_names == ("ann", "cy")
+    assert np.bincount(source.groups).tolist() == [80, 84]
+    assert len(source.test) == 20 + 21
+    assert source.train.x.shape == (164, 64)
+    assert source.train.y[:4].tolist() == [0, 1, 0, 1]
+    # so and é are everywhere, cy is more frequent than ann
+    assert source.train.x[0, :2].tolist() == [2, 5]
+    assert source.train.x[80, :2].tolist() == [2, 4]
+    part = load("sent140", root=tmp_path, samples=10, seed=3)
+    assert len(part.groups) == 10
+
+
+def test_sent140_that_is_not_intact(tmp_path):
+    with pytest.raises(UsageError, match=r"put the file training.1600000.processed.noemoticon.csv there"):
+        load("sent140", root=tmp_path)
+    path = write_sent140(tmp_path, [("ann", 99)])
+    with pytest.raises(UsageError, match="no user has 100 tweets"):
+        load("sent140", root=tmp_path)
+    path.write_text('"4","1","d","q","u","t"\n"2","1","d","q","u","t"\n')
+    with pytest.raises(UsageError, match="row 2 has not 6 columns that begin with 0 or 4"):
+        load("sent140", root=tmp_path)
+
+
+def write_sst2(root, train="sentence\tlabel\ngood film \t1\nbad \t0\n"):
+    folder = root / "sst2" / "SST-2"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "train.tsv").write_text(train)
+    (folder / "dev.tsv").write_text("sentence\tlabel\nfilm \t0\n")
+
+
+def test_sst2(tmp_path):
+    write_sst2(tmp_path)
+    source = load("sst2", root=tmp_path, options={"length": 3})
+    assert source.train.x.tolist() == [[4, 3, 0], [2, 0, 0]]
+    assert source.train.y.tolist() == [1, 0]
+    assert source.test.x.tolist() == [[3, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("sentence\tlabel\ngood\n", "line 2 is no sentence, tab, 0 or 1"),
+        ("label\tsentence\nx\t1\n", "needs the columns sentence and label"),
+        ("sentence\tlabel\n", "needs the columns sentence and label"),
+    ],
+)
+def test_sst2_that_is_not_intact(tmp_path, train, message):
+    write_sst2(tmp_path, train)
+    with pytest.raises(UsageError, match=message):
+        load("sst2", root=tmp_path)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_a_pretrained_tokenizer(tmp_path):
+    transformers = pytest.importorskip("transformers")
+    write_sst2(tmp_path)
+    with pytest.raises(UsageError, match=r"tokenizer = .* cannot be loaded"):
+        load("sst2", root=tmp_path, options={"tokenizer": str(tmp_path / "none")})
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\ngood\nfilm\nba\n##d\n")
+    transformers.BertTokenizer(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    options = {"tokenizer": str(tmp_path / "bert"), "length": 5}
+    source = load("sst2", root=tmp_path, options=options)
+    assert source.train.x.tolist() == [[2, 5, 6, 3, 0], [2, 7, 8, 3, 0]]

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, Subset, TensorDataset, default_collate
 
 from offbeat.core.errors import UsageError
 
@@ -51,8 +51,8 @@ class Dataset:
         x: The samples, [N, ...] of any dtype, or several such tensors by name, which are passed to the module
             as its named arguments.
         y: The targets, [N, ...] of any dtype. None means that there are none.
-        classes: Number of classes: y is then int64 [N] with values in [0, classes). None means that the
-            samples are not counted by class.
+        classes: Number of classes: y is then int64 [N] with values in [0, classes), or [N, ...] where every
+            element (voxel, token) has a class. None means that the targets are no classes.
 
     Raises:
         UsageError: The lengths differ, or with `classes` the targets have another dtype or shape, or one is
@@ -83,13 +83,13 @@ class Dataset:
 
     def _check_classes(self, classes: int) -> None:
         y = self.y
-        if y is None or y.dtype != torch.int64 or y.dim() != 1:
+        if y is None or y.dtype != torch.int64:
             told = "no y" if y is None else f"y {y.dtype} {tuple(y.shape)}"
             raise UsageError(
-                f"dataset with classes = {classes} and {told}: y must be torch.int64 with one dimension; "
-                "convert it with .long(), or leave classes out where the targets are no classes"
+                f"dataset with classes = {classes} and {told}: y must be torch.int64; convert it with "
+                ".long(), or leave classes out where the targets are no classes"
             )
-        if len(y) and not 0 <= int(y.min()) <= int(y.max()) < classes:
+        if y.numel() and not 0 <= int(y.min()) <= int(y.max()) < classes:
             raise UsageError(
                 f"labels {int(y.min())} to {int(y.max())} with classes {classes}: labels must be 0 to "
                 "classes - 1; renumber the labels or raise classes"
@@ -181,6 +181,12 @@ class MapDataset:
     def y(self) -> Tensor | None:
         """The samples' classes."""
         return self.labels
+
+    def subset(self, indices: IndexLike) -> "MapDataset":
+        """The samples at `indices`, [K] in [0, N), in that order; nothing is read."""
+        rows = as_rows(indices)
+        labels = None if self.labels is None else self.labels[rows]
+        return MapDataset(Subset(self.dataset, rows.tolist()), self.collate, labels, self.classes)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -290,11 +296,30 @@ def label_counts(samples: Samples, rows: Tensor | None = None) -> list[int] | No
     Returns:
         `classes` numbers. None means that the classes are not known.
     """
+    labels = class_labels(samples)
+    if labels is None:
+        return None
+    counted = labels if rows is None else labels[rows]
+    counts: list[int] = torch.bincount(counted, minlength=getattr(samples, "classes", 0)).tolist()
+    return counts
+
+
+def class_labels(samples: Samples) -> Tensor | None:
+    """The samples' classes, int64 [N]. None means that they are not known, or that a sample has several."""
     if not isinstance(samples, Dataset | MapDataset) or samples.classes is None or samples.y is None:
         return None
-    labels = samples.y if rows is None else samples.y[rows]
-    counts: list[int] = torch.bincount(labels, minlength=samples.classes).tolist()
-    return counts
+    return samples.y if samples.y.dim() == 1 else None
+
+
+def sample_shape(samples: Samples) -> tuple[int, ...] | None:
+    """Shape of one sample, without N. None means that a sample is no single tensor, or there is none."""
+    if isinstance(samples, Dataset):
+        return samples.sample_shape if isinstance(samples.x, Tensor) else None
+    match samples.gather(torch.zeros(1, dtype=torch.int64)) if len(samples) else None:
+        case (Tensor() as x, _) | (Tensor() as x):
+            return tuple(x.shape[1:])
+        case _:
+            return None
 
 
 def to_device(batch: Batch, device: str) -> Batch:

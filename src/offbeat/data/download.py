@@ -47,6 +47,13 @@ _REMOTES = {
         200 << 20,
         "cifar-10-batches-bin",
     ),
+    "cifar100": _Remote(
+        "https://www.cs.toronto.edu/~kriz/",
+        "cifar100",
+        {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"},
+        200 << 20,
+        "cifar-100-binary",
+    ),
     "hapt": _Remote(
         "https://archive.ics.uci.edu/static/public/341/",
         "hapt",
@@ -60,6 +67,16 @@ _REMOTES = {
         {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"},
         200 << 20,
         "aclImdb",
+    ),
+    "sent140": _Remote(
+        "https://cs.stanford.edu/people/alecmgo/",
+        "sent140",
+        {"trainingandtestdata.zip": None},
+        200 << 20,
+        "training.1600000.processed.noemoticon.csv",
+    ),
+    "sst2": _Remote(
+        "https://dl.fbaipublicfiles.com/glue/data/", "sst2", {"SST-2.zip": None}, 50 << 20, "SST-2"
     ),
     "mnist": _Remote(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
@@ -158,13 +175,13 @@ def _download(url: str, target: Path, limit: int, md5: str | None) -> None:
 
 
 def _unpack(archive: Path, wanted: str) -> None:
-    """Move what is wanted of an archive, a folder, beside it; the archive goes."""
+    """Move what is wanted of an archive, a file or folder, beside it; the archive goes."""
     with tempfile.TemporaryDirectory(dir=archive.parent) as work:
         try:
             shutil.unpack_archive(archive, work, filter="data" if ".tar" in archive.name else None)
         finally:
             archive.unlink()
-        found = next((path for path in sorted(Path(work).rglob(wanted)) if path.is_dir()), None)
+        found = next(iter(sorted(Path(work).rglob(wanted))), None)
         if found is None:
             raise _DamagedError(f"it has no {wanted}")
         found.replace(archive.parent / wanted)

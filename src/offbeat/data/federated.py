@@ -14,7 +14,7 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Dataset, Samples, as_samples, concatenated, label_counts
+from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples, concatenated, label_counts
 from offbeat.data.subsample import fixed_permutation
 
 _HELD_OUT = 3  # the stream of shuffles that validation shares are cut from
@@ -33,8 +33,8 @@ class Source:
     """
 
     name: str
-    train: Dataset
-    test: Dataset
+    train: Dataset | MapDataset
+    test: Dataset | MapDataset
     groups: npt.NDArray[np.int64] | None = None
     group_names: tuple[str, ...] = ()
 

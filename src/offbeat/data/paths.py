@@ -32,7 +32,9 @@ def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) ->
     return [path for path in found.values() if path is not None]
 
 
-def missing_dataset(dataset: str, folder: Path, what: str, how: str = "") -> UsageError:
+def missing_dataset(
+    dataset: str, folder: Path, what: str, how: str = "", *, source: str | None = None
+) -> UsageError:
     """The error for a dataset whose files are not in the data directory.
 
     Args:
@@ -40,11 +42,14 @@ def missing_dataset(dataset: str, folder: Path, what: str, how: str = "") -> Usa
         folder: Where its files belong.
         what: The files that are missing.
         how: What else is allowed, for messages.
+        source: Where the files come from. None means that `fetch` gets them.
     """
+    get = f"get it from {source}"
+    if source is None:
+        get = f"call offbeat.data.download.fetch({dataset!r}) where the network allows"
     return UsageError(
         f"dataset {dataset!r} is not in {folder}: put {what} there{how}, or set {ENVIRONMENT_VARIABLE} to "
-        f"the directory that holds {dataset}/, or call offbeat.data.download.fetch({dataset!r}) where the "
-        "network allows"
+        f"the directory that holds {dataset}/, or {get}"
     )
 
 

@@ -9,16 +9,21 @@ from typing import Any
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import OptionError, did_you_mean
-from offbeat.data.cifar import CIFAR10, load_cifar
+from offbeat.data.cifar import CIFAR10, CIFAR100, load_cifar
 from offbeat.data.digits import load_digits
+from offbeat.data.fed_isic2019 import load_fed_isic2019
+from offbeat.data.fed_ixi import load_fed_ixi
 from offbeat.data.federated import Source
 from offbeat.data.hapt import load_hapt
 from offbeat.data.heart_disease import load_heart_disease
 from offbeat.data.images import load_images
 from offbeat.data.imdb import load_imdb
 from offbeat.data.paths import data_root
+from offbeat.data.sent140 import load_sent140
+from offbeat.data.sst2 import load_sst2
 from offbeat.data.subsample import Subsample
 from offbeat.data.text import TextOptions
+from offbeat.data.tiny_imagenet import load_tiny_imagenet
 
 
 def _digits(root: Path, pick: Subsample) -> Source:  # noqa: ARG001 - digits come with scikit-learn, not with a file
@@ -51,9 +56,18 @@ ENTRIES: Mapping[str, DatasetEntry] = MappingProxyType(
         "cifar10": DatasetEntry(
             partial(load_cifar, "cifar10", CIFAR10), "10 kinds of objects", "50,000 / 10,000", "3x32x32"
         ),
+        "cifar100": DatasetEntry(
+            partial(load_cifar, "cifar100", CIFAR100), "100 kinds of objects", "50,000 / 10,000", "3x32x32"
+        ),
         "digits": DatasetEntry(_digits, "10 digits", "1,437 / 360", "1x8x8"),
         "fashion_mnist": DatasetEntry(
             partial(load_images, "fashion_mnist"), "10 kinds of clothes", "60,000 / 10,000", "1x28x28"
+        ),
+        "fed_isic2019": DatasetEntry(
+            load_fed_isic2019, "8 kinds of skin lesions", "18,597 / 4,650", "3x200x200", "6 centres"
+        ),
+        "fed_ixi": DatasetEntry(
+            load_fed_ixi, "brain or not, of each voxel", "453 / 113", "1x48x60x48", "3 hospitals"
         ),
         "hapt": DatasetEntry(
             load_hapt, "6 activities by a smartphone's sensors", "8,094 / 1,923", "128x6", "30 persons"
@@ -65,6 +79,24 @@ ENTRIES: Mapping[str, DatasetEntry] = MappingProxyType(
             load_imdb, "praise or blame of a film", "25,000 / 25,000", "400 tokens", options=TextOptions
         ),
         "mnist": DatasetEntry(partial(load_images, "mnist"), "10 digits", "60,000 / 10,000", "1x28x28"),
+        "sent140": DatasetEntry(
+            load_sent140,
+            "mood of a tweet",
+            "by its users",
+            "64 tokens",
+            "users with 100 tweets or more",
+            partial(TextOptions, length=64),
+        ),
+        "sst2": DatasetEntry(
+            load_sst2,
+            "praise or blame of a film",
+            "67,349 / 872",
+            "64 tokens",
+            options=partial(TextOptions, length=64),
+        ),
+        "tiny_imagenet": DatasetEntry(
+            load_tiny_imagenet, "200 kinds of objects", "100,000 / 10,000", "3x64x64"
+        ),
     }
 )
 """The built-in datasets by name."""

@@ -7,7 +7,7 @@ import numpy as np
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.data import DATASETS, load
-from offbeat.data.dataset import Dataset, Samples
+from offbeat.data.dataset import Samples
 from offbeat.data.federated import FederatedData, Source, own_data
 from offbeat.data.subsample import fixed_permutation
 from offbeat.named import load_named, named_errors
@@ -46,7 +46,7 @@ def server_data(text: str) -> Samples:
     return load(text).test if text in DATASETS else _named(text, "--test").train
 
 
-def _part(source: Source, rest: str) -> Dataset:
+def _part(source: Source, rest: str) -> Samples:
     if source.groups is not None and rest in source.group_names:
         return source.train.subset(np.flatnonzero(source.groups == source.group_names.index(rest)))
     share = re.fullmatch(r"(\d+)/(\d+)", rest)

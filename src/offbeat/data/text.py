@@ -8,7 +8,7 @@ nor on a smaller vocabulary. A text is cut after `length` tokens, and padded at 
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from pydantic import Field
 
+from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
 from offbeat.core.types import Count, Indices
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Dataset
@@ -34,10 +36,17 @@ class TextOptions:
     Attributes:
         vocabulary: Number of token ids, padding and unknown included; a model must have as many.
         length: Number of tokens of a sample.
+        tokenizer: Folder of a pretrained tokenizer of transformers (extra `hf`), whose ids are taken in place
+            of the vocabulary's. None means words.
     """
 
     vocabulary: Annotated[int, Field(ge=2)] = 20_000
     length: Count = 400
+    tokenizer: str | None = None
+
+
+Encoder = Callable[[Sequence[str]], torch.Tensor]
+"""Token ids of texts, int64 [N, length]."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +77,12 @@ def text_source(
         options: Vocabulary and length.
         classes: Number of classes.
     """
-    vocabulary = vocabulary_of(map(words, train.texts), options.vocabulary)
+    encoder = (
+        _pretrained(options.tokenizer, options.length) if options.tokenizer else _by_words(train, options)
+    )
 
     def dataset(part: Texts, rows: Indices) -> Dataset:
-        ids = encode([words(part.texts[row]) for row in rows], vocabulary, options.length)
+        ids = encoder([part.texts[row] for row in rows])
         return Dataset(ids, torch.tensor([part.labels[row] for row in rows]), classes)
 
     rows = pick.train(len(train.texts))
@@ -80,6 +91,29 @@ def text_source(
         return Source(name, *own)
     names, group = np.unique(np.array(train.groups), return_inverse=True)
     return Source(name, *own, group[rows].astype(np.int64), tuple(map(str, names)))
+
+
+def _by_words(train: Texts, options: TextOptions) -> Encoder:
+    vocabulary = vocabulary_of(map(words, train.texts), options.vocabulary)
+    return lambda texts: encode([words(text) for text in texts], vocabulary, options.length)
+
+
+def _pretrained(folder: str, length: int) -> Encoder:
+    """Token ids by a tokenizer of transformers; its id for padding must be 0, as BERT's."""
+    with requires_extra("hf", "tokenizer: "):
+        from transformers import AutoTokenizer
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    except (OSError, ValueError) as error:
+        why = " ".join(str(error).split())
+        raise UsageError(f"tokenizer = {folder!r} cannot be loaded ({why}); give its folder") from error
+    if tokenizer.pad_token_id != PADDING:
+        raise UsageError(
+            f"tokenizer = {folder!r}: its id for padding is {tokenizer.pad_token_id}, not {PADDING}; give a "
+            "tokenizer of BERT's"
+        )
+    fixed = {"padding": "max_length", "truncation": True, "max_length": length}
+    return lambda texts: torch.tensor(tokenizer(list(texts), **fixed)["input_ids"], dtype=torch.int64)
 
 
 def words(text: str) -> list[str]:

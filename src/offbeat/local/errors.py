@@ -32,6 +32,8 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
         told += "; convert the samples to float32, with .float()"
     if "int64" in found and "result type Float" in told:
         told += "; convert the targets to float32, with .float()"
+    if isinstance(why, IndexError) and "out of range in self" in told:
+        told += "; a token id is beyond the vocabulary: give model and data the same one"
     return UsageError(
         f"{whose}: {type(module).__name__} cannot be {doing} on a batch of {found}: {' '.join(told.split())}"
     )

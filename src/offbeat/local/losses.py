@@ -1,11 +1,29 @@
-"""Losses by name: those of PyTorch that take an output and a target."""
+"""Losses by name: those of PyTorch that take an output and a target, and the Dice loss."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from torch import Tensor
 from torch.nn import functional
 
 from offbeat.local.criterion import Loss
+
+
+def dice_loss(scores: Tensor, target: Tensor) -> Tensor:
+    """Soft Dice loss 1 − mean of 2 Σ p t / (Σ p + Σ t) over samples and classes (Milletari et al., 2016).
+
+    Args:
+        scores: Logits [N, C, ...]; p is their softmax.
+        target: Classes int64 [N, ...], one at each position; t is 1 at the class and 0 at the others.
+
+    Returns:
+        The loss, a scalar in [0, 1]. FLamby trains Fed-IXI by it.
+    """
+    p = scores.softmax(dim=1).flatten(2)
+    t = functional.one_hot(target.flatten(1), scores.shape[1]).movedim(-1, 1).to(p.dtype)
+    overlap = 2 * (p * t).sum(dim=2) / (p.sum(dim=2) + t.sum(dim=2)).clamp_min(1e-9)
+    return 1 - overlap.mean()
+
 
 LOSSES: Mapping[str, Loss] = MappingProxyType(
     {
@@ -21,5 +39,6 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
             "smooth_l1_loss",
         )
     }
+    | {"dice_loss": dice_loss}
 )
-"""Functions of `torch.nn.functional` by name."""
+"""Functions of `torch.nn.functional`, and `dice_loss`, by name."""

@@ -1,4 +1,4 @@
-"""Models: plain `torch.nn.Module`s without dropout, and their specifications by name.
+"""Models: `torch.nn.Module`s without dropout, and their specifications by name.
 
 >>> from offbeat.models import CompassCNNSpec, build, parameter_count
 >>> parameter_count(build(CompassCNNSpec(), (1, 28, 28), 10))

@@ -1,29 +1,28 @@
 """Models by name: a checked specification of each, built in or a user's function; and their makers."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
-from typing import Annotated, Any, Literal
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count
 from offbeat.core.validation import checked_dataclass
+from offbeat.models.bert import BertClassifier
 from offbeat.models.cnn import CompassCNN, WirelessCNN
+from offbeat.models.efficientnet import EfficientNetB0
 from offbeat.models.lenet import LeNet5
 from offbeat.models.logistic import LogisticRegression
 from offbeat.models.mlp import MLP
+from offbeat.models.plain_cnn import alexnet, asmu_cnn, vgg11
+from offbeat.models.resnet import ResNet
+from offbeat.models.textcnn import TextCNN
+from offbeat.models.unet3d import UNet3D
 from offbeat.named import load_named, named_errors
-
-_MNIST_SHAPE = (1, 28, 28)
-_SHAPES = {
-    "cnn_21840": [_MNIST_SHAPE],
-    "cnn_582026": [_MNIST_SHAPE],
-    "lenet5": [(channels, side, side) for channels in (1, 3) for side in (28, 32)],
-}
-"""Shapes of samples that a model takes; one that is not here takes any."""
 
 
 @checked_dataclass
@@ -65,10 +64,218 @@ class LeNet5Spec:
     name: Literal["lenet5"] = "lenet5"
 
 
+@checked_dataclass
+class AsmuCNNSpec:
+    """FedASMU's CNN (Table 2): 3x32x32 images, 297,066 parameters with ten classes."""
+
+    name: Literal["cnn_297066"] = "cnn_297066"
+
+
+@checked_dataclass
+class AlexNetSpec:
+    """AlexNet for 3x32x32 images: 23,272,266 parameters with ten classes."""
+
+    name: Literal["alexnet"] = "alexnet"
+
+
+@checked_dataclass
+class VGG11Spec:
+    """VGG-11 without BatchNorm for 3x32x32 images: 9,225,610 parameters with ten classes."""
+
+    name: Literal["vgg11"] = "vgg11"
+
+
+@checked_dataclass
+class ResNet18Spec:
+    """ResNet-18 for small images (FedCompass, Table 10): 11,173,962 parameters with ten classes."""
+
+    name: Literal["resnet18"] = "resnet18"
+
+
+@checked_dataclass
+class ResNet20Spec:
+    """ResNet-20 with 1x1 shortcuts for small images: 278,324 parameters with a hundred classes."""
+
+    name: Literal["resnet20"] = "resnet20"
+
+
+@checked_dataclass
+class EfficientNetB0Spec:
+    """EfficientNet-B0 for images: 4,017,796 parameters with eight classes."""
+
+    name: Literal["efficientnet_b0"] = "efficientnet_b0"
+
+
+@checked_dataclass
+class UNet3DSpec:
+    """3D U-Net of three levels (FLamby) that segments volumes: 246,156 parameters with two classes."""
+
+    name: Literal["unet3d"] = "unet3d"
+
+
+@checked_dataclass
+class TextCNNSpec:
+    """TextCNN on token ids: 2,120,902 parameters with two classes."""
+
+    name: Literal["textcnn"] = "textcnn"
+    vocabulary: Annotated[Count, Field(description="number of token ids, as many as the data's")] = 20_000
+    width: Annotated[Count, Field(description="width of the embedding")] = 100
+    filters: Annotated[Count, Field(description="filters over 3, over 4 and over 5 tokens")] = 100
+
+
+@checked_dataclass
+class BertSpec:
+    """BERT on token ids, from the extra `hf`: 4,386,178 parameters with two classes (Tiny-BERT)."""
+
+    name: Literal["bert"] = "bert"
+    layers: Annotated[Count, Field(description="number of layers; 12 for BERT-base")] = 2
+    width: Annotated[Count, Field(description="width of a layer; 768 for BERT-base")] = 128
+    heads: Annotated[Count, Field(description="attention heads, a divisor of width; 12 for BERT-base")] = 2
+    vocabulary: Annotated[Count, Field(description="number of token ids")] = 30_522
+    lora: Annotated[
+        Count | None, Field(description="rank of LoRA's adapters of queries and values; None: all weights")
+    ] = None
+    weights: Annotated[str | None, Field(description="folder of a pretrained BERT; None: random weights")] = (
+        None
+    )
+
+    @model_validator(mode="after")
+    def _divisible(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(f"heads {self.heads} is no divisor of width {self.width}; choose one")
+        return self
+
+
 ModelSpec = Annotated[
-    LogisticSpec | MLPSpec | WirelessCNNSpec | CompassCNNSpec | LeNet5Spec, Field(discriminator="name")
+    LogisticSpec
+    | MLPSpec
+    | WirelessCNNSpec
+    | CompassCNNSpec
+    | LeNet5Spec
+    | AsmuCNNSpec
+    | AlexNetSpec
+    | VGG11Spec
+    | ResNet18Spec
+    | ResNet20Spec
+    | EfficientNetB0Spec
+    | UNet3DSpec
+    | TextCNNSpec
+    | BertSpec,
+    Field(discriminator="name"),
 ]
 """Specification of a built-in model; `name` discriminates."""
+
+Shape = tuple[int, ...]
+
+
+def _bert(spec: BertSpec, _: Shape, classes: int) -> nn.Module:
+    return BertClassifier(
+        classes, layers=spec.layers, width=spec.width, heads=spec.heads, vocabulary=spec.vocabulary,
+        lora=spec.lora, weights=spec.weights,
+    )  # fmt: skip
+
+
+@plain_dataclass(frozen=True)
+class ModelEntry:
+    """A built-in model.
+
+    Attributes:
+        spec: Class of its specification.
+        make: Makes the module of a specification, the shape of a sample and the number of classes.
+        used: The papers' use of it.
+        takes: Shapes of samples that it takes; 0 is any length. Empty means any shape.
+        datasets: Datasets of such samples.
+    """
+
+    spec: type
+    make: Callable[[Any, Shape, int], nn.Module]
+    used: str = ""
+    takes: tuple[Shape, ...] = ()
+    datasets: tuple[str, ...] = ()
+
+    def fits(self, shape: Shape) -> bool:
+        """Whether it takes samples of a shape."""
+        return not self.takes or any(
+            len(shape) == len(own) and all(b in (0, a) for a, b in zip(shape, own, strict=True))
+            for own in self.takes
+        )
+
+
+_MNIST, _CIFAR = ("mnist", "fashion_mnist"), ("cifar10", "cifar100")
+_SMALL_IMAGES = (*_CIFAR, "tiny_imagenet", *_MNIST)
+_TEXTS = ("imdb", "sent140", "sst2")
+
+MODELS: Mapping[str, ModelEntry] = MappingProxyType(
+    {
+        "logistic": ModelEntry(LogisticSpec, lambda _, shape, n: LogisticRegression(math.prod(shape), n)),
+        "mlp": ModelEntry(MLPSpec, lambda spec, shape, n: MLP(math.prod(shape), n, spec.hidden)),
+        "cnn_21840": ModelEntry(
+            WirelessCNNSpec, lambda _, __, n: WirelessCNN(n), "wireless, MNIST", ((1, 28, 28),), _MNIST
+        ),
+        "cnn_582026": ModelEntry(
+            CompassCNNSpec,
+            lambda _, __, n: CompassCNN(n),
+            "FedCompass, MNIST (Table 8)",
+            ((1, 28, 28),),
+            _MNIST,
+        ),
+        "lenet5": ModelEntry(
+            LeNet5Spec,
+            lambda _, shape, n: LeNet5(shape[0], shape[1], n),
+            "FedASMU, Fashion-MNIST, CIFAR-10, CIFAR-100",
+            tuple((channels, side, side) for channels in (1, 3) for side in (28, 32)),
+            (*_MNIST, *_CIFAR),
+        ),
+        "cnn_297066": ModelEntry(
+            AsmuCNNSpec,
+            lambda _, __, n: asmu_cnn(n),
+            "FedASMU, CIFAR-10, CIFAR-100 (Table 2)",
+            ((3, 32, 32),),
+            _CIFAR,
+        ),
+        "alexnet": ModelEntry(
+            AlexNetSpec, lambda _, __, n: alexnet(n), "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR
+        ),
+        "vgg11": ModelEntry(
+            VGG11Spec, lambda _, __, n: vgg11(n), "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR
+        ),
+        "resnet18": ModelEntry(
+            ResNet18Spec,
+            lambda _, shape, n: ResNet(shape[0], n, 64, (2, 2, 2, 2)),
+            "FedCompass (Table 10), FedFa, CIFAR-10",
+            ((0, 0, 0),),
+            _SMALL_IMAGES,
+        ),
+        "resnet20": ModelEntry(
+            ResNet20Spec,
+            lambda _, shape, n: ResNet(shape[0], n, 16, (3, 3, 3)),
+            "FedASMU, CIFAR-100, Tiny-ImageNet",
+            ((0, 0, 0),),
+            _SMALL_IMAGES,
+        ),
+        "efficientnet_b0": ModelEntry(
+            EfficientNetB0Spec,
+            lambda _, __, n: EfficientNetB0(n),
+            "FedCompass, Fed-ISIC2019",
+            ((3, 0, 0),),
+            ("fed_isic2019", "tiny_imagenet"),
+        ),
+        "unet3d": ModelEntry(
+            UNet3DSpec, lambda _, __, n: UNet3D(n), "FedCompass, Fed-IXI", ((1, 48, 60, 48),), ("fed_ixi",)
+        ),
+        "textcnn": ModelEntry(
+            TextCNNSpec,
+            lambda spec, _, n: TextCNN(n, spec.vocabulary, spec.width, spec.filters),
+            "FedASMU, IMDb",
+            ((0,),),
+            _TEXTS,
+        ),
+        "bert": ModelEntry(
+            BertSpec, _bert, "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)", ((0,),), _TEXTS
+        ),
+    }
+)
+"""The built-in models by name."""
 
 
 @checked_dataclass
@@ -151,22 +358,14 @@ def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Modu
     shape = tuple(int(side) for side in sample_shape)
     if classes < 1:
         raise UsageError(f"classes {classes}: must be at least 1; pass the number of classes of the dataset")
-    if shape not in (allowed := _SHAPES.get(spec.name, [shape])):
+    entry = MODELS[spec.name]
+    if not entry.fits(shape):
+        allowed = " or ".join(str(own).replace("0", "any") if 0 in own else str(own) for own in entry.takes)
         raise UsageError(
-            f"model {spec.name!r} with samples of shape {shape}: it takes {' or '.join(map(str, allowed))}, "
-            "as of mnist or fashion_mnist; use one of those datasets, or the model 'logistic' or 'mlp'"
+            f"model {spec.name!r} with samples of shape {shape}: it takes {allowed}, as of "
+            f"{' or '.join(entry.datasets)}; use such a dataset, or the model 'logistic' or 'mlp'"
         )
-    match spec:
-        case LogisticSpec():
-            return LogisticRegression(math.prod(shape), classes)
-        case MLPSpec():
-            return MLP(math.prod(shape), classes, spec.hidden)
-        case WirelessCNNSpec():
-            return WirelessCNN(classes)
-        case CompassCNNSpec():
-            return CompassCNN(classes)
-        case LeNet5Spec():
-            return LeNet5(shape[0], shape[1], classes)
+    return entry.make(spec, shape, classes)
 
 
 def parameter_count(model: nn.Module) -> int:

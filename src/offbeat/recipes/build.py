@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
@@ -15,14 +14,14 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.streams import Purpose, check_seed, stream
 from offbeat.data import federate, load, without_clients
-from offbeat.data.dataset import Dataset, Samples
+from offbeat.data.dataset import Dataset, Samples, sample_shape
 from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
-from offbeat.models.registry import ModelMaker
+from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.recipes.load import check, document_of, own_recipe
-from offbeat.recipes.own import own_data, own_training
+from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Data, Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.executors.batched import Batched
@@ -44,9 +43,7 @@ def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
     check_seed(seed)
     own = ":" in (recipe.data.dataset or "")
     data = own_data(recipe, seed) if own else _built_in_data(recipe, seed)
-    train = data.train
-    shape = train.sample_shape if isinstance(train, Dataset) and isinstance(train.x, Tensor) else None
-    return _learner(recipe, data, shape, getattr(train, "classes", None))
+    return _learner(recipe, data, data.train)
 
 
 def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
@@ -60,7 +57,7 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
         drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
     source, root = _root_data(source, data.root, seed)
-    labels = source.train.y.numpy()
+    labels = labels_of(source.train, data)
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     return federate(source, None, parts, validation=data.validation, root=root)
 
@@ -70,7 +67,7 @@ def _source(data: Data, name: str, seed: int) -> Source:
     return load(name, samples=data.samples, test_samples=data.test_samples, seed=seed, options=data.options)
 
 
-def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Dataset | None]:
+def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Samples | None]:
     """Take the server's own samples at random from a train set, which the clients then have without them."""
     if count is None:
         return source, None
@@ -96,25 +93,27 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
     Raises:
         UsageError: The data cannot be loaded, or the model cannot be made.
     """
-    data, shape, classes = recipe.data, recipe.data.sample_shape, recipe.data.classes
+    data = recipe.data
     tested: Samples | None = None
-    root: Dataset | None = None
+    root: Samples | None = None
     if test not in (None, "none"):
         tested = server_data(test)
+    described = tested
     if data.dataset is not None and (tested is None or data.root is not None):
         source = _source(data, data.dataset, seed)
         _, root = _root_data(source, data.root, seed)
         if tested is None:
             tested = source.test if test is None else None
-            shape, classes = source.test.sample_shape, source.test.classes
-    if isinstance(tested, Dataset) and isinstance(tested.x, Tensor):
-        shape, classes = shape or tested.sample_shape, classes or tested.classes
-    return _learner(recipe, without_clients(tested, root), shape, classes)
+            described = source.test
+    return _learner(recipe, without_clients(tested, root), described)
 
 
-def _learner(
-    recipe: Recipe, data: FederatedData, shape: tuple[int, ...] | None, classes: int | None
-) -> TorchLearner:
+def _learner(recipe: Recipe, data: FederatedData, described: Samples | None) -> TorchLearner:
+    """The learner of some data; the model is made for the shape and the classes of `described`."""
+    shape, classes = recipe.data.sample_shape, recipe.data.classes
+    if isinstance(described, Dataset) or (described is not None and not isinstance(recipe.model, NamedModel)):
+        shape = shape or sample_shape(described)
+        classes = classes or getattr(described, "classes", None)
     maker = ModelMaker(recipe.model, shape, classes)
     maker()  # a model that does not fit the data is refused now
     return TorchLearner(maker, data, recipe.training, **own_training(recipe))

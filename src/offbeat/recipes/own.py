@@ -9,7 +9,7 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
+from offbeat.data.dataset import Samples, as_samples, class_labels
 from offbeat.data.federated import FederatedData, Source, federate
 from offbeat.local.criterion import Evaluate, Loss, Step
 from offbeat.local.losses import LOSSES
@@ -54,7 +54,7 @@ def own_data(recipe: Recipe, seed: int) -> FederatedData:
             "offbeat.federate([one dataset per client], test), or a Source with groups"
         )
     parts = data.partition.split(
-        _labels(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
+        labels_of(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
     )
     return federate(train, test, parts, validation=data.validation)
 
@@ -73,9 +73,9 @@ def _train_and_test(made: Any) -> tuple[Samples, Samples | None]:
             return as_samples(made), None
 
 
-def _labels(train: Samples, data: Data) -> Any:
+def labels_of(train: Samples, data: Data) -> Any:
     """The classes that a partition divides by, int64 [N]. Raises `UsageError` where there are none."""
-    known = train.y if isinstance(train, Dataset | MapDataset) and train.classes is not None else None
+    known = class_labels(train)
     if known is not None:
         return known.numpy()
     if data.partition.kind not in ("iid", "natural"):
