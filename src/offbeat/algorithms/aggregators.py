@@ -5,16 +5,16 @@ computes its weights. n_i is a client's number of samples, p_i its share of all
 samples, τ_i the staleness of its update, Δ_i = w_i − w_o its change of the model it started from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import expm1, log1p
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.options import Memory, ServerRate
-from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
+from offbeat.core.algorithm import Aggregator, FullWeight, ServerStep, SumOnly, Task, Update, UpdateSum
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import ConstantWeight, StalenessWeight
@@ -58,6 +58,19 @@ def toward_models(updates: Sequence[Update], weights: Sequence[float], model: Mo
     return weighted_steps([u.delta for u in updates], weights, [u.base.values for u in updates], model.values)
 
 
+def toward_bases(summed: UpdateSum, model: Model) -> Tensor:
+    """Σ c_i Δ_i + Σ c_i (base_i − w), in place of the sum: what `toward_models` gives."""
+    for base, weight in zip(summed.bases, summed.weights, strict=True):
+        if base is not model:
+            summed.total.add_(base.values - model.values, alpha=weight)
+    return summed.total
+
+
+def by_samples(tasks: Sequence[Task], full: FullWeight) -> list[float]:
+    """min(1, n_i / n̂) of each task."""
+    return [min(1.0, t.samples / full.samples) for t in tasks]
+
+
 def shares(numbers: Sequence[float]) -> list[float]:
     """Each number divided by their sum."""
     total = sum(numbers)
@@ -65,12 +78,26 @@ def shares(numbers: Sequence[float]) -> list[float]:
 
 
 @checked_dataclass
-class MeanOfModels(Aggregator):
+class MeanOfModels(SumOnly):
     """w := Σ n_i w_i / Σ n_i (FedAvg, McMahan et al. 2017, Algorithm 1)."""
+
+    equal_weights = False
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the mean of the clients' models, weighted by their numbers of samples."""
         return toward_models(updates, shares([u.task.samples for u in updates]), model)
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """min(1, n_i / n̂)."""
+        return by_samples(tasks, full)
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """1 / Σ of the importances."""
+        return 1 / sum(importances)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """Toward the mean of the clients' models."""
+        return toward_bases(summed, model)
 
 
 @checked_dataclass
@@ -120,7 +147,7 @@ class Normalization:
 
 
 @checked_dataclass
-class SumOfDeltas(Aggregator):
+class SumOfDeltas(SumOnly):
     """w := w + scale · Σ s(τ_i) q_i Δ_i.
 
     q_i is p_i ("share"), 1 / number of these updates ("equal") or n_i / Σ n_i over them ("samples"). With
@@ -142,6 +169,45 @@ class SumOfDeltas(Aggregator):
             mean_a = sum(q_i * a_i for q_i, a_i in zip(q, a, strict=True)) / sum(q)
             c = [mean_a * c_i / a_i for c_i, a_i in zip(c, a, strict=True)]
         return weighted_sum([u.delta for u in updates], c)
+
+    @property
+    def equal_weights(self) -> bool:
+        """Whether neither data nor staleness counts."""
+        return self.weights == "equal" and type(self.staleness) is ConstantWeight
+
+    def factor(self, task: Task) -> float:
+        """1 / a_i, where updates are normalised."""
+        return 1 / self.normalize.a(task.steps) if self.normalize else 1.0
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """s(τ_i) times 1, min(1, p_i / p̂) or min(1, n_i / n̂); a constant s stands in the scale."""
+        constant = type(self.staleness) is ConstantWeight
+        s = [1.0 if constant else self.staleness(t.staleness) for t in tasks]
+        return [s_i * d_i for s_i, d_i in zip(s, self._data(tasks, full), strict=True)]
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """η_g / k, η_g p̂ or η_g / Σ min(1, n_j / n̂); times ā, where updates are normalised."""
+        data, factor = self._data(tasks, full), self.scale
+        if type(self.staleness) is ConstantWeight:
+            factor *= self.staleness.value
+        if self.normalize:
+            a = [self.normalize.a(t.steps) for t in tasks]
+            factor *= sum(d_i * a_i for d_i, a_i in zip(data, a, strict=True)) / sum(data)
+        return factor * full.share if self.weights == "share" else factor / sum(data)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """The sum itself."""
+        return summed.total
+
+    def _data(self, tasks: Sequence[Task], full: FullWeight) -> list[float]:
+        """What the data of each client add to its importance."""
+        match self.weights:
+            case "share":
+                return [min(1.0, t.share / full.share) for t in tasks]
+            case "equal":
+                return [1.0] * len(tasks)
+            case "samples":
+                return by_samples(tasks, full)
 
     def _weights(self, tasks: Sequence[Task]) -> list[float]:
         match self.weights:

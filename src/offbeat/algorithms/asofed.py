@@ -25,7 +25,7 @@ could not establish, and chose:
   would grow at every aggregation: the digits' run ends in not-a-number. So there is no such option.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import field
 from math import e, log
@@ -40,7 +40,17 @@ from torch import Tensor
 from offbeat.algorithms.options import Concurrency, Epochs, Positive, ProximalWeight, Share, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ScheduleWrapper, Update, View
+from offbeat.core.algorithm import (
+    Algorithm,
+    FullWeight,
+    Schedule,
+    ScheduleWrapper,
+    SumOnly,
+    Task,
+    Update,
+    UpdateSum,
+    View,
+)
 from offbeat.core.commands import Command, Train
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, Event, Metrics
@@ -61,11 +71,12 @@ Features = Annotated[bool, Field(description="reweigh the first layer's inputs, 
 
 
 @checked_dataclass
-class OnlineSum(Aggregator):
+class OnlineSum(SumOnly):
     """w := w + (n_k/N) Δ_k, then, with `features`, the first layer's weight w := α∘w."""
 
     against: Against = "start"
     features: Features = False
+    equal_weights = False
 
     @property
     def requires(self) -> frozenset[Feature]:
@@ -75,7 +86,22 @@ class OnlineSum(Aggregator):
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """The sum of the changes by their clients' shares, and the reweighting."""
         changes = [_from_copy(u, model, memory) if self.against == "copy" else u.delta for u in updates]
-        step = weighted_sum(changes, [u.task.share for u in updates])
+        return self._reweighed(weighted_sum(changes, [u.task.share for u in updates]), model)
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """min(1, p_i / p̂)."""
+        return [min(1.0, t.share / full.share) for t in tasks]
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """p̂."""
+        return full.share
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """The sum, and the reweighting."""
+        return self._reweighed(summed.total, model)
+
+    def _reweighed(self, step: Tensor, model: Model) -> Tensor:
+        """The step, and then w := α∘w with `features`."""
         if self.features:
             layer, rows = _first_layer(model.layout)
             w = (model.values[layer] + step[layer]).view(rows, -1)

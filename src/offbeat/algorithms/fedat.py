@@ -17,20 +17,20 @@ Where the paper leaves something open, this file follows these rules:
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import MeanOfModels, from_memory, shares
+from offbeat.algorithms.aggregators import MeanOfModels, by_samples, from_memory, shares, toward_bases
 from offbeat.algorithms.options import Epochs, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Round, train
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
+from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer
 from offbeat.core.features import Feature
@@ -204,7 +204,7 @@ class Tiers(Schedule):
 
 
 @checked_dataclass
-class TierWeights(Aggregator):
+class TierWeights(SumOnly):
     """w := Σ_m (T_{M+1−m} / T) w_m over the M tiers in `order`, each with its own w_m = Σ n_i w_i / Σ n_i.
 
     Tier 1 is the fastest, T_m is 1 + the number of its aggregations, T = Σ T_m. So the slowest tier has
@@ -212,21 +212,43 @@ class TierWeights(Aggregator):
     """
 
     requires = frozenset({Feature.TIERS})
+    apart = ("tier",)
+    equal_weights = False
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Renew the tier's own model, and go to the weighted mean of all tiers' models."""
-        tier, order = updates[0].note["tier"], updates[0].note["order"]
-        step = MeanOfModels().step(updates, model, memory)
-        from_memory(memory, f"tier.{tier}", step)
-        memory[f"updates.{tier}"] = memory.get(f"updates.{tier}", torch.ones(1, dtype=torch.int64)) + 1
-        weights = shares([int(memory[f"updates.{m}"]) for m in reversed(order)])  # T_{M+1−m} / T
+        return _mix(MeanOfModels().step(updates, model, memory), updates[0].note, model, memory)
 
-        def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:
-            torch.add(out, w, out=tiers[order.index(tier)])  # w_m
-            weighted_sum(tiers, weights, out).sub_(w)
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """min(1, n_i / n̂)."""
+        return by_samples(tasks, full)
 
-        for_each_chunk(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
-        return step
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """1 / Σ of the importances."""
+        return 1 / sum(importances)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """The tier's own model from the sum, and the weighted mean of all tiers' models."""
+        return _mix(toward_bases(summed, model), summed.note, model, memory)
+
+
+def _mix(step: Tensor, note: Mapping[str, Any], model: Model, memory: Tensors) -> Tensor:
+    """Make the step to a tier's model the step to the weighted mean, in place; the tier's model is kept.
+
+    A tier whose updates are still pooled has no model, and does not count yet.
+    """
+    tier = note["tier"]
+    from_memory(memory, f"tier.{tier}", step)
+    order = [m for m in note["order"] if f"tier.{m}" in memory]
+    memory[f"updates.{tier}"] = memory.get(f"updates.{tier}", torch.ones(1, dtype=torch.int64)) + 1
+    weights = shares([int(memory[f"updates.{m}"]) for m in reversed(order)])  # T_{M+1−m} / T
+
+    def mix(out: Tensor, w: Tensor, *tiers: Tensor) -> None:
+        torch.add(out, w, out=tiers[order.index(tier)])  # w_m
+        weighted_sum(tiers, weights, out).sub_(w)
+
+    for_each_chunk(mix, step, model.values, *(memory[f"tier.{m}"] for m in order))
+    return step
 
 
 @algorithm(

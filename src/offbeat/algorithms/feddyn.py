@@ -8,18 +8,18 @@ The paper's server feeds h with w_i − w. Here h is fed with Δ_i = w_i − w_o
 fed with. In rounds the two are the same.
 """
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import from_memory, toward_models
+from offbeat.algorithms.aggregators import from_memory, toward_bases, toward_models
 from offbeat.algorithms.options import Concurrency, Epochs, Positive, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Rounds
-from offbeat.core.algorithm import Aggregator, Algorithm, Update
+from offbeat.core.algorithm import Algorithm, FullWeight, SumOnly, Task, Update, UpdateSum
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
@@ -58,21 +58,48 @@ class Dynamic(Objective):
 
 
 @checked_dataclass
-class DynamicMean(Aggregator):
-    """h := h − (α/m) Σ Δ_i; w := mean of the w_i − h/α, over m clients in all; buffers: the mean alone."""
+class DynamicMean(SumOnly):
+    """h := h − (α/m) Σ Δ_i; w := mean of the w_i − h/α, over m clients in all; buffers: the mean alone.
+
+    m is the population at the newest arrival, for all of an aggregation.
+    """
 
     alpha: Alpha
     requires = frozenset({Feature.CORRECTION})
+    equal_weights = True
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the unweighted mean of the clients' models, less the drift h/α."""
         d = model.layout.parameters
         h = from_memory(memory, "h", model.values[:d])
+        alpha = self.alpha / _population([u.task for u in updates])
         for update in updates:
-            h.sub_(update.delta[:d], alpha=self.alpha / update.task.population)
+            h.sub_(update.delta[:d], alpha=alpha)
         step = toward_models(updates, [1 / len(updates)] * len(updates), model)
         step[:d].sub_(h, alpha=1 / self.alpha)
         return step
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """1 for each."""
+        return [1.0] * len(tasks)
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """1 / k."""
+        return 1 / len(tasks)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """Both sums of the updates are multiples of this one."""
+        d, k = model.layout.parameters, len(summed.tasks)
+        h = from_memory(memory, "h", model.values[:d])
+        h.sub_(summed.total[:d], alpha=self.alpha * k / _population(summed.tasks))
+        step = toward_bases(summed, model)
+        step[:d].sub_(h, alpha=1 / self.alpha)
+        return step
+
+
+def _population(tasks: Sequence[Task]) -> int:
+    """The population m at the newest arrival of these."""
+    return max(tasks, key=lambda task: task.arrival).population
 
 
 @algorithm(

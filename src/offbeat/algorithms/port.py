@@ -13,19 +13,19 @@ Where the paper leaves something open, this file follows these rules:
 - an update that is zero has the cosine 0 with a movement of the model.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from math import sqrt
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import shares, toward_models
+from offbeat.algorithms.aggregators import by_samples, shares, toward_bases, toward_models
 from offbeat.algorithms.options import Concurrency, Count, Epochs, NonNegative, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import train
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
+from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
 from offbeat.core.commands import Aggregate, Command, Recall
 from offbeat.core.events import Arrived, Event, TaskId
 from offbeat.core.features import NONE, Feature
@@ -89,7 +89,7 @@ class Bounded(Schedule):
 
 
 @checked_dataclass
-class Similarity(Aggregator):
+class Similarity(SumOnly):
     """w := w + Σ ω_i Δ_i, ω_i ∝ n_i (α g(τ_i) + β (1 + cos(Δ_i, w − w_o)) / 2), Σ ω_i = 1.
 
     g(τ) = τ_max / (τ + τ_max). The cosine, over the parameters without buffers, is 1 where the model has
@@ -101,7 +101,12 @@ class Similarity(Aggregator):
     beta: Beta = 1.0
     tau_max: TauMax = 10
     average: Average = "deltas"
-    requires = frozenset({Feature.SINGLE_UPDATES})
+    equal_weights = False
+
+    @property
+    def requires(self) -> frozenset[Feature]:
+        """Each update, where its direction counts."""
+        return frozenset({Feature.SINGLE_UPDATES}) if self.beta else NONE
 
     @model_validator(mode="after")
     def _some_weight(self) -> Self:
@@ -118,9 +123,26 @@ class Similarity(Aggregator):
             return toward_models(updates, shares(weights), model)
         return weighted_sum([u.delta for u in updates], shares(weights))
 
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """min(1, n_i / n̂) g(τ_i): without directions, α is a common factor."""
+        data = by_samples(tasks, full)
+        return [d_i * self._freshness(t) for d_i, t in zip(data, tasks, strict=True)]
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """1 / Σ of the importances."""
+        return 1 / sum(importances)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """The sum itself, or toward the models."""
+        return toward_bases(summed, model) if self.average == "models" else summed.total
+
+    def _freshness(self, task: Task) -> float:
+        """g(τ)."""
+        return self.tau_max / (task.staleness + self.tau_max)
+
     def _trust(self, update: Update, model: Model) -> float:
         """α g(τ) + β (1 + cos) / 2."""
-        g = self.tau_max / (update.task.staleness + self.tau_max)
+        g = self._freshness(update.task)
         cos = _cosine(update, model) if self.beta else 1.0
         return self.alpha * g + self.beta * (1 + cos) / 2
 

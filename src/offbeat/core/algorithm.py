@@ -14,7 +14,7 @@ replayed without a model, and a model be trained ahead of the clock.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 import numpy as np
@@ -251,6 +251,88 @@ class Aggregator(AlgorithmPart, Protocol):
 
         Returns:
             The step over the flat values, float32 [values], in a fresh tensor that the caller may change.
+        """
+
+
+class FullWeight(msgspec.Struct, frozen=True):
+    """Data of a client whose update has full weight; one that has more weighs no more.
+
+    Attributes:
+        samples: n̂, number of samples.
+        share: p̂, share of the samples of all clients present.
+    """
+
+    samples: int
+    share: float
+
+
+class UpdateSum(msgspec.Struct, frozen=True):
+    """A weighted sum of updates, and what is known of each.
+
+    Attributes:
+        total: Σ c_i f_i Δ_i over the flat values, float32 [values]; may be changed.
+        weights: c_i.
+        tasks: The tasks in the sum.
+        bases: The model that each was trained from.
+        note: Note of the schedule on this aggregation.
+    """
+
+    total: Tensor
+    weights: Sequence[float]
+    tasks: Sequence[Task]
+    bases: Sequence[Model]
+    note: Mapping[str, Any] = msgspec.field(default_factory=dict)
+
+
+@runtime_checkable
+class SumOnly(Aggregator, Protocol):
+    """An aggregator that needs a weighted sum of the updates, and no update by itself.
+
+    Of the updates of one aggregation it is given Σ c_i f_i Δ_i, where c_i is `sum_scale` times the
+    importance, rounded to a few bits. With exact importances `from_sum` is `step`.
+    """
+
+    @property
+    def apart(self) -> tuple[str, ...]:
+        """Names in a note: updates with different values of them are not summed together. By default none."""
+        return ()
+
+    @property
+    def equal_weights(self) -> bool:
+        """Whether all importances are 1."""
+
+    def factor(self, task: Task) -> float:
+        """f_i, with which a client multiplies its update before it clips it; by default 1."""
+        return 1.0
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """The importance of each update, in (0, 1], from numbers only.
+
+        Args:
+            tasks: The tasks of one aggregation, with staleness, samples and share.
+            full: Data of a client of full weight.
+            note: Note of the schedule on this aggregation.
+        """
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """The public factor of the sum.
+
+        Args:
+            tasks: The tasks that are summed.
+            importances: Their importances, rounded.
+            full: Data of a client of full weight.
+        """
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """Compute the step from a sum.
+
+        Args:
+            summed: The sum, and what is known of its updates.
+            model: The current global model.
+            memory: As of `step`.
+
+        Returns:
+            The step, as of `step`; may be `summed.total`.
         """
 
 

@@ -12,23 +12,23 @@ model is a mean of models, w := Σ_{k∈Π} w_k (w_o + û_k), weighted by data a
 - γ < 1 favours fresh updates (the paper's proposal), γ > 1 old ones.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec.structs import replace
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.aggregators import shares, toward_models
+from offbeat.algorithms.aggregators import by_samples, shares, toward_bases, toward_models
 from offbeat.algorithms.options import Count, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Round, train
 from offbeat.algorithms.wireless.bandwidth import Halving, equal_bits, with_decayed_lr
 from offbeat.algorithms.wireless.policies import Candidate, DataImportance, Policy
 from offbeat.codec import AnyCodec, SparseQuantised
-from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, Update, View
+from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, SetTimer, Upload
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, Measured, Ready, Timer
 from offbeat.core.features import Feature
@@ -193,13 +193,14 @@ class RadioIterations(Schedule):
 
 
 @checked_dataclass
-class AgeWeighted(Aggregator):
+class AgeWeighted(SumOnly):
     """w := Σ w_k (w_o + û_k), w_k = n_k γ^{a_k} / Σ n_j γ^{a_j} (Eq. 13).
 
     Ages are the iterations that the schedule counts; under another schedule a_k is the staleness τ_k.
     """
 
     gamma: Gamma = 1.0
+    equal_weights = False
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Toward the weighted mean of the models: nothing of the global model stays."""
@@ -209,6 +210,20 @@ class AgeWeighted(Aggregator):
         if not any(weights):  # too small for numbers: it is the differences of the ages that count
             weights = [u.task.samples * power(a - min(ages)) for u, a in zip(updates, ages, strict=True)]
         return toward_models(updates, shares(weights), model)
+
+    def importances(self, tasks: Sequence[Task], full: FullWeight, note: Mapping[str, Any]) -> list[float]:
+        """min(1, n_i / n̂) γ^{a_i}."""
+        ages = note.get("ages") or [t.staleness for t in tasks]
+        power = AgeWeight(self.gamma)
+        return [d_i * power(a) for d_i, a in zip(by_samples(tasks, full), ages, strict=True)]
+
+    def sum_scale(self, tasks: Sequence[Task], importances: Sequence[float], full: FullWeight) -> float:
+        """1 / Σ of the importances."""
+        return 1 / sum(importances)
+
+    def from_sum(self, summed: UpdateSum, model: Model, memory: Tensors) -> Tensor:
+        """Toward the weighted mean of the models."""
+        return toward_bases(summed, model)
 
 
 @algorithm(

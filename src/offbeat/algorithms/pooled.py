@@ -1,0 +1,145 @@
+"""Pooling of updates until enough clients are in, around any schedule.
+
+With privacy no version may come from fewer than m clients, nor, where sums are secure, from updates of
+which one has most of the weight. So what the schedule inside aggregates is pooled, and released together:
+
+- at least m updates of different clients, at most M, the oldest first; a client's later ones wait;
+- none with more than ρ of the weight. If M of them break this, the heaviest waits;
+- updates that the aggregator keeps apart, such as those of FedAT's tiers, are pooled apart.
+
+The schedule inside goes on as if its updates were aggregated. A client that leaves leaves its pooled updates.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec.structs import replace
+
+from offbeat.core.algorithm import FullWeight, Schedule, ScheduleWrapper, SumOnly, View
+from offbeat.core.commands import Aggregate, Command, Drop, Stop
+from offbeat.core.events import Begin, ClientId, Event, TaskId
+from offbeat.core.privacy import Privacy, integer_weight, largest_weight
+from offbeat.core.refusals import Refusal
+
+
+@dataclass
+class PooledUpdate:
+    """An update that waits for its release, with its integer weight."""
+
+    task: TaskId
+    client: ClientId
+    weight: int
+    note: Mapping[str, Any]
+    server_step: bool
+
+
+@dataclass
+class Pools:
+    """The state of the schedule inside, and the pooled updates in order of arrival, apart by notes."""
+
+    inner: Any
+    full: FullWeight | None = None
+    waiting: dict[tuple[Any, ...], list[PooledUpdate]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Pooled(ScheduleWrapper):
+    """Any schedule, whose updates are released together once they are of enough clients.
+
+    The note of a release has `weights`, the integer weights of its tasks in order, and `scale`, the factor of
+    their sum: with these and the updates a version is determined.
+
+    Attributes:
+        inner: The schedule.
+        sums: The aggregator, which says how much updates count.
+        privacy: Options of the sums, complete.
+    """
+
+    inner: Schedule
+    sums: SumOnly
+    privacy: Privacy
+
+    @property
+    def largest_aggregation(self) -> int | None:
+        """Most updates of a release."""
+        return self.privacy.most
+
+    def initial(self) -> Pools:
+        """Nothing is pooled."""
+        return Pools(self.inner.initial())
+
+    def on(self, event: Event, state: Pools, view: View) -> Iterator[Command]:
+        """The schedule's commands; what it aggregates is pooled, and released when it may be."""
+        if isinstance(event, Begin):
+            state.full = self._full_weight(view)
+        for command in self.inner.on(event, state.inner, view):
+            if isinstance(command, Aggregate):
+                yield from self._pool(command, state, view)
+                continue
+            if isinstance(command, Stop):
+                yield from self._drop(state)
+            yield command
+
+    def _full_weight(self, view: View) -> FullWeight:
+        """The largest client at the beginning, unless the options say otherwise."""
+        fleet, least = view.fleet, self.privacy.fewest
+        if len(fleet) < least:
+            raise Refusal.TOO_FEW_CLIENTS.error(least=least, clients=len(fleet))
+        samples = max(fleet.samples(client) for client in fleet)
+        return FullWeight(
+            self.privacy.full_weight or samples, self.privacy.full_share or samples / fleet.total_samples
+        )
+
+    def _pool(self, command: Aggregate, state: Pools, view: View) -> Iterator[Command]:
+        """Pool what the schedule inside aggregates, then release all that may be."""
+        assert state.full is not None
+        tasks = [view.task(task) for task in command.tasks]
+        importances = self.sums.importances(tasks, state.full, command.note)
+        pool = state.waiting.setdefault(tuple(command.note.get(name) for name in self.sums.apart), [])
+        for task, importance in zip(tasks, importances, strict=True):
+            weight = integer_weight(importance, self.privacy.bits)
+            pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
+        while chosen := self._choose(pool):
+            tasks = [view.task(own.task) for own in chosen]
+            weights = [own.weight for own in chosen]
+            rounded = [weight / largest_weight(self.privacy.bits) for weight in weights]
+            scale = self.sums.sum_scale(tasks, rounded, state.full)
+            newest = max(chosen, key=pool.index)
+            for own in chosen:
+                pool.remove(own)
+            yield replace(
+                command,
+                tasks=tuple(own.task for own in chosen),
+                note={**newest.note, "weights": weights, "scale": scale},
+                server_step=any(own.server_step for own in chosen),
+            )
+
+    def _choose(self, pool: Sequence[PooledUpdate]) -> list[PooledUpdate]:
+        """The updates of the next release, by task number; empty where there is none yet."""
+        least, most = self.privacy.fewest, self.privacy.most
+        assert most is not None
+        oldest: dict[ClientId, PooledUpdate] = {}
+        for own in pool:
+            oldest.setdefault(own.client, own)
+        candidates = list(oldest.values())
+        chosen = candidates[:most]
+        while len(chosen) >= least and not self._balanced(chosen):
+            if len(chosen) < most:
+                return []  # one more may balance it
+            candidates.remove(max(chosen, key=lambda own: own.weight))
+            chosen = candidates[:most]
+        return sorted(chosen, key=lambda own: own.task) if len(chosen) >= least else []
+
+    def _balanced(self, chosen: Sequence[PooledUpdate]) -> bool:
+        """Whether none of these has more than ρ of the weight, where sums are secure."""
+        weights = [own.weight for own in chosen]
+        return self.privacy.secure is None or max(weights) <= self.privacy.dominance * sum(weights)
+
+    def _drop(self, state: Pools) -> Iterator[Command]:
+        """Drop what is pooled, at the end of the run."""
+        reason = f"the run ended before {self.privacy.fewest} updates were together"
+        for pool in state.waiting.values():
+            for own in pool:
+                yield Drop(own.task, reason)
+        state.waiting.clear()

@@ -1,0 +1,135 @@
+"""Pooling: what a schedule aggregates is released in sums of enough clients, around every schedule."""
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from offbeat.algorithms import ALGORITHMS
+from offbeat.algorithms.pooled import Pooled, PooledUpdate
+from offbeat.algorithms.private import complete_privacy, sum_only, with_privacy
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.limits import Until
+from offbeat.core.privacy import Noise, Privacy, Secure
+from offbeat.sim.simulate import simulate
+from offbeat.testing.algorithm import check_algorithm
+from offbeat.testing.journal import check_journal
+from offbeat.testing.strategies import worlds
+from offbeat.testing.worlds import CALM
+from offbeat.world.availability import Availability
+from offbeat.world.world import World
+from tests.options import EXAMPLES
+
+ALL = ("clients_per_round", "concurrency")  # without a bound
+MARKS = {"fedbuff": (), "fedat": (), "fedcompass": ()}  # the others are the same schedules, and thorough
+
+
+def pooled(name: str, privacy: Privacy, clients: int = 5) -> Algorithm:
+    options = {key: value for key, value in EXAMPLES[name].items() if key not in (*ALL, "against")}
+    algorithm = ALGORITHMS[name](**options)
+    return with_privacy(algorithm, complete_privacy(privacy, algorithm, clients))
+
+
+def check_release(release: dict, privacy: Privacy) -> None:
+    """The rules of a release, recounted from its journal row."""
+    clients, weights, tasks = release["clients"], release["weights"], release["tasks"]
+    assert len(set(clients)) == len(clients) >= privacy.fewest
+    assert privacy.most is None or len(clients) <= privacy.most
+    assert tasks == sorted(tasks)
+    assert min(weights) >= 1
+    assert max(weights) <= min(15, privacy.dominance * sum(weights))
+    assert "tier" not in release or release["tier"] in release["order"]
+
+
+@given(world=worlds((3, 5)), seed=st.integers(0, 99), most=st.sampled_from([None, 10]))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=MARKS.get(name, pytest.mark.thorough)) for name in sum_only()]
+)
+def test_releases_keep_the_rules_in_any_world(name: str, world: World, seed: int, most: int | None):
+    privacy = Privacy(clip=1.0, most=most, secure=Secure())
+    until = Until(seconds=60)
+    try:
+        run = simulate(pooled(name, privacy), world, seed=seed, until=until, evaluate=None)
+    except UsageError:
+        assume(False)  # it begins with fewer than 3 clients
+    audit = check_journal(list(run.rows()))  # conservation and liveness among its rules
+    assert run.stop_reason.startswith("reached") or not audit.present
+    for release in run.entries("aggregate"):
+        check_release(release, privacy)
+
+
+@pytest.mark.parametrize("name", ["fedcompass", "fedat"])
+def test_a_pooled_schedule_keeps_every_rule_that_schedules_keep(name: str):
+    privacy = Privacy(clip=1.0, secure=Secure())
+    check_algorithm(pooled(name, privacy), [CALM], until=Until(seconds=120))
+
+
+def test_single_arrivals_become_a_buffer_of_the_least_number_of_clients():
+    privacy = Privacy(clip=1.0, secure=Secure(), least=4, most=4)
+    run = simulate(pooled("asofed", privacy), CALM, until=Until(tasks=40), evaluate=None)
+    sizes = [len(entry["tasks"]) for entry in run.entries("aggregate")]
+    assert set(sizes) == {4}
+    assert len(sizes) > 5
+
+
+def test_the_schedule_inside_goes_on_as_if_its_updates_were_aggregated():
+    algorithm = pooled("fedcompass", Privacy(clip=1.0, secure=Secure()))
+    run = simulate(algorithm, CALM, until=Until(tasks=30), evaluate=None)
+    plain = simulate(ALGORITHMS["fedcompass"](2, 9), CALM, until=Until(tasks=30), evaluate=None)
+
+    def tasks(run):
+        return [(e["t"], e["client"], e["steps"], e["task"]) for e in run.entries("train")]
+
+    assert tasks(run) == tasks(plain)
+
+
+def schedule(least: int, most: int, dominance: float = 0.5) -> Pooled:
+    privacy = Privacy(clip=1.0, weight_bits=4, least=least, most=most, dominance=dominance, secure=Secure())
+    algorithm = ALGORITHMS["fedbuff"]()
+    return Pooled(algorithm.schedule, algorithm.aggregator, privacy)
+
+
+def pool(*given: tuple[int, int]) -> list[PooledUpdate]:
+    """Updates of these clients with these weights, tasks in order."""
+    return [PooledUpdate(task, client, weight, {}, True) for task, (client, weight) in enumerate(given)]
+
+
+CHOICES = {
+    "too few clients": (schedule(3, 4), pool((0, 5), (1, 5), (0, 5)), []),
+    "a client's later update waits": (schedule(3, 4), pool((0, 5), (0, 5), (1, 5), (2, 5)), [0, 2, 3]),
+    "the oldest": (schedule(3, 3), pool((0, 5), (1, 5), (2, 5), (3, 5)), [0, 1, 2]),
+    "one that has more than half waits for one more": (schedule(3, 4), pool((0, 15), (1, 2), (2, 2)), []),
+    "among the most, the heaviest waits": (
+        schedule(3, 4),
+        pool((0, 15), (1, 2), (2, 2), (3, 2), (4, 2)),
+        [1, 2, 3, 4],
+    ),
+    "without the heaviest fewer are enough": (
+        schedule(3, 4),
+        pool((0, 15), (1, 2), (2, 2), (3, 2)),
+        [1, 2, 3],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHOICES)
+def test_which_updates_are_released(case: str):
+    pooling, waiting, expected = CHOICES[case]
+    assert [own.task for own in pooling._choose(waiting)] == expected
+
+
+def test_a_run_that_begins_with_too_few_clients_is_refused():
+    privacy = Privacy(clip=1.0, noise=Noise(multiplier=1), least=4)
+    with pytest.raises(UsageError, match="least = 4 needs 4 clients, the run begins with 2"):
+        simulate(pooled("fedbuff", privacy), World(clients=2), until=Until(versions=3))
+
+
+def test_a_client_that_leaves_leaves_its_pooled_updates():
+    world = World(
+        seconds_per_step=[1.0, 2.0, 40.0], clients=3, availability=Availability(leave=[1e9, 50.0, 1e9])
+    )
+    privacy = Privacy(clip=1.0, secure=Secure())
+    run = simulate(pooled("asofed", privacy), world, until=Until(versions=1), evaluate=None)
+    (left,), (release,) = run.entries("left"), run.entries("aggregate")
+    assert left["t"] < release["t"]
+    assert release["clients"] == [0, 1, 2]
