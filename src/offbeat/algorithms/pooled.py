@@ -19,8 +19,9 @@ from msgspec.structs import replace
 from offbeat.core.algorithm import FullWeight, Schedule, ScheduleWrapper, SumOnly, View
 from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.events import Begin, ClientId, Event, TaskId
-from offbeat.core.privacy import Privacy, integer_weight, largest_weight
+from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
+from offbeat.core.sums import integer_weight, largest_weight
 
 
 @dataclass

@@ -32,6 +32,12 @@ def with_privacy(algorithm: Algorithm, privacy: Privacy) -> Algorithm:
     return replace(algorithm, schedule=Pooled(algorithm.schedule, algorithm.aggregator, privacy))
 
 
+def without_privacy(algorithm: Algorithm) -> Algorithm:
+    """The algorithm as it was before `with_privacy`; any other as it is."""
+    schedule = algorithm.schedule
+    return replace(algorithm, schedule=schedule.inner) if isinstance(schedule, Pooled) else algorithm
+
+
 def complete_privacy(privacy: Privacy, algorithm: Algorithm, clients: int) -> Privacy:
     """The options with what follows from the algorithm and the number of clients.
 

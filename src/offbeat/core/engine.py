@@ -17,14 +17,17 @@ touched: all but tensors follows from events.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from msgspec.structs import replace
+
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
-from offbeat.core.events import Arrived, Event, Lost, RolledBack, Skipped, TaskId
+from offbeat.core.events import Arrived, ClientId, Event, Lost, RolledBack, Skipped, TaskId
 from offbeat.core.fleet import Labels
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
+from offbeat.core.releases import PrivacyLedger
 from offbeat.core.server import Server
 
 
@@ -38,6 +41,7 @@ class Engine:
         tensors: The global model and what is held around it; None means no tensor is touched.
         model_bytes: Bytes of one model or one update as they are sent, for the counters.
         until: The run's limits.
+        ledger: What clients have spent of their privacy budget. None means that no noise is added.
 
     Attributes:
         rows: Number of journal rows so far.
@@ -53,9 +57,10 @@ class Engine:
         tensors: GlobalModel | None = None,
         model_bytes: int = 0,
         until: Until = Until(),
+        ledger: PrivacyLedger | None = None,
     ) -> None:
         self.server = Server(schedule, seed)
-        self.record, self.tensors, self.until = record, tensors, until
+        self.record, self.tensors, self.until, self.ledger = record, tensors, until, ledger
         self.rows = 0
         self.staleness_sum = 0
         self.bits_up = 0
@@ -98,13 +103,29 @@ class Engine:
         for command in commands:
             if type(command) is Aggregate:
                 version = command.version
-            record(command_row(self.rows, now, command, version))
+            row = command_row(self.rows, now, command, version)
+            if self.ledger is not None and type(command) is Aggregate:
+                row = replace(row, data={**(row.data or {}), **self.ledger.charge(command)})
+            record(row)
             self.rows += 1
             if tensors is not None:
                 move = _MOVES.get(type(command))
                 if move is not None:
                     move(tensors, command)
         return commands
+
+    def exhausted(self, event: Event) -> ClientId | None:
+        """The client that must leave after an event, as its privacy budget is spent; None means none.
+
+        One more release at full weight, beside its updates that wait, would be too much. A driver applies its
+        `Left` with the ledger's `left_reason`, and lets it join no more.
+        """
+        if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:
+            return None
+        client = event.client
+        waiting = sum(task.client == client for task in self.server.held.values())
+        spent = self.ledger.exhausts(client, waiting)
+        return client if spent and client in self.server.fleet else None
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
         """Let clients 0 … n − 1 join at time 0, before `Begin`: one call and one journal row for all.
@@ -129,6 +150,8 @@ class Engine:
         server = self.server
         if server.stopped is not None:
             return server.stopped
+        if self.ledger is not None and (reason := self.ledger.stop_reason) is not None:
+            return reason
         return self.until.reached(server.version, server.counts["arrived"])
 
     @property

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
+from offbeat.core.algorithm import Algorithm, SumOnly, Task, Update, check_layout
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
@@ -19,6 +19,7 @@ from offbeat.core.events import RolledBack, Skipped, TaskId, Version
 from offbeat.core.guard import UpdateGuard, all_finite
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.releases import Releases
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
 
 
@@ -30,6 +31,7 @@ class GlobalModel:
         model: The initial model.
         version: Its version.
         train_root: Makes the server's own update. None where the aggregator needs none.
+        releases: Forms the sums of a run with privacy. None means that each update is used by itself.
 
     Attributes:
         guard: Checks the updates before they arrive, and the versions; None means nothing does.
@@ -43,9 +45,10 @@ class GlobalModel:
         model: Model,
         version: Version = 0,
         train_root: TrainRoot | None = None,
+        releases: Releases | None = None,
     ) -> None:
         check_layout(algorithm, model.layout)
-        self._algorithm, self._train_root = algorithm, train_root
+        self._algorithm, self._train_root, self.releases = algorithm, train_root, releases
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version = version
         self.bases: dict[TaskId, tuple[Version, Model]] = {}  # of the tasks in training
@@ -108,7 +111,9 @@ class GlobalModel:
         """
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
-        if not updates:
+        if len(updates) < self._fewest:
+            if self.releases is not None:
+                self.releases.skip(command.version)
             lost = "its updates were trained from withdrawn versions, or damaged on the server's disk"
             self.skipped.append(Skipped(command.version, lost))
             return
@@ -129,7 +134,7 @@ class GlobalModel:
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
-        step = self._algorithm.aggregator.step(updates, self.model, self.memory)
+        step = self._step(updates, command)
         reason, name, k = None, "step", len(updates)
         if self.step_memories and command.server_step:
             if self.guard is not None:  # an absurd one may spoil their memories and give a usual step
@@ -154,6 +159,19 @@ class GlobalModel:
         if reason is None and not all_finite((model.values, shared)):
             reason = "its values are not finite"
         return model, reason
+
+    @property
+    def _fewest(self) -> int:
+        """Fewest updates of which a version is made."""
+        return 1 if self.releases is None else self.releases.plan.privacy.fewest
+
+    def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
+        """The aggregator's step, from the updates or, with privacy, from their sum."""
+        aggregator = self._algorithm.aggregator
+        if self.releases is None:
+            return aggregator.step(updates, self.model, self.memory)
+        assert isinstance(aggregator, SumOnly)
+        return self.releases.step(updates, aggregator, self.model, self.memory, command)
 
     def roll_back(self, event: RolledBack, version: Version) -> None:
         """Make a new version with the content of the `good` one; the parts' memories begin anew."""

@@ -147,13 +147,3 @@ class Privacy:
         """w of complete options."""
         assert self.weight_bits is not None
         return self.weight_bits
-
-
-def largest_weight(bits: int) -> int:
-    """q, the weight of an update of importance 1."""
-    return max(1, (1 << bits) - 1)
-
-
-def integer_weight(importance: float, bits: int) -> int:
-    """c̃ of an importance in (0, 1]: 1 … q; 1 where weights have no bits."""
-    return max(1, round(largest_weight(bits) * importance))

@@ -33,6 +33,8 @@ class Purpose(IntEnum):
     CODEC = 13  # selection and rounding of a codec
     STATISTICS = 14  # the samples that running statistics are estimated from, and draws inside the module
     LOOP = 15  # draws of a user's own training loop in a client's task
+    ROUND = 16  # 32 bytes from which the rounding of a client's update follows
+    NOISE = 17  # 32 bytes from which the noise of a release follows
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:

@@ -155,7 +155,7 @@ def run_recipe(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
-        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard,
+        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
         callbacks=make_callbacks(recipe.callbacks),
     )  # fmt: skip
 
@@ -180,7 +180,8 @@ def resume_run(
         directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
         make_learner(recipe, record.seed),
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
-        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, callbacks=called,
+        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
+        callbacks=called,
     )  # fmt: skip
 
 

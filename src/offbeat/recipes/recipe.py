@@ -8,6 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
+from offbeat.core.privacy import Privacy
 from offbeat.core.types import Count, Finite
 from offbeat.data.registry import DATASETS, dataset_options
 from offbeat.local.training import Training
@@ -99,6 +100,7 @@ class Recipe(Section):
         algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
             the name under `name`, and what else of the recipe it changes, by dotted key, under `set`.
         guard: Refuses updates whose size is absurd beside the recent ones; "off" means no guard.
+        privacy: Noise, secure sums and their options. None means that each update is used as it is.
         until: Limits of a run.
         evaluate: How often the global model is evaluated.
         callbacks: What is called while a run goes on: names, "module:function" of one's own, or mappings with
@@ -131,6 +133,7 @@ class Recipe(Section):
     algorithm: dict[str, Any]
     algorithms: dict[str, dict[str, Any]] = {}
     guard: Annotated[Guard | None, BeforeValidator(lambda given: None if given in OFF else given)] = Guard()
+    privacy: Privacy | None = None
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()

@@ -101,7 +101,7 @@ class RunRecord(Presentation):
 
     def check_same(self, what: str, now: Mapping[str, Any]) -> None:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
-        then, now = self.meta[what], json.loads(json.dumps(now))
+        then, now = self.meta.get(what, {}), json.loads(json.dumps(now))
         for key in {**then, **now}:
             if key not in now:
                 found = "now there is no such option; use the version of Offbeat it was started with"

@@ -34,6 +34,8 @@ class Summary:
         loss: Loss of the last evaluation.
         metrics: All metrics of the last evaluation by name; NaN means undefined.
         best_metrics: The best finite value of each metric.
+        privacy: Of a run with noise what the busiest client has spent (mu, epsilon, epsilon_strict, after so
+            many releases), and of how many clients the budget is spent. None without noise.
         client_state_bytes: Bytes of the clients' states at the end.
         server_state_bytes: Bytes of the memories of aggregator and server steps at the end, with a
             vector that travels with the model.
@@ -58,6 +60,7 @@ class Summary:
     server_state_bytes: int = 0
     metrics: Metrics = field(default_factory=dict)
     best_metrics: Metrics = field(default_factory=dict)
+    privacy: Metrics | None = None
 
     @classmethod
     def read(cls, recorded: Mapping[str, Any]) -> "Summary":
@@ -97,4 +100,5 @@ def summary_of(engine: Engine, seconds: float, evaluations: EvaluationLog) -> di
         "metrics": evaluations.last_metrics,
         "best_metrics": evaluations.best_metrics,
         "server_state_bytes": tensors.nbytes if tensors is not None else 0,
+        "privacy": engine.ledger.summary() if engine.ledger is not None else None,
     }

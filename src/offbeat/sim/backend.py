@@ -26,6 +26,7 @@ from offbeat.core.learner import (
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model, Tensors
 from offbeat.core.recorded import RecordedJournal, ReplayError
+from offbeat.core.releases import Releases, ReleaseSeeds
 from offbeat.core.streams import Purpose, stream
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates
@@ -44,7 +45,12 @@ class LiveBackend:
 
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
         algorithm, self.clients = experiment.algorithm, clients
-        self.tensors = GlobalModel(algorithm, experiment.initial, train_root=experiment.train_root)
+        plan, releases = experiment.release_plan, None
+        if plan is not None:
+            releases = Releases(plan, simulated_seeds(experiment.seed))
+        self.tensors = GlobalModel(
+            algorithm, experiment.initial, train_root=experiment.train_root, releases=releases
+        )
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
         if experiment.guard is not None and type(experiment.learner) is not NoTraining:
             self.tensors.guard = UpdateGuard(experiment.guard, experiment.learner.clients)
@@ -82,8 +88,10 @@ class LiveBackend:
             except _NotFiniteError:
                 if guard is None:
                     raise
-        if guard is not None and (reason := guard.check(client, steps, result, self.tensors.model)):
-            return Lost(client, task, f"rejected: {reason}"), None
+        if guard is not None and self.tensors.releases is None:  # else it looks at released values only
+            reason = guard.check(client, steps, result, self.tensors.model)
+            if reason is not None:
+                return Lost(client, task, f"rejected: {reason}"), None
         del self._finished[task]
         self._keep(client, result.state)
         return Arrived(client, task, steps, result.metrics), result
@@ -161,6 +169,14 @@ class LiveBackend:
     def completed(self) -> Model:
         """The current version, complete."""
         return self._experiment.complete(self.tensors.model)
+
+
+def simulated_seeds(seed: int) -> ReleaseSeeds:
+    """Seeds of releases that follow from the run's: such a model is not private."""
+    return ReleaseSeeds(
+        rounding=lambda task: stream(seed, Purpose.ROUND, task.client, task.id).bytes(32),
+        noise=lambda version: stream(seed, Purpose.NOISE, task=version).bytes(32),
+    )
 
 
 class ReplayBackend:

@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from offbeat.algorithms import recorded_name
+from offbeat.algorithms.private import (
+    check_buffers,
+    check_client_metrics,
+    complete_privacy,
+    with_privacy,
+    without_privacy,
+)
 from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
@@ -13,6 +20,8 @@ from offbeat.core.guard import Guard
 from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_evaluated
 from offbeat.core.model import Model
+from offbeat.core.privacy import Privacy
+from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
@@ -34,6 +43,7 @@ class Experiment:
         complete: Makes of a version the model that is evaluated.
         guard: Options of the guard against absurd updates; None means there is none.
         train_root: Makes the server's own update of a version. None where the aggregator needs none.
+        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
     """
 
     algorithm: Algorithm
@@ -46,6 +56,7 @@ class Experiment:
     complete: Finalizer
     guard: Guard | None
     train_root: TrainRoot | None
+    release_plan: ReleasePlan | None = None
 
     @classmethod
     def of(
@@ -58,6 +69,7 @@ class Experiment:
         evaluate: Every | None,
         initial: Initial | None = None,
         guard: Guard | None = Guard(),
+        privacy: Privacy | None = None,
     ) -> Self:
         """Check that all fit; arguments as of `simulate`. Raises `UsageError` where they do not."""
         every = evaluate or Every()
@@ -75,15 +87,33 @@ class Experiment:
         first = start_from(learner.initial(seed), initial)
         complete = finalizer(algorithm.buffers, learner, first, seed)
         check_layout(algorithm, first.layout)
+        plan = None
+        if privacy is not None:
+            check_client_metrics(privacy, until, every)
+            check_buffers(algorithm, first.layout)
+            privacy = complete_privacy(privacy, algorithm, clients)
+            plan = ReleasePlan(privacy, first.layout.parameters, clients)
+            algorithm = with_privacy(algorithm, privacy)
         root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
         return cls(
-            algorithm, Population(world, seed), learner, seed, until, every, first, complete, guard, root
+            algorithm,
+            Population(world, seed),
+            learner,
+            seed,
+            until,
+            every,
+            first,
+            complete,
+            guard,
+            root,
+            plan,
         )
 
     @property
     def described(self) -> dict[str, Any]:
         """The algorithm as a run's directory records it."""
-        return {"name": recorded_name(self.algorithm), **self.algorithm.hyperparameters}
+        plain = without_privacy(self.algorithm)
+        return {"name": recorded_name(plain), **plain.hyperparameters}
 
     @property
     def higher_is_better(self) -> Mapping[str, bool]:

@@ -3,11 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass
 
+from offbeat.algorithms.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
 from offbeat.core.errors import OffbeatError
 from offbeat.core.journal import Row, event_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
+from offbeat.core.releases import PrivacyLedger, ReleasePlan
 from offbeat.runs.record import RunRecord
 
 
@@ -40,7 +42,11 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
         journal.check(row)
 
     difference = None
-    engine = Engine(algorithm.schedule, record.seed, compare)
+    plan = ReleasePlan.read(record.meta["privacy"]) if "privacy" in record.meta else None
+    ledger = PrivacyLedger(plan) if plan is not None and plan.noise is not None else None
+    if plan is not None:
+        algorithm = with_privacy(algorithm, plan.privacy)
+    engine = Engine(algorithm.schedule, record.seed, compare, ledger=ledger)
     while difference is None and (row := journal.peek()) is not None:
         if row.kind != "event":
             difference = f"row {row.seq}: {_show(row)} is recorded, but nothing commands it"

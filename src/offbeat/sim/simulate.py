@@ -16,6 +16,7 @@ from offbeat.core.learner import Learner, own_tensors
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
+from offbeat.core.privacy import Privacy
 from offbeat.core.streams import check_seed
 from offbeat.local.description import describe_learner
 from offbeat.local.learner import TorchLearner
@@ -61,6 +62,7 @@ def simulate(
     client_memory: int | None = None,
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
+    privacy: Privacy | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Run an algorithm in virtual time.
@@ -85,6 +87,7 @@ def simulate(
         initial: The weights that the run starts from: a .safetensors file, the directory of a finished run,
             or a model. None means the learner's own.
         guard: Refuses updates whose size is absurd beside the recent ones. None means no guard.
+        privacy: Noise, secure sums and their options. None means that each update is used as it is.
         callbacks: What is called while the run goes on, in this order.
 
     Returns:
@@ -96,7 +99,9 @@ def simulate(
     """
     check_memory(client_memory)
     calls = CallbackList(callbacks)
-    experiment = Experiment.of(algorithm, world, learner, check_seed(seed), until, evaluate, initial, guard)
+    experiment = Experiment.of(
+        algorithm, world, learner, check_seed(seed), until, evaluate, initial, guard, privacy
+    )
     with calls.exceptions():
         with (
             started(experiment.learner, algorithm.objective, workers, executor) as trainer,
@@ -139,6 +144,7 @@ def resume(
     client_memory: int | None = None,
     initial: Initial | None = None,
     guard: Guard | None = Guard(),
+    privacy: Privacy | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Resume an interrupted run from its last checkpoint, given what it was started with.
@@ -159,6 +165,7 @@ def resume(
         client_memory: Bytes in memory of what clients keep from task to task.
         initial: The weights that the run started from.
         guard: The guard that the run was started with.
+        privacy: The options of privacy that the run was started with.
         callbacks: What is called while the run goes on from its checkpoint; not if it has finished.
 
     Returns:
@@ -173,10 +180,13 @@ def resume(
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
-    experiment = Experiment.of(algorithm, world, learner, record.seed, until, evaluate, initial, guard)
+    experiment = Experiment.of(
+        algorithm, world, learner, record.seed, until, evaluate, initial, guard, privacy
+    )
     if record.status == "finished":
         return _finished(record, experiment)
     record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal
+    record.check_same("privacy", _private(experiment))
     _check_executor(record, executor)
     if record.meta["initial"] != experiment.initial.digest():
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
@@ -214,7 +224,13 @@ def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str,
         "clients": experiment.learner.clients,
         "batched": isinstance(executor, Batched),
         "higher_is_better": dict(experiment.higher_is_better),
+        **({"privacy": _private(experiment)} if experiment.release_plan is not None else {}),
     }
+
+
+def _private(experiment: Experiment) -> dict[str, Any]:
+    """What is recorded of a run's privacy; empty without any."""
+    return {} if experiment.release_plan is None else experiment.release_plan.recorded
 
 
 def _observed(

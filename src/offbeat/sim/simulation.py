@@ -30,6 +30,7 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import MergePoint
+from offbeat.core.releases import PrivacyLedger
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
@@ -61,7 +62,11 @@ class Simulation:
     def __init__(self, experiment: Experiment, backend: LiveBackend, recorder: Recorder) -> None:
         schedule, requires = experiment.algorithm.schedule, experiment.algorithm.requires
         seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
-        self.engine = Engine(schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until)
+        plan = experiment.release_plan
+        self.engine = Engine(
+            schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until,
+            PrivacyLedger(plan) if plan is not None and plan.noise is not None else None,
+        )  # fmt: skip
         self.server = self.engine.server
         self._labels = Feature.LABELS in requires
         self._norms = Feature.NORMS in requires
@@ -145,6 +150,8 @@ class Simulation:
                 task = self.tasks.get(event.task)
                 if task is not None and task.due is not None and task.due[1] is event:
                     return time, event
+            elif isinstance(event, Joined | Left) and self._spent(event.client):
+                continue
             elif not isinstance(event, Timer) or self.server.timers.get(event.timer) == time:
                 return time, event
         return _NEVER, None
@@ -171,7 +178,8 @@ class Simulation:
             elif type(event) is Left:
                 if (task := self.server.current_task) is not None:
                     self._lost(task.id)
-                self._queue_presence(event.client)
+                if event.client in self._presence:
+                    self._queue_presence(event.client)
         for skipped in self._backend.skipped():
             self.engine.apply(time, skipped)
         for command in commands:
@@ -180,6 +188,13 @@ class Simulation:
                 execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
+        ledger = self.engine.ledger
+        if ledger is not None and (client := self.engine.exhausted(event)) is not None:
+            self._apply(time, Left(client, reason=ledger.left_reason))
+
+    def _spent(self, client: ClientId) -> bool:
+        """Whether a client's privacy budget is spent: it has left for good."""
+        return self.engine.ledger is not None and client in self.engine.ledger.exhausted
 
     def _ready(self, event: Ready) -> Ready:
         """Tell the update's length to schedules that choose by it."""

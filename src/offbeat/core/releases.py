@@ -1,0 +1,279 @@
+"""Releases: a sum of clipped, rounded updates, its noise, and what each client has spent.
+
+A release is one sum that is formed and used: one `Aggregate`. `ReleasePlan` has what is fixed for a run,
+`PrivacyLedger` what follows from its journal alone, `Releases` what needs tensors.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from math import ceil, inf
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.core.accounting import (
+    Spent,
+    coefficients,
+    epsilon_of,
+    largest_mu,
+    multiplier_for,
+    overlaps,
+    strict_epsilon_of,
+)
+from offbeat.core.algorithm import SumOnly, Task, Update, UpdateSum
+from offbeat.core.commands import Aggregate
+from offbeat.core.events import ClientId, Version
+from offbeat.core.model import Model, Tensors
+from offbeat.core.noise import banded_noise, discrete_gaussian
+from offbeat.core.privacy import Noise, Privacy
+from offbeat.core.refusals import Refusal
+from offbeat.core.sums import Grid, Integers, largest_weight
+
+LEAST_SIGMA = 10_000
+_DIGITS = 6  # of the figures in a journal: a replay on another machine must give them again
+
+
+@dataclass(frozen=True)
+class ReleasePlan:
+    """What is fixed for a run: the options, the grid, the noise and the budget.
+
+    Attributes:
+        privacy: The options, complete.
+        parameters: L, parameters of the model.
+        clients: Number of clients.
+
+    Raises:
+        UsageError: The grid is too coarse, there is too little noise, or the budget allows no release.
+    """
+
+    privacy: Privacy
+    parameters: int
+    clients: int
+
+    def __post_init__(self) -> None:
+        """Refuse noise that is too little, and a budget that allows nothing."""
+        noise = self.noise
+        if noise is None:
+            return
+        if self.sigma < LEAST_SIGMA:
+            raise Refusal.LITTLE_NOISE.error(sigma=self.sigma)
+        if not Spent().allows(0, 1, self.full_alpha, self.overlaps, self.largest_mu):
+            epsilon = noise.budget.epsilon
+            raise Refusal.SMALL_BUDGET.error(epsilon=epsilon, multiplier=self.multiplier)
+
+    @classmethod
+    def read(cls, recorded: Mapping[str, Any]) -> Self:
+        """The plan that a run has recorded."""
+        return cls(Privacy(**recorded["options"]), recorded["parameters"], recorded["clients"])
+
+    @property
+    def recorded(self) -> dict[str, Any]:
+        """The plan as a run's directory records it."""
+        return {"options": asdict(self.privacy), "parameters": self.parameters, "clients": self.clients}
+
+    @property
+    def noise(self) -> Noise | None:
+        """Options of the noise; None means none."""
+        return self.privacy.noise
+
+    @cached_property
+    def grid(self) -> Grid:
+        """The grid of the updates."""
+        privacy = self.privacy
+        assert privacy.clip is not None
+        assert privacy.most is not None
+        return Grid(privacy.most, privacy.bits, privacy.clip, self.parameters, privacy.secure is not None)
+
+    @cached_property
+    def largest_mu(self) -> float:
+        """μ_max; infinite where what is spent is not limited."""
+        if self.noise is None or self.noise.budget.epsilon is None:
+            return inf
+        formula = strict_epsilon_of if self.noise.accounting == "zcdp" else epsilon_of
+        return largest_mu(self.noise.budget.epsilon, self.noise.budget.delta, formula)
+
+    @cached_property
+    def multiplier(self) -> float:
+        """z, given or such that a client can be in the given number of releases."""
+        noise = self.noise
+        assert noise is not None
+        if noise.multiplier is not None:
+            return noise.multiplier
+        assert noise.releases is not None
+        return multiplier_for(noise.releases, self.largest_mu, noise.bands)
+
+    @cached_property
+    def sigma(self) -> int:
+        """σ, standard deviation of the noise in grid steps; 0 without noise."""
+        return 0 if self.noise is None else ceil(self.multiplier * self.grid.q * self.grid.bound)
+
+    @cached_property
+    def overlaps(self) -> list[float]:
+        """h_k of the bands."""
+        return overlaps(self.noise.bands if self.noise else 1)
+
+    def alpha(self, weight: int) -> float:
+        """What a client of this integer weight has in a release, in units of the noise."""
+        return weight * self.grid.bound / self.sigma
+
+    @property
+    def full_alpha(self) -> float:
+        """The most that a client has in a release."""
+        return self.alpha(largest_weight(self.privacy.bits))
+
+
+class PrivacyLedger:
+    """What each client has spent in a run with noise; it follows from the journal.
+
+    Attributes:
+        plan: What is fixed for the run.
+        releases: Number of releases so far.
+        exhausted: Clients whose budget is spent.
+    """
+
+    def __init__(self, plan: ReleasePlan) -> None:
+        self.plan, self.releases = plan, 0
+        self.exhausted: set[ClientId] = set()
+        self._spent: dict[ClientId, Spent] = {}
+        self._busiest = Spent()
+
+    def charge(self, release: Aggregate) -> dict[str, float]:
+        """Charge the clients of a release; what its journal row says of privacy."""
+        for client, weight in zip(release.clients, release.note["weights"], strict=True):
+            own = self._spent.setdefault(client, Spent())
+            own.charge(self.releases, self.plan.alpha(weight), self.plan.overlaps)
+            if own.squared >= self._busiest.squared:
+                self._busiest = own
+        self.releases += 1
+        found = self.summary()
+        named = {name: found[name] for name in ("mu", "epsilon", "epsilon_strict", "spent")}
+        assert self.plan.privacy.clip is not None
+        return {**named, "sigma": self.plan.sigma, "clip": self.plan.privacy.clip}
+
+    def exhausts(self, client: ClientId, waiting: int) -> bool:
+        """Whether one more release, beside its updates that wait, is too much for a client from here on."""
+        if client in self.exhausted:
+            return False
+        plan, own = self.plan, self._spent.get(client, Spent())
+        if own.allows(self.releases, waiting + 1, plan.full_alpha, plan.overlaps, plan.largest_mu):
+            return False
+        self.exhausted.add(client)
+        return True
+
+    def mu(self, client: ClientId) -> float:
+        """μ of a client."""
+        return self._spent[client].mu if client in self._spent else 0.0
+
+    def summary(self) -> dict[str, float]:
+        """The figures of the busiest client: mu, epsilon, epsilon_strict, releases; and clients spent."""
+        assert self.plan.noise is not None
+        mu, delta = self._busiest.mu, self.plan.noise.budget.delta
+        figures = {"mu": mu, "epsilon": epsilon_of(mu, delta), "epsilon_strict": strict_epsilon_of(mu, delta)}
+        rounded = {name: round(value, _DIGITS) for name, value in figures.items()}
+        return {**rounded, "releases": self._busiest.releases, "spent": len(self.exhausted)}
+
+    @property
+    def left_reason(self) -> str:
+        """Why a client leaves whose budget is spent."""
+        assert self.plan.noise is not None
+        budget = self.plan.noise.budget
+        return f"its privacy budget is spent (ε = {budget.epsilon:g} at δ = {budget.delta:g})"
+
+    @property
+    def stop_reason(self) -> str | None:
+        """Why the run ends; None means that enough clients have any budget left."""
+        left, needed = self.plan.clients - len(self.exhausted), self.plan.privacy.fewest
+        if not self.exhausted or left >= needed:
+            return None
+        return f"the privacy budget is spent: {left} clients have any left, {needed} are needed"
+
+
+@dataclass(frozen=True)
+class ReleaseSeeds:
+    """Where the randomness of releases comes from, 32 bytes each.
+
+    Attributes:
+        rounding: Of an update, by its task.
+        noise: Of a release, by the version it makes. No two releases may have the same.
+    """
+
+    rounding: Callable[[Task], bytes]
+    noise: Callable[[Version], bytes]
+
+
+class Releases:
+    """Forms the sums of a run and adds their noise.
+
+    Args:
+        plan: What is fixed for the run.
+        seeds: Where the randomness comes from.
+
+    Attributes:
+        memory: The last b − 1 noise vectors by their distance, float64: secret, and saved with the run.
+    """
+
+    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds) -> None:
+        self.plan, self._seeds = plan, seeds
+        self.memory: Tensors = {}
+
+    def step(
+        self,
+        updates: Sequence[Update],
+        aggregator: SumOnly,
+        model: Model,
+        memory: Tensors,
+        command: Aggregate,
+    ) -> Tensor:
+        """The aggregator's step from the released sum.
+
+        Args:
+            updates: The updates of the release, of those that are left of `command.tasks`.
+            aggregator: The aggregator.
+            model: The current global model.
+            memory: The aggregator's state.
+            command: The release, with `weights` and `scale` in its note.
+        """
+        by_task = dict(zip(command.tasks, command.note["weights"], strict=True))
+        tasks = [u.task for u in updates]
+        weights = [by_task[task.id] for task in tasks]
+        factors = [aggregator.factor(task) for task in tasks]
+        noise = self._noise(command.version)
+        released = self._sum(updates, weights, factors)
+        if noise is not None:
+            released += noise
+        grid, scale = self.plan.grid, command.note["scale"]
+        total = torch.zeros_like(model.values)
+        total[: grid.parameters] = torch.from_numpy(released * (scale * grid.step / grid.q))
+        coefficients = [scale * weight / grid.q for weight in weights]
+        summed = UpdateSum(total, coefficients, tasks, [u.base for u in updates], command.note)
+        return aggregator.from_sum(summed, model, memory)
+
+    def skip(self, version: Version) -> None:
+        """A release that is not formed takes its turn in the bands all the same: its clients are charged."""
+        self._noise(version)
+
+    def _sum(self, updates: Sequence[Update], weights: Sequence[int], factors: Sequence[float]) -> Integers:
+        """S = Σ c̃_i y_i, the only place where updates meet."""
+        grid = self.plan.grid
+        total = np.zeros(grid.parameters, np.int64)
+        for update, weight, factor in zip(updates, weights, factors, strict=True):
+            delta = update.delta[: grid.parameters].numpy()
+            total += weight * grid.round(delta, self._seeds.rounding(update.task), factor)
+        return total
+
+    def _noise(self, version: Version) -> Integers | None:
+        """e_r in grid steps; None without noise."""
+        plan, noise = self.plan, self.plan.noise
+        if noise is None:
+            return None
+        size, seed = plan.parameters, self._seeds.noise(version)
+        if noise.bands == 1:
+            return discrete_gaussian(plan.sigma, size, seed)
+        past = [self.memory[str(k)].numpy() for k in range(1, len(self.memory) + 1)]
+        e = banded_noise(plan.sigma, past, coefficients(noise.bands), size, seed)
+        kept = [e, *past][: noise.bands - 1]
+        self.memory = {str(k): torch.from_numpy(vector) for k, vector in enumerate(kept, 1)}
+        return np.rint(e).astype(np.int64)
