@@ -56,9 +56,14 @@ def strict_epsilon_of(mu: float, delta: float) -> float:
     return max(0.0, bound((low + high) / 2))
 
 
-def largest_mu(epsilon: float, delta: float, spent: Callable[[float, float], float] = epsilon_of) -> float:
-    """The largest μ of which a formula, `epsilon_of` or `strict_epsilon_of`, gives at most this ε."""
-    return _root(lambda mu: spent(mu, delta) - epsilon, 0.0, _LARGEST)
+def largest_mu(epsilon: float, delta: float) -> float:
+    """The largest μ of which `epsilon_of` gives at most this ε."""
+    return _root(lambda mu: delta_of(mu, epsilon) - delta, 0.0, _LARGEST)
+
+
+def strict_largest_mu(epsilon: float, delta: float) -> float:
+    """The largest μ of which `strict_epsilon_of` gives at most this ε."""
+    return _root(lambda mu: strict_epsilon_of(mu, delta) - epsilon, 0.0, _LARGEST)
 
 
 def coefficients(bands: int) -> list[float]:
@@ -128,6 +133,8 @@ def _root(rising_or_falling: Callable[[float], float], low: float, high: float) 
     up = rising_or_falling(high) > 0
     for _ in range(_STEPS):
         middle = (low + high) / 2
+        if middle in (low, high):
+            break
         if (rising_or_falling(middle) > 0) == up:
             high = middle
         else:

@@ -47,6 +47,8 @@ class Engine:
         rows: Number of journal rows so far.
         staleness_sum: Sum of the staleness of all updates that arrived, in versions.
         bits_up: Bits of all updates that arrived, as their codec made them.
+        exhausted: The client whose privacy budget the last event has left spent, or None. The driver then
+            applies its `Left` with the ledger's `left_reason`, and lets it join no more.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Engine:
         self.rows = 0
         self.staleness_sum = 0
         self.bits_up = 0
+        self.exhausted: ClientId | None = None
         self._model_bytes = model_bytes
 
     def apply(self, now: float, event: Event, result: LocalResult | None = None) -> list[Command]:
@@ -112,20 +115,17 @@ class Engine:
                 move = _MOVES.get(type(command))
                 if move is not None:
                     move(tensors, command)
+        self._find_exhausted(event)
         return commands
 
-    def exhausted(self, event: Event) -> ClientId | None:
-        """The client that must leave after an event, as its privacy budget is spent; None means none.
-
-        One more release at full weight, beside its updates that wait, would be too much. A driver applies its
-        `Left` with the ledger's `left_reason`, and lets it join no more.
-        """
+    def _find_exhausted(self, event: Event) -> None:
+        """Note the client of an arrival for which one more release, beside its held updates, is too much."""
+        self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:
-            return None
-        client = event.client
-        waiting = sum(task.client == client for task in self.server.held.values())
-        spent = self.ledger.exhausts(client, waiting)
-        return client if spent and client in self.server.fleet else None
+            return
+        waiting = sum(task.client == event.client for task in self.server.held.values())
+        if self.ledger.exhausts(event.client, waiting):
+            self.exhausted = event.client
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:
         """Let clients 0 … n − 1 join at time 0, before `Begin`: one call and one journal row for all.

@@ -22,6 +22,7 @@ from offbeat.core.accounting import (
     multiplier_for,
     overlaps,
     strict_epsilon_of,
+    strict_largest_mu,
 )
 from offbeat.core.algorithm import SumOnly, Task, Update, UpdateSum
 from offbeat.core.commands import Aggregate
@@ -92,8 +93,8 @@ class ReleasePlan:
         """μ_max; infinite where what is spent is not limited."""
         if self.noise is None or self.noise.budget.epsilon is None:
             return inf
-        formula = strict_epsilon_of if self.noise.accounting == "zcdp" else epsilon_of
-        return largest_mu(self.noise.budget.epsilon, self.noise.budget.delta, formula)
+        formula = strict_largest_mu if self.noise.accounting == "zcdp" else largest_mu
+        return formula(self.noise.budget.epsilon, self.noise.budget.delta)
 
     @cached_property
     def multiplier(self) -> float:

@@ -188,8 +188,8 @@ class Simulation:
                 execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
-        ledger = self.engine.ledger
-        if ledger is not None and (client := self.engine.exhausted(event)) is not None:
+        client, ledger = self.engine.exhausted, self.engine.ledger
+        if client is not None and ledger is not None:
             self._apply(time, Left(client, reason=ledger.left_reason))
 
     def _spent(self, client: ClientId) -> bool:
