@@ -66,7 +66,7 @@ def check_sums(algorithm: Algorithm, privacy: Privacy) -> None:
     if isinstance(aggregator, Window):
         raise Refusal.WINDOWS.error(name=name)
     if isinstance(aggregator, RobustAggregator) and privacy.noise is not None:
-        raise Refusal.ROBUST.error(name=aggregator.title)
+        raise Refusal.ROBUST.error(name=aggregator.kind)
     if not is_sum(aggregator):
         raise Refusal.SINGLE_UPDATES.error(name=name, others=", ".join(sum_only()))
     if isinstance(algorithm.aggregator, Clipped):

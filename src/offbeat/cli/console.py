@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from offbeat.sim.result import Run
 
 PLAIN_SECONDS = 10.0
+NOT_PRIVATE = (
+    "noise from the seed: this model is not private; no cryptographer has reviewed this implementation"
+)
 
 out = Console(highlight=False, emoji=False, width=None if sys.stdout and sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False, emoji=False)
@@ -24,6 +27,7 @@ err = Console(stderr=True, highlight=False, emoji=False)
 def describe(progress: "Progress") -> str:
     """A run's progress in one line."""
     from offbeat.core.metric_names import first_shown
+    from offbeat.core.releases import privacy_text
     from offbeat.report.units import duration_text
 
     parts = [
@@ -36,6 +40,8 @@ def describe(progress: "Progress") -> str:
     if progress.metrics:
         name = first_shown(progress.metrics)
         parts.insert(2, metric_text(name, progress.metrics[name]))
+    if progress.privacy is not None:
+        parts.append(privacy_text(progress.privacy))
     if progress.left is not None:
         parts.append(f"{duration_text(round(progress.left))} left")
     if progress.done is not None:
@@ -121,6 +127,11 @@ def _summary_lines(run: "Run") -> Iterator[str]:
         f"of {summary.dispatched} tasks: {summary.aggregated} aggregated, {summary.dropped} dropped, "
         f"{summary.lost} lost, {summary.held} waiting, {summary.running} in training"
     )
+    if summary.privacy is not None:
+        from offbeat.core.releases import privacy_text
+
+        yield privacy_text(summary.privacy)
+        yield NOT_PRIVATE
     yield f"sent up {summary.bytes_up / 1e6:,.1f} MB, down {summary.bytes_down / 1e6:,.1f} MB"
     if summary.client_state_bytes or summary.server_state_bytes:
         clients, server = size_text(summary.client_state_bytes), size_text(summary.server_state_bytes)

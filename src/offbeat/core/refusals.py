@@ -37,11 +37,11 @@ class Refusal(StrEnum):
         "clip is missing: with privacy it is needed; start from the median norm of updates on public data"
     )
     OTHER_CLIP = "with.clip cannot be used with privacy: clip bounds the norm"
-    NORM_BOUND = "norm_bound cannot be used with privacy: clip bounds the norm"
     MOST = "most = {most} is below size = {size} of {name}"
     LEAST = "least = {least} is not allowed with colluding_clients = {colluding}: at least {needed}"
     TOO_FEW_CLIENTS = "least = {least} needs {least} clients, the run begins with {clients}"
     FLOWER = "offbeat flower: privacy is not available there"
+    DEPLOYED = "privacy is not available in a deployed run yet: leave it out, or simulate"
     COARSE_GRID = (
         "clip = {clip:g} is {steps:.0f} grid steps a coordinate with most = {most}, weight_bits = {bits}; "
         "at least {needed} are needed: lower most or weight_bits"

@@ -169,12 +169,16 @@ class PrivacyLedger:
         return self._spent[client].mu if client in self._spent else 0.0
 
     def summary(self) -> dict[str, float]:
-        """The figures of the busiest client: mu, epsilon, epsilon_strict, releases; and clients spent."""
+        """What the busiest client has spent: mu, epsilon, epsilon_strict, in so many releases; the number of
+        clients whose budget is spent, the budget if there is one, and delta."""
         assert self.plan.noise is not None
         mu, delta = self._busiest.mu, self.plan.noise.budget.delta
         figures = {"mu": mu, "epsilon": epsilon_of(mu, delta), "epsilon_strict": strict_epsilon_of(mu, delta)}
+        budget = self.plan.noise.budget
+        limit = {} if budget.epsilon is None else {"budget": budget.epsilon}
         rounded = {name: round(value, _DIGITS) for name, value in figures.items()}
-        return {**rounded, "releases": self._busiest.releases, "spent": len(self.exhausted)}
+        counts = {"releases": self._busiest.releases, "spent": len(self.exhausted)}
+        return {**rounded, **counts, **limit, "delta": budget.delta}
 
     @property
     def left_reason(self) -> str:
@@ -190,6 +194,13 @@ class PrivacyLedger:
         if not self.exhausted or left >= needed:
             return None
         return f"the privacy budget is spent: {left} clients have any left, {needed} are needed"
+
+
+def privacy_text(found: Mapping[str, float]) -> str:
+    """What `PrivacyLedger.summary` gives, in words."""
+    limit = f" of {found['budget']:g}" if "budget" in found else ""
+    times = f"the busiest client was in {found['releases']:.0f} releases"
+    return f"ε = {found['epsilon']:.2f}{limit} (δ = {found['delta']:g}; {times})"
 
 
 @dataclass(frozen=True)

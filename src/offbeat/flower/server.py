@@ -12,6 +12,7 @@ from flwr.serverapp import ServerApp
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
+from offbeat.core.refusals import Refusal
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
@@ -58,6 +59,8 @@ def serve(
             f"evaluate.at = {options.evaluate.at!r} is not allowed on Flower, whose nodes do one thing at a "
             "time: choose server, or use Offbeat's own server (offbeat serve)"
         )
+    if recipe is not None and recipe.get("privacy") is not None:
+        raise Refusal.FLOWER.error()
     opened = open_run(
         algorithm, model, training, Path(state),
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,

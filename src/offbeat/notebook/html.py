@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from html import escape
 
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
+from offbeat.core.releases import privacy_text
 from offbeat.notebook.figure import draw_small
 from offbeat.report.units import duration_text
 from offbeat.runs.presentation import RunView
@@ -41,6 +42,8 @@ def _numbers(run: RunView) -> Iterator[tuple[str, str]]:
             best = summary.best_metrics.get(name)
             text = measure.value_text(summary.metrics[name])
             yield measure.words, text if best is None else f"{text}, at best {measure.value_text(best)}"
+    if summary.privacy is not None:
+        yield "privacy", privacy_text(summary.privacy)
     yield "sent", f"{summary.bytes_up / 1e6:,.1f} MB up, {summary.bytes_down / 1e6:,.1f} MB down"
     if run.path is not None:
         yield "directory", str(run.path)

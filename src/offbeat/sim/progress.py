@@ -21,6 +21,7 @@ class Progress:
         tasks_per_second: Tasks per real second since this process started or resumed the run.
         wall: Real seconds since then.
         done: Share of the way to the nearest limit, in [0, 1]; None means that no limit tells.
+        privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
     """
 
     seconds: float
@@ -31,6 +32,7 @@ class Progress:
     tasks_per_second: float
     wall: float
     done: float | None
+    privacy: Metrics | None = None
 
     @property
     def left(self) -> float | None:
@@ -67,6 +69,7 @@ class ProgressMeter:
             tasks_per_second=(arrived - self._tasks) / max(wall, 1e-9),
             wall=wall,
             done=resumed,
+            privacy=s.engine.ledger.summary() if s.engine.ledger is not None else None,
         )
 
     def _share(self) -> float | None:

@@ -17,6 +17,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
+from offbeat.core.refusals import Refusal
 from offbeat.core.root import train_root
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
@@ -183,6 +184,8 @@ def open_run(
         RunError: The directory holds another run, or one that cannot go on.
     """
     options = options or ServerOptions()
+    if recipe is not None and recipe.get("privacy") is not None:
+        raise Refusal.DEPLOYED.error()
     check_seed(seed)
     learner = server_learner(model, training, test, sample_shape, classes)
     tested = evaluates(learner)
