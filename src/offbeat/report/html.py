@@ -15,9 +15,16 @@ from offbeat.core.metric_names import NamedMetric
 from offbeat.report.claims import cells, claims_of, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
-from offbeat.report.interactive import clients_figure, curve_figure, panels_figure, timeline_figure
+from offbeat.report.interactive import (
+    clients_figure,
+    curve_figure,
+    panels_figure,
+    privacy_figure,
+    timeline_figure,
+)
 from offbeat.report.palette import GROUPS_TOLD_APART, Style, Styles, choose_styles
 from offbeat.report.panels import Panel, participation_panels, staleness_panels
+from offbeat.report.privacy import assumptions, spendings
 from offbeat.report.records import Evaluations, group_runs, metric_of, read_evaluations, recorded_metrics
 from offbeat.report.render import difference_cells, relative_text, stat_text, time_text, to_cells
 from offbeat.report.table import Table, make_table, read_activities
@@ -73,6 +80,7 @@ def write_html(
     styles = choose_styles(groups)
     timelines = _timelines(groups)
     values = client_values(groups)
+    spent = spendings(groups)
     data = {
         "curves": _curves(records, evaluations, metrics, styles, table),
         "first_measure": table.measure.name,
@@ -82,6 +90,7 @@ def write_html(
             for label, found in timelines.items()
         ],
         "staleness": _panels(staleness_panels(activities), styles, "staleness (versions)"),
+        "privacy": privacy_figure(spent, styles) if spent else None,
         "participation": _panels(participation_panels(groups, activities), styles, "client"),
     }
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -99,6 +108,8 @@ def write_html(
         best=_best(table),
         notes=table.notes,
         claims=_claims(groups),
+        spent=spent,
+        assumptions=assumptions(spent),
         client_table=client_table(values) if values else None,
         each_client=[(label, each_client(runs[0])) for label, runs in groups.items() if values],
         curves_with_bands=CURVES_WITH_BANDS,

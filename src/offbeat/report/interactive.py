@@ -18,6 +18,7 @@ from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units
 from offbeat.report.labels import shortened
 from offbeat.report.palette import Style, Styles
 from offbeat.report.panels import Panel
+from offbeat.report.privacy import Spending
 from offbeat.report.timeline import Timeline
 from offbeat.report.timeline_bars import Span, TrainingSpan
 from offbeat.report.timeline_events import NAMES, Kind, Mark
@@ -249,6 +250,45 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
                 row=row,
                 col=1,
             )
+    return _json(figure)
+
+
+def privacy_figure(found: Sequence[Spending], styles: Styles) -> Figure:
+    """Draw ε over time, a line per label with its budget dashed, and beside it the clients' μ.
+
+    Args:
+        found: What the clients of runs have spent, of one run or more.
+        styles: Style of each label.
+    """
+    unit = time_unit(max(max(own.seconds, default=0.0) for own in found))
+    figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
+    layout = _layout(height=330).to_plotly_json()
+    figure.update_xaxes(layout.pop("xaxis"))
+    figure.update_yaxes(layout.pop("yaxis") | {"rangemode": "tozero"})
+    figure.update_layout(layout, barmode="overlay", showlegend=False)
+    figure.update_xaxes(title=f"virtual time ({unit.name})", col=1)
+    figure.update_yaxes(title="ε of the busiest client", col=1)
+    figure.update_xaxes(title="μ of a client", col=2)
+    figure.update_yaxes(title="clients", col=2)
+    for own in found:
+        colour, name = styles[own.label].colour, _escape(shortened(own.label, 48))
+        x = [second / unit.size for second in own.seconds]
+        line = {"color": colour, "width": 2, "shape": "hv"}
+        told = f"{name}: ε = %{{y:.3~g}}<extra></extra>"
+        figure.add_scatter(
+            x=_round(x), y=_round(own.epsilon), mode="lines", line=line, hovertemplate=told, row=1, col=1
+        )
+        if own.budget is not None:
+            figure.add_hline(own.budget, line={"color": colour, "width": 1, "dash": "dash"}, row=1, col=1)
+        figure.add_histogram(
+            x=_round(own.mu),
+            marker={"color": colour},
+            opacity=0.7,
+            nbinsx=20,
+            hovertemplate=name,
+            row=1,
+            col=2,
+        )
     return _json(figure)
 
 

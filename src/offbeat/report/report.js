@@ -52,6 +52,7 @@
   offerSeeds();
 
   if (page.clients) draw("clients", page.clients, "");
+  if (page.privacy) draw("privacy", page.privacy, "");
   draw("staleness", page.staleness, "No update arrived.");
   draw("participation", page.participation, "No client joined.");
 })();
