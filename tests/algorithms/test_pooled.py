@@ -118,6 +118,17 @@ def test_which_updates_are_released(case: str):
     assert [own.task for own in pooling._choose(waiting)] == expected
 
 
+def test_what_is_left_of_an_aggregation_waits_for_the_next():
+    """A release of one would have as much noise as one of three."""
+    world = World(seconds_per_step=[1.0, 1.0, 1.0, 9.0], clients=4)
+    privacy = Privacy(clip=1.0, noise=Noise(multiplier=1.0))
+    run = simulate(pooled("fedbuff", privacy, 4), world, until=Until(tasks=60), evaluate=None)
+    sizes = [len(entry["tasks"]) for entry in run.entries("aggregate")]
+    assert len(sizes) >= 18
+    assert min(sizes) >= 2
+    assert run.summary.held <= 6
+
+
 def test_a_run_that_begins_with_too_few_clients_is_refused():
     privacy = Privacy(clip=1.0, noise=Noise(multiplier=1), least=4)
     with pytest.raises(UsageError, match="least = 4 needs 4 clients, the run begins with 2"):

@@ -4,6 +4,8 @@ With privacy no version may come from fewer than m clients, nor, where sums are 
 which one has most of the weight. So what the schedule inside aggregates is pooled, and released together:
 
 - at least m updates of different clients, at most M, the oldest first; a client's later ones wait;
+- one release at a time, and more only while M updates are there: a client's second update, released alone,
+  would have the noise of a whole release;
 - none with more than ρ of the weight. If M of them break this, the heaviest waits;
 - updates that the aggregator keeps apart, such as those of FedAT's tiers, are pooled apart.
 
@@ -62,8 +64,9 @@ class Pooled(ScheduleWrapper):
     privacy: Privacy
 
     @property
-    def largest_aggregation(self) -> int | None:
+    def largest_aggregation(self) -> int:
         """Most updates of a release."""
+        assert self.privacy.most is not None
         return self.privacy.most
 
     def initial(self) -> Pools:
@@ -101,7 +104,9 @@ class Pooled(ScheduleWrapper):
         for task, importance in zip(tasks, importances, strict=True):
             weight = integer_weight(importance, self.privacy.bits)
             pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
-        while chosen := self._choose(pool):
+        released = False
+        while (chosen := self._choose(pool)) and not (released and len(chosen) < self.largest_aggregation):
+            released = True
             tasks = [view.task(own.task) for own in chosen]
             weights = [own.weight for own in chosen]
             rounded = [weight / largest_weight(self.privacy.bits) for weight in weights]
@@ -118,8 +123,7 @@ class Pooled(ScheduleWrapper):
 
     def _choose(self, pool: Sequence[PooledUpdate]) -> list[PooledUpdate]:
         """The updates of the next release, by task number; empty where there is none yet."""
-        least, most = self.privacy.fewest, self.privacy.most
-        assert most is not None
+        least, most = self.privacy.fewest, self.largest_aggregation
         oldest: dict[ClientId, PooledUpdate] = {}
         for own in pool:
             oldest.setdefault(own.client, own)
