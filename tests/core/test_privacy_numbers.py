@@ -18,7 +18,7 @@ from offbeat.core.accounting import (
 )
 from offbeat.core.errors import UsageError
 from offbeat.core.noise import banded_noise, discrete_gaussian
-from offbeat.core.sums import Grid, integer_weight
+from offbeat.core.sums import SumGrid, integer_weight
 
 SEED = bytes(range(32))
 
@@ -30,32 +30,32 @@ def test_uniform_and_normal_numbers_of_a_known_seed():
 
 @pytest.mark.parametrize(("most", "bits"), [(3, 0), (64, 0), (10, 4), (64, 4), (1000, 4), (4096, 6)])
 def test_no_sum_overflows_with_everything_at_its_greatest(most: int, bits: int):
-    grid = Grid(most, bits, 1.0, 1, True)
+    grid = SumGrid(most, bits, 1.0, 1, True)
     largest = floor(1.0 / grid.step + 1 - 2.0**-33) + grid.largest_dither
     assert grid.weight * largest <= 2**31 - 1
 
 
 def test_a_grid_on_which_rounding_would_be_felt_is_refused():
     with pytest.raises(UsageError, match="at least 512 are needed: lower most or weight_bits"):
-        Grid(4096, 6, 1.0, 1000, True)
+        SumGrid(4096, 6, 1.0, 1000, True)
 
 
 def test_a_rounded_update_is_clipped_and_on_average_right():
     rng = np.random.default_rng(0)
     delta = rng.standard_normal(2000).astype(np.float32)
-    grid = Grid(10, 4, 1.0, 2000, True)
+    grid = SumGrid(10, 4, 1.0, 2000, True)
     clipped = delta / np.linalg.norm(delta.astype(float)) / grid.step
     rounded = [grid.round(delta, bytes([i, *SEED[1:]])) for i in range(200)]
     error = np.mean(rounded, axis=0) - clipped
     assert float(np.abs(error).max()) < 5 * sqrt(grid.dither**2 + 1 / 4) / sqrt(200)
-    plain = Grid(10, 4, 1.0, 2000, False)
+    plain = SumGrid(10, 4, 1.0, 2000, False)
     clipped *= grid.step / plain.step
     assert float(np.abs(plain.round(delta, SEED) - clipped).max()) < 1.001
     assert np.linalg.norm(plain.round(delta, SEED).astype(float)) <= plain.bound
 
 
 def test_what_is_not_finite_becomes_zeros_and_factors_come_before_the_clip():
-    grid = Grid(3, 0, 1.0, 4, False)
+    grid = SumGrid(3, 0, 1.0, 4, False)
     assert not grid.round(np.array([1, np.nan, 0, 2], np.float32), SEED).any()
     small = np.array([0.5, -0.25, 0.125, 0], np.float32)
     exact = small.astype(float) / grid.step

@@ -22,7 +22,7 @@ from offbeat.sim import backend
 from offbeat.sim.replay import replay
 from offbeat.testing.strategies import worlds
 from tests.sampling import thorough
-from tests.sim.sim_worlds import CALM, Wrapped, digits, make, on_disk, outcome
+from tests.sim.sim_worlds import CALM, Wrapped, digits, make, mlp, on_disk, outcome
 
 SECURE = Privacy(clip=5.0, secure=Secure())
 NOISY = Privacy(clip=0.5, noise=Noise(multiplier=4.0, budget=Budget(epsilon=6.0, delta=1e-3)))
@@ -268,3 +268,30 @@ def test_a_run_is_resumed_with_the_same_privacy_only(learner, tmp_path: Path):
     for other in (None, BANDS):
         with pytest.raises(ob.RunError, match="was started with another privacy: options was"):
             ob.resume(tmp_path / "run", make("fedbuff"), CALM, learner, until=UNTIL, privacy=other)
+
+
+# ---- learning ----
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize(
+    "algorithm", [ob.fedbuff(3, 10), ob.fedcompass(4, 20)], ids=["fedbuff", "fedcompass"]
+)
+def test_integer_sums_learn_as_well_as_plain_ones(algorithm):
+    """Within 0.3 points, over the last evaluations of three seeds."""
+
+    def accuracy(privacy: Privacy | None) -> float:
+        found = []
+        for seed in range(3):
+            data = ob.load("digits")
+            order = np.argsort(data.train.y.numpy() + np.random.default_rng(seed).random(len(data.train)) * 6)
+            federated = ob.federate(data, None, np.array_split(order, 5))
+            learner = ob.TorchLearner(mlp, federated, ob.Training(lr=0.2, batch_size=20))
+            every, until = ob.Every(versions=10), ob.Until(tasks=1200)
+            run = ob.simulate(
+                algorithm, CALM, learner, seed=seed, until=until, evaluate=every, privacy=privacy
+            )
+            found += [row["accuracy"] for row in run.metrics[-6:]]
+        return float(np.mean(found))
+
+    assert accuracy(SECURE) >= accuracy(None) - 0.003

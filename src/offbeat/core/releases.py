@@ -31,7 +31,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy import Noise, Privacy
 from offbeat.core.refusals import Refusal
-from offbeat.core.sums import Grid, Integers, largest_weight
+from offbeat.core.sums import Integers, SumGrid, largest_weight
 
 LEAST_SIGMA = 10_000
 _DIGITS = 6  # of the figures in a journal: a replay on another machine must give them again
@@ -81,12 +81,12 @@ class ReleasePlan:
         return self.privacy.noise
 
     @cached_property
-    def grid(self) -> Grid:
+    def grid(self) -> SumGrid:
         """The grid of the updates."""
         privacy = self.privacy
         assert privacy.clip is not None
         assert privacy.most is not None
-        return Grid(privacy.most, privacy.bits, privacy.clip, self.parameters, privacy.secure is not None)
+        return SumGrid(privacy.most, privacy.bits, privacy.clip, self.parameters, privacy.secure is not None)
 
     @cached_property
     def largest_mu(self) -> float:

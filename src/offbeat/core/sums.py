@@ -40,7 +40,7 @@ def integer_weight(importance: float, bits: int) -> int:
 
 
 @dataclass(frozen=True)
-class Grid:
+class SumGrid:
     """The grid of one run.
 
     Attributes:
