@@ -119,7 +119,7 @@ def test_with_a_far_deadline_it_is_fedavg() -> None:
 @pytest.mark.parametrize("seconds", [0.5, 5.0, 50.0])
 def test_it_keeps_the_rules_in_random_worlds(seconds: float, clients: int | None) -> None:
     algorithm = fedavg_deadline(seconds, steps=5, clients_per_round=clients)
-    check_algorithm(algorithm, 8, clients=(3, 6))
+    check_algorithm(algorithm, 4, clients=(3, 6))
     run = ob.simulate(algorithm, WORLD, until=ob.Until(seconds=2000))
     assert run.summary.versions > 10
 
