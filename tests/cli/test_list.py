@@ -1,4 +1,4 @@
-"""`offbeat algorithms`: what there is, what it is made of, what it needs."""
+"""`offbeat algorithms`, `models` and `datasets`: what there is, what it is made of, what it needs."""
 
 from dataclasses import replace
 from typing import Annotated
@@ -13,6 +13,8 @@ from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts,
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
 from offbeat.core.features import DRIVERS, Feature
+from offbeat.data import DATASETS
+from offbeat.models import MODELS
 
 EVERY = sorted(ob.ALGORITHMS)
 
@@ -129,3 +131,24 @@ def test_choices_and_types_are_told_without_their_modules() -> None:
     assert allowed["controls.gradient"] == "derived or as_printed"
     assert allowed["ask"] == "fixed or learned or never"
     assert allowed["threshold"] == "int, ≥ 1"
+
+
+@pytest.mark.parametrize(
+    ("command", "names", "said"),
+    [
+        (listing.models, MODELS, "resnet20 278,324 (any, any, any)"),
+        (
+            listing.datasets,
+            DATASETS,
+            "hapt 8,094 / 1,923 128x6 6 activities by a smartphone's sensors 30 persons",
+        ),
+    ],
+)
+def test_models_and_datasets_are_listed(command, names, said, monkeypatch):
+    console = Console(width=300, highlight=False)
+    monkeypatch.setattr(listing, "out", console)
+    with console.capture() as captured:
+        command()
+    lines = [" ".join(line.split()) for line in captured.get().splitlines()]
+    assert [line.split()[0] for line in lines[1 : len(names) + 1]] == list(names)
+    assert any(line.startswith(said) for line in lines)

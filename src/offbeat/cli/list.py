@@ -1,5 +1,6 @@
-"""The commands that list what there is: algorithms, recipes."""
+"""The commands that list what there is: algorithms, recipes, models, datasets."""
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -43,6 +44,33 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
     for recipe in known:
         add_row(table, recipe, load_recipe(recipe).title)
     out.print(table)
+
+
+def models() -> None:
+    """List the built-in models: their size, the samples they take, the papers that train them."""
+    from offbeat.models.registry import MODELS, count_parameters, shown_shapes
+
+    table = _table("model", "parameters", "samples", "options", "trained in")
+    for name, entry in MODELS.items():
+        try:
+            count = f"{count_parameters(entry):,}"
+        except UsageError:
+            count = "an extra is missing"
+        options = ", ".join(field.name for field in fields(entry.spec) if field.name != "name")
+        add_row(table, name, count, shown_shapes(entry), options or "–", entry.used or "–")
+    out.print(table)
+
+
+def datasets() -> None:
+    """List the built-in datasets: samples, task, natural groups, and where their files belong."""
+    from offbeat.data.paths import data_root
+    from offbeat.data.registry import ENTRIES
+
+    table = _table("dataset", "train / test", "sample", "predicts", "natural groups", "licence")
+    for name, entry in ENTRIES.items():
+        add_row(table, name, entry.size, entry.sample, entry.task, entry.groups or "–", entry.licence)
+    out.print(table)
+    out.print(f"\nfiles are in {data_root()}, each dataset's in a folder of its name", soft_wrap=True)
 
 
 def show_algorithms(out: Console) -> None:

@@ -39,6 +39,7 @@ class DatasetEntry:
         task: What is predicted of what.
         size: Numbers of train and test samples.
         sample: Shape of a sample.
+        licence: What its owners allow, as they say it.
         groups: Its natural groups; empty where it has none.
         options: Class of its options. None means that it has none.
     """
@@ -47,58 +48,64 @@ class DatasetEntry:
     task: str
     size: str
     sample: str
+    licence: str
     groups: str = ""
     options: Callable[..., Any] | None = None
 
 
+_NONE_STATED = "none stated"
+_SHORT_TEXTS = partial(TextOptions, length=64)
+
 ENTRIES: Mapping[str, DatasetEntry] = MappingProxyType(
     {
         "cifar10": DatasetEntry(
-            partial(load_cifar, "cifar10", CIFAR10), "10 kinds of objects", "50,000 / 10,000", "3x32x32"
+            partial(load_cifar, "cifar10", CIFAR10), "10 kinds of objects", "50,000 / 10,000", "3x32x32",
+            _NONE_STATED,
         ),
         "cifar100": DatasetEntry(
-            partial(load_cifar, "cifar100", CIFAR100), "100 kinds of objects", "50,000 / 10,000", "3x32x32"
+            partial(load_cifar, "cifar100", CIFAR100), "100 kinds of objects", "50,000 / 10,000", "3x32x32",
+            _NONE_STATED,
         ),
-        "digits": DatasetEntry(_digits, "10 digits", "1,437 / 360", "1x8x8"),
+        "digits": DatasetEntry(_digits, "10 digits", "1,437 / 360", "1x8x8", "CC BY 4.0"),
         "fashion_mnist": DatasetEntry(
-            partial(load_images, "fashion_mnist"), "10 kinds of clothes", "60,000 / 10,000", "1x28x28"
+            partial(load_images, "fashion_mnist"), "10 kinds of clothes", "60,000 / 10,000", "1x28x28", "MIT"
         ),
         "fed_isic2019": DatasetEntry(
-            load_fed_isic2019, "8 kinds of skin lesions", "18,597 / 4,650", "3x200x200", "6 centres"
+            load_fed_isic2019, "8 kinds of skin lesions", "18,597 / 4,650", "3x200x200", "CC BY-NC 4.0",
+            "6 centres",
         ),
         "fed_ixi": DatasetEntry(
-            load_fed_ixi, "brain or not, of each voxel", "453 / 113", "1x48x60x48", "3 hospitals"
+            load_fed_ixi, "brain or not, of each voxel", "453 / 113", "1x48x60x48", "CC BY-SA 3.0",
+            "3 hospitals",
         ),
         "hapt": DatasetEntry(
-            load_hapt, "6 activities by a smartphone's sensors", "8,094 / 1,923", "128x6", "30 persons"
+            load_hapt, "6 activities by a smartphone's sensors", "8,094 / 1,923", "128x6", "CC BY 4.0",
+            "30 persons",
         ),
         "heart_disease": DatasetEntry(
-            load_heart_disease, "heart disease or none", "486 / 254", "13", "4 hospitals"
+            load_heart_disease, "heart disease or none", "486 / 254", "13", "CC BY 4.0", "4 hospitals"
         ),
         "imdb": DatasetEntry(
-            load_imdb, "praise or blame of a film", "25,000 / 25,000", "400 tokens", options=TextOptions
+            load_imdb, "praise or blame of a film", "25,000 / 25,000", "400 tokens", _NONE_STATED,
+            options=TextOptions,
         ),
-        "mnist": DatasetEntry(partial(load_images, "mnist"), "10 digits", "60,000 / 10,000", "1x28x28"),
+        "mnist": DatasetEntry(
+            partial(load_images, "mnist"), "10 digits", "60,000 / 10,000", "1x28x28", "CC BY-SA 3.0"
+        ),
         "sent140": DatasetEntry(
-            load_sent140,
-            "mood of a tweet",
-            "by its users",
-            "64 tokens",
-            "users with 100 tweets or more",
-            partial(TextOptions, length=64),
+            load_sent140, "mood of a tweet", "by its users", "64 tokens", _NONE_STATED,
+            "users with 100 tweets", _SHORT_TEXTS,
         ),
         "sst2": DatasetEntry(
-            load_sst2,
-            "praise or blame of a film",
-            "67,349 / 872",
-            "64 tokens",
-            options=partial(TextOptions, length=64),
+            load_sst2, "praise or blame of a film", "67,349 / 872", "64 tokens", _NONE_STATED,
+            options=_SHORT_TEXTS,
         ),
         "tiny_imagenet": DatasetEntry(
-            load_tiny_imagenet, "200 kinds of objects", "100,000 / 10,000", "3x64x64"
+            load_tiny_imagenet, "200 kinds of objects", "100,000 / 10,000", "3x64x64",
+            "ImageNet's: research only",
         ),
     }
-)
+)  # fmt: skip
 """The built-in datasets by name."""
 
 DATASETS: tuple[str, ...] = tuple(ENTRIES)

@@ -13,6 +13,14 @@ from offbeat.core.model import Model
 from offbeat.data.dataset import Batch, Samples, describe_batch, is_finite
 from offbeat.data.federated import FederatedData
 
+_HINTS = (
+    ("float64", "dtype", "convert the samples to float32, with .float()"),
+    ("int64", "result type Float", "convert the targets to float32, with .float()"),
+    ("int64", "Long and Float", "token ids are for a model with an embedding, such as textcnn"),
+    ("int64", "out of range in self", "a token id is beyond the model's vocabulary: give both the same"),
+)
+"""Advice: a dtype in the batch, words of PyTorch's message, and what to do."""
+
 
 def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: str | Exception) -> UsageError:
     """A module or a loss that cannot take a batch.
@@ -28,12 +36,7 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
         return UsageError(f"{whose}: {why}")
     told = f"{type(why).__name__}: {why}" if isinstance(why, Exception) else why
     found = describe_batch(batch)
-    if "float64" in found and "dtype" in told:
-        told += "; convert the samples to float32, with .float()"
-    if "int64" in found and "result type Float" in told:
-        told += "; convert the targets to float32, with .float()"
-    if isinstance(why, IndexError) and "out of range in self" in told:
-        told += "; a token id is beyond the vocabulary: give model and data the same one"
+    told += "".join(f"; {hint}" for kind, said, hint in _HINTS if kind in found and said in told)
     return UsageError(
         f"{whose}: {type(module).__name__} cannot be {doing} on a batch of {found}: {' '.join(told.split())}"
     )

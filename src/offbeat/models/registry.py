@@ -6,6 +6,7 @@ from dataclasses import dataclass as plain_dataclass
 from types import MappingProxyType
 from typing import Annotated, Any, Literal, Self
 
+import torch
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from torch import nn
 
@@ -185,6 +186,7 @@ class ModelEntry:
         used: The papers' use of it.
         takes: Shapes of samples that it takes; 0 is any length. Empty means any shape.
         datasets: Datasets of such samples.
+        example: Shape of a sample and number of classes, to count its parameters for.
     """
 
     spec: type
@@ -192,6 +194,7 @@ class ModelEntry:
     used: str = ""
     takes: tuple[Shape, ...] = ()
     datasets: tuple[str, ...] = ()
+    example: tuple[Shape, int] = ((1, 28, 28), 10)
 
     def fits(self, shape: Shape) -> bool:
         """Whether it takes samples of a shape."""
@@ -203,6 +206,7 @@ class ModelEntry:
 
 _MNIST, _CIFAR = ("mnist", "fashion_mnist"), ("cifar10", "cifar100")
 _SMALL_IMAGES = (*_CIFAR, "tiny_imagenet", *_MNIST)
+_CIFAR10 = ((3, 32, 32), 10)
 _TEXTS = ("imdb", "sent140", "sst2")
 
 MODELS: Mapping[str, ModelEntry] = MappingProxyType(
@@ -232,12 +236,23 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             "FedASMU, CIFAR-10, CIFAR-100 (Table 2)",
             ((3, 32, 32),),
             _CIFAR,
+            _CIFAR10,
         ),
         "alexnet": ModelEntry(
-            AlexNetSpec, lambda _, __, n: alexnet(n), "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR
+            AlexNetSpec,
+            lambda _, __, n: alexnet(n),
+            "FedASMU, CIFAR-10, CIFAR-100",
+            ((3, 32, 32),),
+            _CIFAR,
+            _CIFAR10,
         ),
         "vgg11": ModelEntry(
-            VGG11Spec, lambda _, __, n: vgg11(n), "FedASMU, CIFAR-10, CIFAR-100", ((3, 32, 32),), _CIFAR
+            VGG11Spec,
+            lambda _, __, n: vgg11(n),
+            "FedASMU, CIFAR-10, CIFAR-100",
+            ((3, 32, 32),),
+            _CIFAR,
+            _CIFAR10,
         ),
         "resnet18": ModelEntry(
             ResNet18Spec,
@@ -245,6 +260,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             "FedCompass (Table 10), FedFa, CIFAR-10",
             ((0, 0, 0),),
             _SMALL_IMAGES,
+            _CIFAR10,
         ),
         "resnet20": ModelEntry(
             ResNet20Spec,
@@ -252,6 +268,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             "FedASMU, CIFAR-100, Tiny-ImageNet",
             ((0, 0, 0),),
             _SMALL_IMAGES,
+            ((3, 32, 32), 100),
         ),
         "efficientnet_b0": ModelEntry(
             EfficientNetB0Spec,
@@ -259,9 +276,15 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             "FedCompass, Fed-ISIC2019",
             ((3, 0, 0),),
             ("fed_isic2019", "tiny_imagenet"),
+            ((3, 200, 200), 8),
         ),
         "unet3d": ModelEntry(
-            UNet3DSpec, lambda _, __, n: UNet3D(n), "FedCompass, Fed-IXI", ((1, 48, 60, 48),), ("fed_ixi",)
+            UNet3DSpec,
+            lambda _, __, n: UNet3D(n),
+            "FedCompass, Fed-IXI",
+            ((1, 48, 60, 48),),
+            ("fed_ixi",),
+            ((1, 48, 60, 48), 2),
         ),
         "textcnn": ModelEntry(
             TextCNNSpec,
@@ -269,9 +292,10 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
             "FedASMU, IMDb",
             ((0,),),
             _TEXTS,
+            ((400,), 2),
         ),
         "bert": ModelEntry(
-            BertSpec, _bert, "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)", ((0,),), _TEXTS
+            BertSpec, _bert, "FedFa, Sent140 (Tiny-BERT), SST-2 (base, LoRA)", ((0,),), _TEXTS, ((64,), 2)
         ),
     }
 )
@@ -360,12 +384,26 @@ def build(spec: ModelSpec, sample_shape: Sequence[int], classes: int) -> nn.Modu
         raise UsageError(f"classes {classes}: must be at least 1; pass the number of classes of the dataset")
     entry = MODELS[spec.name]
     if not entry.fits(shape):
-        allowed = " or ".join(str(own).replace("0", "any") if 0 in own else str(own) for own in entry.takes)
         raise UsageError(
-            f"model {spec.name!r} with samples of shape {shape}: it takes {allowed}, as of "
+            f"model {spec.name!r} with samples of shape {shape}: it takes {shown_shapes(entry)}, as of "
             f"{' or '.join(entry.datasets)}; use such a dataset, or the model 'logistic' or 'mlp'"
         )
     return entry.make(spec, shape, classes)
+
+
+def shown_shapes(entry: ModelEntry) -> str:
+    """Shapes of samples that a model takes, in words."""
+    told = (str(tuple(side or "any" for side in own)).replace("'", "") for own in entry.takes)
+    return " or ".join(told) or "any"
+
+
+def count_parameters(entry: ModelEntry) -> int:
+    """Number of parameters of a model with its defaults, for its example; nothing is allocated.
+
+    Raises `UsageError` where the model needs an extra that is not installed.
+    """
+    with torch.device("meta"):
+        return parameter_count(build(entry.spec(), *entry.example))
 
 
 def parameter_count(model: nn.Module) -> int:
