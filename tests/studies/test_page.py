@@ -34,13 +34,14 @@ def test_there_are_57_experiments_and_each_item_belongs_to_one() -> None:
         assert experiment.test is None or (ROOT / experiment.test).is_file()
 
 
-def test_every_item_of_a_papers_studies_is_an_experiments() -> None:
+def test_every_item_of_a_papers_studies_is_an_experiments_or_explains_one() -> None:
     names = [experiment.name for experiment in load_experiments().experiments]
     papers = set(load_experiments().papers)
     lost = [
         item
-        for item in all_items()
+        for item, (study, own) in all_items().items()
         if item.partition("/")[0] in papers
+        and f"{item.partition('/')[0]}/{study.items[own].explains}" not in names
         and not any(item == name or item.startswith(f"{name}-") for name in names)
     ]
     assert not lost
@@ -61,6 +62,17 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
     assert "| FedBuff is faster | median ∞, 2.00x to ∞ | – | 2 not run of 2 | none | not run |" in text
     assert Path(offbeat.__file__).is_relative_to(ROOT)
+
+
+def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count(tmp_path: Path) -> None:
+    item = {**DOCUMENT["items"]["table-1"], "explains": "table-2"}
+    why = make_study("fedfa/s", {**DOCUMENT, "items": {"why": item}})
+    items = {"fedfa/why": (why, "why")}
+    (judged,) = (j for j in judge_experiments(Results(tmp_path), items) if j.causes)
+    assert (judged.experiment.name, judged.items, judged.verdict) == ("fedfa/table-2", (), Verdict.NOT_RUN)
+    generated = {"fedfa/table-2": (make_study("fedfa/t", {**DOCUMENT, "no_real_data": "None."}), "table-1")}
+    text = render_page(Results(tmp_path), items | generated)
+    assert "| cause: | FedBuff is faster |" in text
 
 
 def test_the_command_lists_items_and_writes_the_page(

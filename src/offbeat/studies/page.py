@@ -73,10 +73,18 @@ class Experiments(Section):
 
 @dataclass(frozen=True)
 class JudgedExperiment:
-    """An experiment with its items, each at its largest size that was run, and its verdict."""
+    """An experiment with its items, each at its largest size that was run, and its verdict.
+
+    Attributes:
+        experiment: The experiment.
+        items: Its items.
+        causes: Items that show why it comes out as it does; its verdict does not rest on them.
+        verdict: Its verdict.
+    """
 
     experiment: PaperExperiment
     items: tuple[JudgedItem, ...]
+    causes: tuple[JudgedItem, ...]
     verdict: Verdict
 
 
@@ -119,6 +127,11 @@ def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> Ju
         item for name, item in judged.items()
         if name == experiment.name or name.startswith(f"{experiment.name}-")
     )  # fmt: skip
+    paper, _, own = experiment.name.partition("/")
+    causes = tuple(
+        item for name, item in judged.items()
+        if name.startswith(f"{paper}/") and item.rows.item.explains == own
+    )  # fmt: skip
     claims = [claim.verdict for item in items for claim in item.claims]
     real = [verdict for verdict in claims if verdict != Verdict.NO_REAL_DATA]
     if experiment.test is not None:
@@ -127,7 +140,7 @@ def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> Ju
         verdict = Verdict.NO_REAL_DATA
     else:
         verdict = experiment_verdict(real)
-    return JudgedExperiment(experiment, items, verdict)
+    return JudgedExperiment(experiment, items, causes, verdict)
 
 
 def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None = None) -> str:
@@ -170,10 +183,11 @@ def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
         commands = " ".join(_command(item) for item in judged.items)
         yield [name, "", "", "", "", "exact" if test else "", judged.verdict, beside, test or commands]
         return
-    for item in judged.items:
-        for claim in item.claims:
-            yield [name, *_claim(item, claim), _beside(item, claim), _command(item)]
-            name = ""
+    for first, items in ((name, judged.items), ("cause:", judged.causes)):
+        for item in items:
+            for claim in item.claims:
+                yield [first, *_claim(item, claim), _beside(item, claim), _command(item)]
+                first = ""
 
 
 def _claim(item: JudgedItem, claim: JudgedClaim) -> list[str]:
