@@ -1,4 +1,4 @@
-"""Each built-in study at the size of seconds: its runs are made, and its tables and verdicts come from them."""
+"""Each built-in study at the size of seconds: its runs are made, and tables and verdicts come from them."""
 
 from pathlib import Path
 
@@ -41,4 +41,3 @@ def test_a_study_runs_in_seconds(name: str, tmp_path: Path, monkeypatch: pytest.
         grid = item_grid(item.rows)
         assert all(len(line) == len(grid[0]) for line in grid)
         assert {claim.verdict for claim in item.claims} <= {Verdict.NOT_RUN, Verdict.NO_REAL_DATA}
-
