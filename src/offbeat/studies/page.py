@@ -199,7 +199,8 @@ def _claim(item: JudgedItem, claim: JudgedClaim) -> list[str]:
 def _beside(item: JudgedItem, claim: JudgedClaim) -> str:
     study = item.rows.study
     not_here = study.sizes[item.rows.size].not_here if not item.rows.made else None
-    return " ".join(filter(None, [claim.claim.cause, item.rows.item.notes, study.no_real_data, not_here]))
+    told = study.no_real_data if not (not_here or "").startswith(study.no_real_data or "") else None
+    return "; ".join(filter(None, [claim.claim.cause, item.rows.item.notes, told, not_here]))
 
 
 def _command(item: JudgedItem) -> str:
