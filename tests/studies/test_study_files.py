@@ -9,10 +9,10 @@ import yaml
 
 import offbeat as ob
 from offbeat.studies.load import (
+    all_items,
     built_in_studies,
     check_study,
     find_item,
-    items_of,
     load_study,
     make_study,
     study_recipe,
@@ -114,10 +114,7 @@ def test_a_study_that_is_not_there() -> None:
 
 
 def test_the_built_in_studies_are_valid_and_name_each_item_of_a_paper_once() -> None:
-    studies: dict[str, Study] = {name: load_study(name) for name in built_in_studies()}
-    for name, study in studies.items():
+    studies: list[Study] = [load_study(name) for name in built_in_studies()]
+    for study in studies:
         check_study(study)
-        items = items_of(f"{name.partition('/')[0]}/")
-        assert len(items) == sum(
-            len(s.items) for n, s in studies.items() if n.split("/")[0] == name.split("/")[0]
-        )
+    assert len(all_items()) == sum(len(study.items) for study in studies)
