@@ -73,8 +73,9 @@ def _main(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
-    reproduce.reproduce, runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join, stop.stop,
-    tokens.enrol, tokens.dashboard_token, status.status, verify.verify, simulate_like.simulate_like,
+    reproduce.reproduce, runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
+    stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
+    simulate_like.simulate_like,
 )  # fmt: skip
 for _command in _COMMANDS:
     app.command()(_command)
