@@ -14,8 +14,9 @@ A new version is checked too: its values, and what its aggregation has changed i
 must be finite, and the norm of its step, before the server steps and after, at most `OF_STEPS` · factor times
 the median of the last `RECENT`: sums, momentum and a rule of one's own may take bounded updates far. The norm
 divided by the number of updates may be that instead: where updates are summed, as FedCompass does, a group of
-a hundred honestly goes a hundred times as far as one. Else the aggregation is skipped, and the version has
-the content of the one before.
+a hundred honestly goes a hundred times as far as one. And a step of at most `OF_MODEL` times the model's own
+norm always passes: FedAT's slow tiers go as far at once as the model has gone since they last did. Else the
+aggregation is skipped, and the version has the content of the one before.
 
 The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation.
 """
@@ -37,7 +38,7 @@ from offbeat.core.validation import checked_dataclass
 GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], Sequence[ClientId]]
 """The recent norms of each part of the updates, and the clients of those refused one after another."""
 
-RECENT, OF_A_CLIENT, ENOUGH, FIRST, OF_STEPS = 100, 5, 5, 100.0, 3.0
+RECENT, OF_A_CLIENT, ENOUGH, FIRST, OF_STEPS, OF_MODEL = 100, 5, 5, 100.0, 3.0, 2.0
 _REMEMBERED = 1000  # refusals one after another
 
 
@@ -165,6 +166,8 @@ class UpdateGuard:
             return None
         whole = self._check_norm(name, version, norm, model, OF_STEPS)
         share = self._check_norm(f"{name} per update", version, norm / updates, model, OF_STEPS)
+        if isfinite(norm) and norm <= OF_MODEL * float(model.values[: model.layout.parameters].norm()):
+            return None
         return share and whole
 
     def forgive(self) -> None:
