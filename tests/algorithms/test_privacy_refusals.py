@@ -13,6 +13,8 @@ from offbeat.codec import TopK
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.flower.server import serve as serve_flower
+from offbeat.models.registry import LogisticSpec
+from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
 from tests.sim.sim_worlds import digits, normed
 
@@ -101,10 +103,19 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "DEPLOYED": (
         lambda: open_run(
-            ob.fedbuff(), None, None, Path("none"), options=None, seed=0, sample_shape=None, classes=None,
-            test=None, initial=None, label=None, recipe={"privacy": PRIVATE}, checkpoint_seconds=1.0,
+            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=None, seed=0, sample_shape=(4,),
+            classes=2, test=None, initial=None, label=None, recipe=None, checkpoint_seconds=1.0,
+            privacy=ob.Privacy(**SECURE),
         ),
-        "privacy is not available in a deployed run yet: leave it out, or simulate",
+        "secure is not available in a deployed run yet: leave it out, or simulate",
+    ),
+    "NORM_BOUND": (
+        lambda: open_run(
+            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=ServerOptions(norm_bound=1.0), seed=0,
+            sample_shape=(4,), classes=2, test=None, initial=None, label=None, recipe=None,
+            checkpoint_seconds=1.0, privacy=ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)),
+        ),
+        "norm_bound cannot be used with privacy: clip bounds the norm",
     ),
     "COARSE_GRID": (
         lambda: plan(10**10, most=64, weight_bits=4).grid,

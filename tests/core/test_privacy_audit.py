@@ -54,8 +54,8 @@ def estimated(plan: ReleasePlan, runs: int, norm: float = CLIP, publish: Publish
     """μ by the distance of the two means of the statistic."""
     fresh = count()
     seeds = ReleaseSeeds(
-        rounding=lambda task: next(fresh).to_bytes(32, "big"),
-        noise=lambda version: next(fresh).to_bytes(32, "big"),
+        noise=lambda release: next(fresh).to_bytes(32, "big"),
+        rounding=lambda task, release: next(fresh).to_bytes(32, "big"),
     )
     releases, zeros = Releases(plan, seeds), torch.zeros(SIZE)
     found = np.empty((2, runs))

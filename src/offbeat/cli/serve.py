@@ -161,7 +161,7 @@ def serve(
                 algorithm, learner, None, state, open_listener,
                 options=server_options, seed=loaded.seed, initial=loaded.initial,
                 label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
-                started=started, callbacks=called,
+                privacy=loaded.privacy, started=started, callbacks=called,
             )  # fmt: skip
 
     os.umask(0o077)  # for what callbacks write

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
-from offbeat.core.events import Arrived, ClientId, Event, Lost, RolledBack, Skipped, TaskId
+from offbeat.core.events import Arrived, ClientId, Event, Joined, Lost, RolledBack, Skipped, TaskId
 from offbeat.core.fleet import Labels
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
@@ -99,6 +99,8 @@ class Engine:
                 tensors.arrive(task, result)
         elif type(event) is Lost:
             self.lose(event.task)
+        elif type(event) is Joined and self.ledger is not None:
+            self.ledger.joined(event.client)
         elif type(event) is Skipped and tensors is not None:
             tensors.skipped = [own for own in tensors.skipped if own.version != event.version]
         elif type(event) is RolledBack and tensors is not None:
@@ -120,6 +122,8 @@ class Engine:
 
     def _find_exhausted(self, event: Event) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""
+        if type(event) is Skipped:  # it follows an arrival, whose client is still to leave
+            return
         self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:
             return

@@ -113,7 +113,7 @@ class GlobalModel:
         before, self.version = self.version, command.version
         if len(updates) < self._fewest:
             if self.releases is not None:
-                self.releases.skip(command.version)
+                self.releases.skip(command)
             lost = "its updates were trained from withdrawn versions, or damaged on the server's disk"
             self.skipped.append(Skipped(command.version, lost))
             return

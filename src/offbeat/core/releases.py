@@ -26,7 +26,7 @@ from offbeat.core.accounting import (
 )
 from offbeat.core.algorithm import SumOnly, Task, Update, UpdateSum
 from offbeat.core.commands import Aggregate
-from offbeat.core.events import ClientId, Version
+from offbeat.core.events import ClientId
 from offbeat.core.model import Model, Tensors
 from offbeat.core.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy import Noise, Privacy
@@ -91,20 +91,12 @@ class ReleasePlan:
     @cached_property
     def largest_mu(self) -> float:
         """μ_max; infinite where what is spent is not limited."""
-        if self.noise is None or self.noise.budget.epsilon is None:
-            return inf
-        formula = strict_largest_mu if self.noise.accounting == "zcdp" else largest_mu
-        return formula(self.noise.budget.epsilon, self.noise.budget.delta)
+        return _largest_mu(self.noise)
 
     @cached_property
     def multiplier(self) -> float:
         """z, given or such that a client can be in the given number of releases."""
-        noise = self.noise
-        assert noise is not None
-        if noise.multiplier is not None:
-            return noise.multiplier
-        assert noise.releases is not None
-        return multiplier_for(noise.releases, self.largest_mu, noise.bands)
+        return noise_multiplier(self.privacy)
 
     @cached_property
     def sigma(self) -> int:
@@ -126,20 +118,43 @@ class ReleasePlan:
         return self.alpha(largest_weight(self.privacy.bits))
 
 
+def noise_multiplier(privacy: Privacy) -> float:
+    """z of the noise, given or such that a client can be in the given number of releases; 0 without noise."""
+    noise = privacy.noise
+    if noise is None:
+        return 0.0
+    if noise.multiplier is not None:
+        return noise.multiplier
+    assert noise.releases is not None
+    return multiplier_for(noise.releases, _largest_mu(noise), noise.bands)
+
+
+def _largest_mu(noise: Noise | None) -> float:
+    if noise is None or noise.budget.epsilon is None:
+        return inf
+    formula = strict_largest_mu if noise.accounting == "zcdp" else largest_mu
+    return formula(noise.budget.epsilon, noise.budget.delta)
+
+
 class PrivacyLedger:
     """What each client has spent in a run with noise; it follows from the journal.
 
     Attributes:
         plan: What is fixed for the run.
         releases: Number of releases so far.
+        clients: Number of clients so far, at least those that the run begins with.
         exhausted: Clients whose budget is spent.
     """
 
     def __init__(self, plan: ReleasePlan) -> None:
-        self.plan, self.releases = plan, 0
+        self.plan, self.releases, self.clients = plan, 0, plan.clients
         self.exhausted: set[ClientId] = set()
         self._spent: dict[ClientId, Spent] = {}
         self._busiest = Spent()
+
+    def joined(self, client: ClientId) -> None:
+        """Note that a client is there, which may not have been at the beginning."""
+        self.clients = max(self.clients, client + 1)
 
     def charge(self, release: Aggregate) -> dict[str, float]:
         """Charge the clients of a release; what its journal row says of privacy."""
@@ -190,7 +205,7 @@ class PrivacyLedger:
     @property
     def stop_reason(self) -> str | None:
         """Why the run ends; None means that enough clients have any budget left."""
-        left, needed = self.plan.clients - len(self.exhausted), self.plan.privacy.fewest
+        left, needed = self.clients - len(self.exhausted), self.plan.privacy.fewest
         if not self.exhausted or left >= needed:
             return None
         return f"the privacy budget is spent: {left} clients have any left, {needed} are needed"
@@ -208,12 +223,12 @@ class ReleaseSeeds:
     """Where the randomness of releases comes from, 32 bytes each.
 
     Attributes:
-        rounding: Of an update, by its task.
-        noise: Of a release, by the version it makes. No two releases may have the same.
+        noise: Of a release. No two releases may have the same.
+        rounding: Of an update in a release.
     """
 
-    rounding: Callable[[Task], bytes]
-    noise: Callable[[Version], bytes]
+    noise: Callable[[Aggregate], bytes]
+    rounding: Callable[[Task, Aggregate], bytes]
 
 
 class Releases:
@@ -252,8 +267,8 @@ class Releases:
         tasks = [u.task for u in updates]
         weights = [by_task[task.id] for task in tasks]
         factors = [aggregator.factor(task) for task in tasks]
-        noise = self._noise(command.version)
-        released = self._sum(updates, weights, factors)
+        noise = self._noise(command)
+        released = self._sum(updates, weights, factors, command)
         if noise is not None:
             released += noise
         grid, scale = self.plan.grid, command.note["scale"]
@@ -263,25 +278,27 @@ class Releases:
         summed = UpdateSum(total, coefficients, tasks, [u.base for u in updates], command.note)
         return aggregator.from_sum(summed, model, memory)
 
-    def skip(self, version: Version) -> None:
+    def skip(self, command: Aggregate) -> None:
         """A release that is not formed takes its turn in the bands all the same: its clients are charged."""
-        self._noise(version)
+        self._noise(command)
 
-    def _sum(self, updates: Sequence[Update], weights: Sequence[int], factors: Sequence[float]) -> Integers:
+    def _sum(
+        self, updates: Sequence[Update], weights: Sequence[int], factors: Sequence[float], command: Aggregate
+    ) -> Integers:
         """S = Σ c̃_i y_i, the only place where updates meet."""
         grid = self.plan.grid
         total = np.zeros(grid.parameters, np.int64)
         for update, weight, factor in zip(updates, weights, factors, strict=True):
             delta = update.delta[: grid.parameters].numpy()
-            total += weight * grid.round(delta, self._seeds.rounding(update.task), factor)
+            total += weight * grid.round(delta, self._seeds.rounding(update.task, command), factor)
         return total
 
-    def _noise(self, version: Version) -> Integers | None:
+    def _noise(self, command: Aggregate) -> Integers | None:
         """e_r in grid steps; None without noise."""
         plan, noise = self.plan, self.plan.noise
         if noise is None:
             return None
-        size, seed = plan.parameters, self._seeds.noise(version)
+        size, seed = plan.parameters, self._seeds.noise(command)
         if noise.bands == 1:
             return discrete_gaussian(plan.sigma, size, seed)
         past = [self.memory[str(k)].numpy() for k in range(1, len(self.memory) + 1)]

@@ -20,6 +20,10 @@ MOST_METRICS, LONGEST_METRIC = 32, 64
 """Metrics of an update, and characters of the name of one: the journal has them for every update."""
 
 
+LABELS_NEEDED = "the algorithm needs each site's number of samples by class: tell it"
+"""Why a site is rejected that has told no labels; one that may tell them comes again with them."""
+
+
 def shorten(reason: str) -> str:
     """A reason as one printable line of at most `LONGEST_REASON` characters."""
     line = " ".join("".join(c if c.isprintable() else " " for c in reason).split())
@@ -33,7 +37,8 @@ class Register(Struct, frozen=True):
     """A site is there. Who it is, its credential says.
 
     `samples` is its number of training samples n_i, `steps_per_epoch` its ⌈n_i / batch size⌉ (0: as the batch
-    size of the run specification gives it), `labels` its numbers of samples of each class, if it tells them.
+    size of the run specification gives it), `labels` its numbers of samples of each class, told only to a
+    server that has asked (`LABELS_NEEDED`).
     `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
     `run`. With `wants_model` it asks for the final model.

@@ -12,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.codec import CodecSpec
-from offbeat.core.algorithm import Algorithm
+from offbeat.core.algorithm import Algorithm, SumOnly, Task
 from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout
 from offbeat.core.objective import Objective
+from offbeat.core.privacy import Privacy
+from offbeat.core.releases import noise_multiplier
 from offbeat.core.validation import format_error
 from offbeat.local.description import describe_learner, model_of
 from offbeat.local.learner import TorchLearner
@@ -55,6 +57,7 @@ class RunSpec(BaseModel):
         seed: The run's seed.
         layout: Name, shape, dtype and section of each tensor that travels.
         frozen: Digest of the parameters that are not trained, which each party makes itself; "" means none.
+        privacy: Noise and its options, complete. None means that each update is used as it is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -75,10 +78,28 @@ class RunSpec(BaseModel):
     seed: Annotated[int, Field(ge=0, lt=2**63)]
     layout: tuple[tuple[Name, tuple[Size, ...], Name, Name], ...]
     frozen: Name = ""
+    privacy: Privacy | None = None
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON values, the way it travels."""
-        return self.model_dump(mode="json")
+        """As plain JSON values, the way it travels: without `privacy` as earlier versions know it."""
+        return self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
+
+    @property
+    def noise_multiplier(self) -> float:
+        """z of the run's noise, at least; 0 without noise."""
+        return 0.0 if self.privacy is None else noise_multiplier(self.privacy)
+
+    def clip_factor(self, steps: int, allow: Sequence[str] = ()) -> float:
+        """What an update is multiplied by before it is clipped, from its number of local steps.
+
+        Args:
+            steps: Local steps that were done.
+            allow: Modules that the site allows, for an algorithm that is not built in.
+        """
+        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+            return 1.0
+        aggregator = self.make_algorithm(allow).aggregator
+        return aggregator.factor(Task(0, 0, 0, steps, 0.0)) if isinstance(aggregator, SumOnly) else 1.0
 
     def objective(self, allow: Sequence[str] = ()) -> Objective:
         """The objective that a site trains with.
@@ -158,7 +179,9 @@ def check_algorithm(algorithm: Algorithm) -> None:
         )
 
 
-def make_run_spec(algorithm: Algorithm, learner: TorchLearner | LoopLearner, seed: int) -> RunSpec:
+def make_run_spec(
+    algorithm: Algorithm, learner: TorchLearner | LoopLearner, seed: int, privacy: Privacy | None = None
+) -> RunSpec:
     """Specify a run.
 
     Args:
@@ -166,6 +189,7 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner | LoopLearner, see
             the plain one.
         learner: The server's learner, with the model that sites train.
         seed: The run's seed.
+        privacy: Noise and its options, complete. None means that there are none.
 
     Raises:
         UsageError: No network can run the algorithm, sites cannot make it, or the model is too large.
@@ -195,7 +219,7 @@ def make_run_spec(algorithm: Algorithm, learner: TorchLearner | LoopLearner, see
         algorithm={"name": name, **algorithm.hyperparameters}, plain=plain, buffers=algorithm.buffers,
         codec=algorithm.codec, model=maker.spec, sample_shape=maker.sample_shape, classes=maker.classes,
         personal=() if isinstance(learner, LoopLearner) else learner.personal, training=training, seed=seed,
-        **here.model_dump(),
+        privacy=privacy, **here.model_dump(),
     )  # fmt: skip
     if len(json.dumps(spec.document())) > (most := Limits().envelope - 4096):
         raise UsageError(

@@ -37,11 +37,16 @@ _CONTENTS = {
     "best.safetensors": Contents(
         "the best version so far", f"{_COPY}, or delete the file: the best version from then on is kept"
     ),
+    "secrets.db*": Contents("the noise of releases after the last checkpoint", _ANEW),
     "updates.log": Contents("updates that arrived after the last checkpoint", _COPY),
     "client.safetensors": Contents(
         "what the site keeps from task to task",
         "restore it from a copy, or delete client.safetensors and update.safetensors there: then the site "
         "starts again without state",
+    ),
+    "newest.safetensors": Contents(
+        "the newest version that the site was sent",
+        "delete the file: then the site cannot tell whether the server has gone back meanwhile",
     ),
     "update.safetensors": Contents(
         "the site's update that is not acknowledged", "delete the file: the site does its task again"

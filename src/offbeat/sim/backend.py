@@ -174,8 +174,8 @@ class LiveBackend:
 def simulated_seeds(seed: int) -> ReleaseSeeds:
     """Seeds of releases that follow from the run's: such a model is not private."""
     return ReleaseSeeds(
-        rounding=lambda task: stream(seed, Purpose.ROUND, task.client, task.id).bytes(32),
-        noise=lambda version: stream(seed, Purpose.NOISE, task=version).bytes(32),
+        noise=lambda release: stream(seed, Purpose.NOISE, task=release.version).bytes(32),
+        rounding=lambda task, _: stream(seed, Purpose.ROUND, task.client, task.id).bytes(32),
     )
 
 

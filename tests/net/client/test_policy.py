@@ -160,7 +160,7 @@ def test_a_site_that_evaluates_nothing_and_keeps_its_labels() -> None:
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        ({"noise": 0.5}, "noise = 0.5 is not allowed: this version of Offbeat adds no noise"),
+        ({"noise": 0}, "noise = 0 is not allowed"),
         ({"min_steps": 5, "max_steps": 4}, "max_steps = 4 is not allowed: it is below min_steps = 5"),
         ({"min_batch_size": 0}, "min_batch_size = 0 is not allowed"),
         ({"clip": 0.0}, "clip = 0.0 is not allowed"),

@@ -16,7 +16,7 @@ from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
-from offbeat.net.messages import Leave, Register, Registered, Rejected, RunFinished
+from offbeat.net.messages import LABELS_NEEDED, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 
 Connect = Callable[[], Awaitable[ClientChannel]]
@@ -31,7 +31,8 @@ class SiteClient:
         connect: Opens a connection to the server.
         prepare: Makes the training context from the server's run spec and the client's number.
         samples: Number of the site's training samples.
-        labels: Its numbers of samples of each class; None to keep them private.
+        labels: Its numbers of samples of each class, told where the algorithm needs them; None to keep them
+            private.
         steps_per_epoch: Local steps of an epoch; 0: as the run's batch size gives them.
         held_out: Number of samples that the site holds out, and evaluates models on when it is asked.
         store: Where state and pending updates are kept; None for memory.
@@ -60,6 +61,7 @@ class SiteClient:
         self._connect, self._clock = connect, clock or SystemClock()
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
+        self._tells_labels = False  # until the server says that it needs them
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
         self._lease, self._last_message = 60.0, 0.0
@@ -95,7 +97,8 @@ class SiteClient:
         self._last_message = max(self._last_message, self._clock.now())
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
-        channel.send(Register(self._samples, steps, self._labels, task, run, self._held_out, wants_model))
+        labels = self._labels if self._tells_labels else None
+        channel.send(Register(self._samples, steps, labels, task, run, self._held_out, wants_model))
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)
@@ -120,6 +123,9 @@ class SiteClient:
                     channel.send(Leave("the run has finished"))
                     return message.reason
                 case Rejected():
+                    if message.reason == LABELS_NEEDED and self._labels and not self._tells_labels:
+                        self._tells_labels = True
+                        raise ChannelClosedError("the server needs the numbers of samples by class")
                     if message.final:
                         raise RunError(f"the server refuses this site: {message.reason}")
                     log.warning("the server rejected a message: %s", message.reason)

@@ -43,7 +43,8 @@ class SitePolicy:
         evaluations: Whether it evaluates models for the server.
         clip: Greatest norm of what an update has of parameters, and of floating buffers: a longer one is
             scaled down before it is sent. None means no limit.
-        noise: Unsupported: this version adds none.
+        noise: Least noise multiplier z of a run's [noise](privacy.md): a plan with less, or without, is
+            refused. None means that a run needs no noise.
         labels: Whether it tells the server its number of samples of each class.
     """
 
@@ -55,14 +56,8 @@ class SitePolicy:
     metrics: tuple[str, ...] | None = None
     evaluations: bool = True
     clip: Positive | None = None
-    noise: Any = None
+    noise: Positive | None = None
     labels: bool = True
-
-    @field_validator("noise")
-    @classmethod
-    def _no_noise(cls, noise: Any) -> None:
-        if noise is not None:
-            raise ValueError("this version of Offbeat adds no noise to updates: leave it out")
 
     @field_validator("max_steps")
     @classmethod
@@ -71,16 +66,20 @@ class SitePolicy:
             raise ValueError(f"it is below min_steps = {least}")
         return most
 
-    def check_plan(self, objective: Objective, metrics: tuple[str, ...]) -> None:
+    def check_plan(self, objective: Objective, metrics: tuple[str, ...], noise: float = 0.0) -> None:
         """Check what a run has its sites train and evaluate.
 
         Args:
             objective: The objective.
             metrics: The metrics that the plan names.
+            noise: z of the plan's noise; 0 without any.
 
         Raises:
             PolicyError: The policy does not allow it.
         """
+        if self.noise is not None and noise < self.noise:
+            found = f"noise of multiplier {noise:g}" if noise else "a run without noise"
+            raise _refused(f"{found}: it needs at least noise = {self.noise:g}")
         for name in _layers(objective):
             if self.objectives is not None and name not in self.objectives:
                 raise _refused(f"the objective {name}: it allows {_listed(self.objectives)}")

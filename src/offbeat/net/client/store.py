@@ -8,13 +8,14 @@ import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from offbeat.core.errors import DamageError, RunError, UsageError
-from offbeat.core.events import Metrics, TaskId
+from offbeat.core.events import Metrics, TaskId, Version
 from offbeat.core.model import Tensors
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
@@ -22,7 +23,7 @@ from offbeat.runs.files import make_directory, read_tensors, sync_directory, wri
 from offbeat.runs.lock import lock
 
 log = logging.getLogger(__name__)
-_STATE, _UPDATE = "client.safetensors", "update.safetensors"
+_STATE, _UPDATE, _NEWEST = "client.safetensors", "update.safetensors", "newest.safetensors"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class SiteStore:
         self.run = ""
         self.state: Tensors = {}
         self.pending: PendingUpdate | None = None
+        self._newest: tuple[TaskId, Version] = (-1, -1)  # of the run, where that is noted
         if directory is not None:
             try:
                 make_directory(directory)
@@ -60,10 +62,31 @@ class SiteStore:
     def begin(self, run: str) -> None:
         """The site takes part in this run; the state of another one is deleted."""
         if run != self.run:
-            self.run, self.state = run, {}
+            self.run, self.state, self._newest = run, {}, (-1, -1)
             self._remove(_UPDATE)
+            self._remove(_NEWEST)
             self.pending = None
             self._save_state()
+
+    def check_version(self, task: TaskId, base: Version) -> None:
+        """Note the version that a task begins with, durably: no later task may begin with an earlier one.
+
+        Raises:
+            UsageError: It is earlier than that of another task: the server was restored from a backup.
+        """
+        newest = self._newest[1]
+        if base < newest:
+            raise UsageError(
+                f"the server has gone back from version {newest} to {base}: "
+                "what was spent since is not counted"
+            )
+        if (task, base) == self._newest:
+            return
+        self._newest = task, base
+        try:
+            self._write(_NEWEST, {"about": _packed({"run": self.run, "newest": self._newest})})
+        except RunError as error:
+            log.error("%s: that version %d was sent is in memory only", error, base)
 
     def save(self, pending: PendingUpdate) -> None:
         """Save a finished task until the server has answered."""
@@ -106,6 +129,7 @@ class SiteStore:
                 tensors = read_tensors(state)
                 self.run = str(_unpacked(tensors.pop("about"))["run"])
                 self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
+        self._load_newest(directory / _NEWEST)
         if update.exists():
             try:
                 with reading(update):
@@ -117,6 +141,14 @@ class SiteStore:
                 aside = update.with_suffix(".damaged")
                 update.replace(aside)
                 log.error("%s (done: it is now %s)", error, aside.name)
+
+    def _load_newest(self, path: Path) -> None:
+        if path.exists():
+            with reading(path):
+                noted: Any = _unpacked(read_tensors(path)["about"])
+                if noted["run"] == self.run:
+                    task, version = noted["newest"]
+                    self._newest = int(task), int(version)
 
     def _save_state(self) -> None:
         about = _packed({"run": self.run})

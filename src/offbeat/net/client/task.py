@@ -1,9 +1,12 @@
 """A task in training at a site, shared by the training thread and the event loop."""
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
+from math import inf
 from queue import SimpleQueue
 from threading import Event
 from time import monotonic
@@ -24,10 +27,12 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
+from offbeat.core.privacy import Privacy
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
+from offbeat.net.client.private_update import failed_update, private_update
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
 from offbeat.net.messages import (
@@ -39,6 +44,8 @@ from offbeat.net.messages import (
 )
 from offbeat.net.run_spec import RunSpec
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class TrainingContext:
@@ -47,7 +54,8 @@ class TrainingContext:
     `seed` is the run's. `evaluator` evaluates on what the site holds out, if it holds out any: a learner with
     a module of its own, since it works beside a training; `threads` is its number of PyTorch threads. A local
     step takes at least `min_step_seconds`, to try out an algorithm with sites of different speed; the results
-    are the same. `policy` is the site's.
+    are the same. `policy` is the site's. `privacy` are the run's options of privacy, and `clip_factor` gives
+    what an update is multiplied by before it is clipped, from its number of steps; None means by 1.
     """
 
     client: ClientId
@@ -59,6 +67,8 @@ class TrainingContext:
     evaluator: TorchLearner | LoopLearner | None = None
     threads: int = 1
     policy: SitePolicy = DEFAULT_POLICY
+    privacy: Privacy | None = None
+    clip_factor: Callable[[int], float] | None = None
 
     @classmethod
     def of(
@@ -66,17 +76,20 @@ class TrainingContext:
     ) -> "TrainingContext":
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
         objective, policy, metrics = spec.objective(site.allow), site.policy, spec.metrics or {}
-        policy.check_plan(objective, tuple(metrics.values()))
+        policy.check_plan(objective, tuple(metrics.values()), spec.noise_multiplier)
         learner = site.make_learner(spec, client)
         policy.check_batch(site.samples, learner.batch_size)
-        return cls(client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy)
+        return cls(
+            client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy,
+            privacy=spec.privacy, clip_factor=partial(spec.clip_factor, allow=site.allow),
+        )  # fmt: skip
 
     def evaluating(self, threads: int) -> "TrainingContext":
         """The same context, ready for evaluations if the site holds out samples.
 
         To be called where no task is in training: modules are made with PyTorch's global random stream.
         """
-        if not (self.policy.evaluations and self.learner.held_out(self.client)):
+        if self.privacy or not (self.policy.evaluations and self.learner.held_out(self.client)):
             return self
         evaluator = self.learner
         if isinstance(evaluator, TorchLearner):
@@ -106,6 +119,10 @@ class TrainingContext:
 
     def submission(self, a: TaskAssignment, steps: int, result: LocalResult) -> UpdateSubmission:
         """The update of a task that ended after so many steps, as the policy has it; not encoded."""
+        if self.privacy is not None:
+            assert self.privacy.clip is not None
+            factor = abs(self.clip_factor(steps)) if self.clip_factor is not None else 1.0
+            result = private_update(result, a.model, self.privacy.clip / factor if factor else inf)
         r = self.policy.clipped(result, a.model.layout)
         check_own_metrics(r.metrics)
         return UpdateSubmission(a.task, steps, r.delta, r.integers, r.metrics, r.lr, r.shared)
@@ -196,19 +213,31 @@ class TrainingTask(TaskControl):
         if left > 0:
             self._cancelled.wait(left)
 
+    def _train(self, task: LocalTask, state: Tensors) -> LocalResult:
+        """Train; with privacy a training that fails gives zeros."""
+        a, c = self.assign, self.context
+        try:
+            return c.learner.train(a.model, task, c.objective, TaskInputs(dict(state)), self)
+        except TaskCancelledError:
+            raise
+        except Exception:
+            if c.privacy is None:
+                raise
+            log.exception("task %d failed: zeros are sent in place of its update", a.task)
+            return failed_update(a.model, state)
+
     def run(self, state: Tensors) -> PendingUpdate:
         """Train; returns the update and the client's new state."""
         a, c = self.assign, self.context
-        inputs = TaskInputs(dict(state))
-        result = c.learner.train(a.model, c.local_task(a), c.objective, inputs, self)
+        result = self._train(c.local_task(a), dict(state))
         self._wait()
         if self._cancelled.is_set():
             raise TaskCancelledError
         update = c.submission(a, self._end, result)
-        if a.hold:
+        if a.hold and c.privacy is None:
             assert isinstance(update.delta, torch.Tensor)
             norm = float(update.delta[: a.model.layout.parameters].norm())
             update = replace(update, metrics={**result.metrics, "norm": norm})
-        else:
+        elif not a.hold:
             update = c.encode(update)
         return PendingUpdate(update, result.state, held=a.hold)

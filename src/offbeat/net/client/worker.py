@@ -147,6 +147,8 @@ class Worker:
         if self._store.pending is not None:
             self._acknowledge(self._store.pending.update.task, accepted=False)
         assert self._context is not None
+        if self._context.privacy is not None:
+            self._store.check_version(assignment.task, assignment.base)
         loop = asyncio.get_running_loop()
 
         def ask(task: TrainingTask) -> None:
@@ -186,7 +188,9 @@ class Worker:
             result = EvaluationResult(request.version, *found)
         except Exception as error:
             log.exception("version %d cannot be evaluated", request.version)
-            result = EvaluationResult(request.version, 0, {}, f"{type(error).__name__}: {error}")
+            told = type(error).__name__
+            told = told if self._context.privacy is not None else f"{told}: {error}"
+            result = EvaluationResult(request.version, 0, {}, told)
         self._send(result)
 
     # ---- training ----
@@ -199,14 +203,15 @@ class Worker:
         except TaskCancelledError:
             return
         except Exception as error:
-            told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            kind = type(error).__name__
+            told = f"{kind}: {' '.join(str(error).split())}"
             own = isinstance(error, OffbeatError)  # whose text says all there is
             log.error("task %d failed: %s", current.task, told, exc_info=not own)
             await self._clock.sleep(retry_delay(self._failures) if self._failures else 0.0)
             self._failures += 1
             if self._current is current:
                 self._current = None
-                self._send(TaskFailed(current.task, told))
+                self._send(TaskFailed(current.task, told if current.context.privacy is None else kind))
             return
         if self._current is current:
             try:

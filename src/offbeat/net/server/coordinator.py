@@ -30,6 +30,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model
+from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
@@ -39,6 +40,7 @@ from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
@@ -56,6 +58,8 @@ class Coordinator:
         info: The run.
         higher_is_better: Whether more is better of the metrics whose names do not tell.
         train_root: Makes the server's own update of a version. None where the aggregator needs none.
+        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
+        seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
         now: The latest time, in seconds of the run's clock.
@@ -75,6 +79,8 @@ class Coordinator:
         info: RunInfo,
         higher_is_better: Mapping[str, bool] = {},
         train_root: TrainRoot | None = None,
+        release_plan: ReleasePlan | None = None,
+        seeds: FreshSeeds | None = None,
     ) -> None:
         check_algorithm(algorithm)
         concurrency = algorithm.schedule.concurrency
@@ -84,7 +90,9 @@ class Coordinator:
                 f"with {options.clients}; choose at most {options.clients}, or begin with more (clients)"
             )
         self.algorithm, self.options, self.info = algorithm, options, info
-        driver = self.driver = Driver(algorithm, initial, options, info.seed, higher_is_better, train_root)
+        driver = self.driver = Driver(
+            algorithm, initial, options, info.seed, higher_is_better, train_root, release_plan, seeds
+        )
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, algorithm, info, options)
         self.rejected = self._handler.rejected
@@ -286,6 +294,7 @@ class Coordinator:
     def take(self) -> Effects:
         """The effects of all inputs since the last call."""
         effects, self.driver.effects = self.driver.effects, Effects()
+        effects.seeds = self.driver.seeds.take()
         clients = max(self.options.clients, len(self.registry.sites))
         effects.meta = {"duration": self.now, "clients": clients, "rejected": dict(self.rejected)}
         return effects

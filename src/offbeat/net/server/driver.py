@@ -30,10 +30,12 @@ from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
+from offbeat.core.releases import PrivacyLedger, ReleasePlan, Releases, ReleaseSeeds
 from offbeat.core.root import TrainRoot
 from offbeat.net.messages import (
     FromServer,
     ModelResponse,
+    Rejected,
     RunFinished,
     TaskAssignment,
     TaskCancel,
@@ -44,6 +46,7 @@ from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
+from offbeat.net.server.release_seeds import FreshSeeds
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +61,11 @@ class Driver:
         seed: The run's seed.
         higher_is_better: Whether more is better of the metrics whose names do not tell.
         train_root: Makes the server's own update of a version. None where the aggregator needs none.
+        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
+        seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
+        seeds: The seeds of the releases.
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
@@ -77,12 +83,20 @@ class Driver:
         seed: int,
         higher_is_better: Mapping[str, bool] = {},
         train_root: TrainRoot | None = None,
+        release_plan: ReleasePlan | None = None,
+        seeds: FreshSeeds | None = None,
     ) -> None:
-        self.tensors = GlobalModel(algorithm, initial, train_root=train_root)
+        self.seeds, releases, ledger = seeds or FreshSeeds(), None, None
+        if release_plan is not None:
+            releases = Releases(release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding))
+            ledger = PrivacyLedger(release_plan)
+        self.tensors = GlobalModel(algorithm, initial, train_root=train_root, releases=releases)
         if options.guard is not None:
             self.tensors.guard = UpdateGuard(options.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
-        self.engine = Engine(algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until)
+        self.engine = Engine(
+            algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until, ledger
+        )
         self.server = self.engine.server
         self.registry = Registry()
         self.effects = Effects()
@@ -122,7 +136,25 @@ class Driver:
             self.answer(event.task)
         if any(isinstance(c, Aggregate) and self._options.evaluate.after(c.version) for c in commands):
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
+        if self.engine.exhausted is not None:
+            self._retire(now, self.registry.by_client[self.engine.exhausted])
         self._check_limits()
+
+    def _retire(self, now: float, site: SiteRecord) -> None:
+        """A site whose privacy budget is spent leaves for good."""
+        assert self.engine.ledger is not None
+        reason = self.engine.ledger.left_reason
+        self.refuse(site, reason)
+        self.apply(now, Left(site.client, reason=reason))
+
+    def refuse(self, site: SiteRecord, reason: str) -> None:
+        """Tell a site that it may not take part any more."""
+        self.send(site.name, Rejected(reason))
+        self.disconnect(site, reason)
+
+    def is_spent(self, site: SiteRecord) -> bool:
+        """Whether a site's privacy budget is spent."""
+        return self.engine.ledger is not None and site.client in self.engine.ledger.exhausted
 
     def roll_back(self, now: float, reason: str) -> None:
         """Make a new version with the content of the last good one, `tensors.good`.
@@ -164,6 +196,7 @@ class Driver:
         """
         recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
+        self.seeds.repeating, guard = True, self.tensors.guard if self.tensors.releases is None else None
         try:
             self._keep_good(good)
             while (row := recorded.peek()) is not None:
@@ -171,16 +204,16 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
-                if result is not None and result is not DAMAGED and self.tensors.guard is not None:
+                if result is not None and result is not DAMAGED and guard is not None:
                     assert isinstance(event, Arrived)
-                    self.tensors.guard.check(event.client, event.steps, result, self.tensors.model)
+                    guard.check(event.client, event.steps, result, self.tensors.model)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
                 self._advance(row.t, event, result)
                 self._keep_good(good)
                 self._check_limits()
         finally:
-            self.engine.record, self.engine.tensors = self._record, self.tensors
+            self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
 
     def _keep_good(self, good: Version | None) -> None:

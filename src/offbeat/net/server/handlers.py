@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from offbeat.core.algorithm import Algorithm, Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
@@ -97,7 +98,8 @@ class MessageHandler:
         self._driver, self._info, self._options = driver, info, options
         self._codec, self._labels_needed = algorithm.codec, Feature.LABELS in algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
-        self._guard = driver.tensors.guard
+        self._private = driver.tensors.releases is not None
+        self._guard = None if self._private else driver.tensors.guard  # which sees released values only
         self._ranges = algorithm.objective.metric_ranges
         self._told_diverged = False
 
@@ -187,6 +189,10 @@ class MessageHandler:
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         steps_per_epoch = register.steps_per_epoch or -(-register.samples // info.batch_size)
         data = (register.samples, steps_per_epoch, register.labels)
+        if driver.is_spent(site):
+            assert driver.engine.ledger is not None
+            driver.refuse(site, driver.engine.ledger.left_reason)
+            return
         if not site.present and self._is_blocked(now, site):
             return
         site.connected, site.last_seen, site.held_out = True, now, register.held_out
@@ -335,7 +341,9 @@ class MessageHandler:
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
         steps, bound = record.command.steps, self._options.norm_bound
-        result = check_update(update, base, steps, self._codec, bound, self._ranges)
+        if self._private:  # what is not finite becomes zeros, or its absence would tell of the data
+            update = replace(update, metrics={})
+        result = check_update(update, base, steps, self._codec, bound, self._ranges, finite=not self._private)
         self._check_size(site, update.steps, result)
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import torch
 from msgspec import Struct
 
+from offbeat.algorithms.private import check_buffers, check_client_metrics, complete_privacy, with_privacy
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
 from offbeat.core.algorithm import Algorithm, check_layout
@@ -16,8 +17,10 @@ from offbeat.core.buffers import finalizer, unchanged
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
-from offbeat.core.model import Model
+from offbeat.core.model import Layout, Model
+from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
+from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import train_root
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
@@ -28,6 +31,7 @@ from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.learner import Trained, evaluates, server_learner
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
@@ -64,6 +68,7 @@ async def serve(
     initial: Initial | None = None,
     label: str | None = None,
     recipe: Mapping[str, Any] | None = None,
+    privacy: Privacy | None = None,
     clock: Clock | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     linger: float = 10.0,
@@ -90,6 +95,7 @@ async def serve(
         initial: The weights that the run starts from; None means those of the model, or of the run's seed.
         label: What the run is called; None means the algorithm's name.
         recipe: The recipe the run is made from, written to its directory.
+        privacy: Noise and its options. None means that each update is used as it is.
         clock: Tells the time; None means the system's clock.
         checkpoint_seconds: Seconds between two checkpoints, at most.
         linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
@@ -107,7 +113,7 @@ async def serve(
     opened = open_run(
         algorithm, model, training, Path(state),
         options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
-        initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
+        initial=initial, label=label, recipe=recipe, privacy=privacy, checkpoint_seconds=checkpoint_seconds,
     )  # fmt: skip
     if isinstance(opened, FinishedRun):
         return await _serve_finished(opened, listen, clock, linger)
@@ -170,11 +176,13 @@ def open_run(
     label: str | None,
     recipe: Mapping[str, Any] | None,
     checkpoint_seconds: float,
+    privacy: Privacy | None = None,
+    seeds: FreshSeeds | None = None,
 ) -> OpenRun | FinishedRun:
     """Open a run in its state directory, new or as it was left.
 
-    The arguments are those of `serve`. The process computes with one thread from here on, as the simulator
-    does: more would change the last bits.
+    The arguments are those of `serve`; `seeds` gives the seeds of releases, None means fresh ones. The
+    process computes with one thread from here on, as the simulator does: more would change the last bits.
 
     Returns:
         The run, which may have ended already.
@@ -184,17 +192,19 @@ def open_run(
         RunError: The directory holds another run, or one that cannot go on.
     """
     options = options or ServerOptions()
-    if recipe is not None and recipe.get("privacy") is not None:
-        raise Refusal.DEPLOYED.error()
     check_seed(seed)
     learner = server_learner(model, training, test, sample_shape, classes)
     tested = evaluates(learner)
     _check_evaluation(options, algorithm, tested)
-    spec = make_run_spec(algorithm, learner, seed)
     found = read_run(directory) if holds_run(directory) else None
+    plan = None
+    if privacy is not None:
+        plan = _release_plan(privacy, algorithm, learner.initial(seed).layout, options, found)
+    spec = make_run_spec(algorithm, learner, seed, plan.privacy if plan is not None else None)
     if found is not None:
         _check_same(found, spec)
         if found.status == "finished":
+            delete_secrets(directory)  # of a server that died just then
             shared = None
             if options.share_model is not None:
                 final = read_model(directory / MODEL, learner.initial(seed).layout)
@@ -224,9 +234,12 @@ def open_run(
             "plan": spec.document(),
             "initial": first.digest(),
             "higher_is_better": learner.higher_is_better,
+            **({"privacy": plan.recorded} if plan is not None else {}),
         }
     info = RunInfo(run, spec.document(), seed, spec.classes, spec.training.batch_size)
-    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better, root)
+    if plan is not None:
+        algorithm = with_privacy(algorithm, plan.privacy)
+    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better, root, plan, seeds)
     one_at_a_time = Lock()  # of the threads that use the learner
 
     def completed(version: Model) -> Model:
@@ -242,6 +255,27 @@ def open_run(
     store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed)
 
     return OpenRun(coordinator, store, evaluate if tested else None, label)
+
+
+def _release_plan(
+    privacy: Privacy, algorithm: Algorithm, layout: Layout, options: ServerOptions, found: RunRecord | None
+) -> ReleasePlan:
+    """What is fixed for the releases of a run since its beginning. Raises `UsageError` for what cannot be."""
+    if privacy.secure is not None:
+        raise Refusal.DEPLOYED.error()
+    if options.norm_bound is not None:
+        raise Refusal.NORM_BOUND.error()
+    if options.evaluate.at_clients:
+        raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {options.evaluate.at!r}")
+    clients = options.clients
+    if found is not None and "privacy" in found.meta:  # which may have begun with more sites than now
+        clients = int(found.meta["privacy"]["clients"])
+    check_client_metrics(privacy, options.until, options.evaluate)
+    check_buffers(algorithm, layout)
+    privacy = complete_privacy(privacy, algorithm, clients)
+    if privacy.fewest > clients:
+        raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=clients)
+    return ReleasePlan(privacy, layout.parameters, clients)
 
 
 def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool) -> None:

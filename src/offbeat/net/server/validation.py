@@ -14,7 +14,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
 from offbeat.core.model import Layout, Model
-from offbeat.net.messages import EvaluationResult, Register, UpdateSubmission
+from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
 
 MOST_SAMPLES = 2**40
 LARGEST_METRIC = 1e30
@@ -64,7 +64,7 @@ def check_register(
     elif not 0 <= held_out <= MOST_SAMPLES:
         reason = f"held_out = {held_out} is not allowed: 0 to 2^40 samples"
     elif labels is None and labels_needed:
-        reason = "the algorithm needs each site's number of samples by class: tell it"
+        reason = LABELS_NEEDED
     elif labels is not None and classes is not None and len(labels) != classes:
         reason = f"labels has {len(labels)} classes, the run has {classes}"
     elif labels is not None and not all(0 <= count <= samples for count in labels):
@@ -136,6 +136,8 @@ def check_update(
     codec: Codec | None,
     norm_bound: float | None,
     ranges: Mapping[str, tuple[float, float]] = {},
+    *,
+    finite: bool = True,
 ) -> LocalResult:
     """Decode a site's update.
 
@@ -147,6 +149,7 @@ def check_update(
         norm_bound: The largest norm of what an update has of parameters, of floating buffers and of the
             shared vector, each; None means no bound.
         ranges: Least and greatest value of the metrics that the algorithm computes with.
+        finite: Whether an update that is not finite is refused.
 
     Raises:
         InvalidUpdateError: The update is not accepted.
@@ -163,7 +166,8 @@ def check_update(
     if update.shared is not None:
         _vector("shared", update.shared, layout.shared, torch.float32)
         _finite("shared", update.shared)
-    _finite("update", delta)
+    if finite:
+        _finite("update", delta)
     result = LocalResult(delta, update.integers, metrics, lr, update.shared)
     if norm_bound is not None:
         for part, tensor in parts_of(result, layout):

@@ -1,0 +1,164 @@
+"""Seeds of the releases of a served run: 32 fresh bytes each, which nobody else ever knows.
+
+A seed is in `secrets.db` before anything made of its release is durable, published or sent. So a server that
+dies makes the same release again with the same noise: with fresh noise it would be released twice. A seed
+goes with the updates it was drawn for, and is never used for others: the difference of two sums with the same
+noise has none. It is forgotten once a checkpoint has the version that came of it.
+"""
+
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing, suppress
+from hashlib import shake_256
+from pathlib import Path
+
+from msgspec import Struct
+
+from offbeat.core.algorithm import Task
+from offbeat.core.commands import Aggregate
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import TaskId, Version
+from offbeat.runs.damage import database_error
+from offbeat.runs.files import sync_directory
+
+SECRETS = "secrets.db"
+SEED_BYTES = 32
+_TABLE = "CREATE TABLE IF NOT EXISTS seeds(version INTEGER PRIMARY KEY, tasks TEXT, seed BLOB)"
+
+
+class ReleaseSeed(Struct, frozen=True):
+    """The seed of a release: the version it makes, and the tasks whose updates it has."""
+
+    version: Version
+    tasks: tuple[TaskId, ...]
+    seed: bytes
+
+    def __repr__(self) -> str:
+        """Without the seed."""
+        return f"ReleaseSeed(version={self.version}, tasks={self.tasks})"
+
+
+class FreshSeeds:
+    """Draws the seeds, and gives those of an earlier process where its releases are repeated.
+
+    Args:
+        draw: Draws so many bytes.
+
+    Attributes:
+        recorded: The seeds that an earlier process has recorded, by version.
+        repeating: Whether recorded releases are being repeated: then nothing is drawn.
+    """
+
+    def __init__(self, draw: Callable[[int], bytes] = os.urandom) -> None:
+        self._draw = draw
+        self.recorded: dict[Version, ReleaseSeed] = {}
+        self.repeating = False
+        self._drawn: list[ReleaseSeed] = []
+        self._current: ReleaseSeed | None = None
+
+    def noise(self, release: Aggregate) -> bytes:
+        """The seed of a release.
+
+        Raises:
+            RunError: The release is repeated, and its seed is not there, or is of other updates.
+        """
+        current, names = self._current, (release.version, release.tasks)
+        if current is None or (current.version, current.tasks) != names:
+            if self.repeating:
+                current = self._recorded(release)
+            else:
+                current = ReleaseSeed(release.version, release.tasks, self._draw(SEED_BYTES))
+                self._drawn.append(current)
+            self._current = current
+        return current.seed
+
+    def rounding(self, task: Task, release: Aggregate) -> bytes:
+        """The seed of an update's rounding, which follows from that of its release."""
+        return shake_256(b"offbeat/1/task" + self.noise(release) + task.id.to_bytes(8, "big")).digest(32)
+
+    def take(self) -> list[ReleaseSeed]:
+        """The seeds drawn since the last call."""
+        drawn, self._drawn = self._drawn, []
+        return drawn
+
+    def _recorded(self, release: Aggregate) -> ReleaseSeed:
+        found = self.recorded.get(release.version)
+        if found is None or found.tasks != release.tasks:
+            what = "is not there" if found is None else "is of other updates"
+            raise RunError(
+                f"release {release.version} cannot be made again: its seed in {SECRETS} {what}, and with "
+                "other noise it would be released twice: restore the directory as a whole, or begin a new run"
+            )
+        return found
+
+
+class SecretsFile:
+    """`secrets.db` of a state directory, which only its owner can read.
+
+    Args:
+        directory: The directory, which this process alone writes.
+
+    Raises:
+        UsageError: It cannot be written.
+        RunError: It is damaged.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / SECRETS
+        try:
+            os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT, 0o600))
+            self._path.chmod(0o600)
+            sync_directory(directory)
+        except OSError as error:
+            raise UsageError(f"cannot write to {directory}: {error}") from None
+        self._database = sqlite3.connect(self._path, check_same_thread=False)
+        try:  # EXTRA: a commit is durable with the removal of its rollback journal
+            self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLE)
+        except sqlite3.Error as error:
+            self._database.close()
+            raise database_error(self._path, error, "write") from None
+
+    def read(self) -> dict[Version, ReleaseSeed]:
+        """The seeds by version."""
+        try:
+            rows = self._database.execute("SELECT version, tasks, seed FROM seeds").fetchall()
+        except sqlite3.Error as error:
+            raise database_error(self._path, error, "read") from None
+        return {
+            version: ReleaseSeed(version, tuple(json.loads(tasks)), seed) for version, tasks, seed in rows
+        }
+
+    def add(self, seeds: Iterable[ReleaseSeed]) -> None:
+        """Make seeds durable. Raises `RunError` where that fails, or a release has one already."""
+        rows = [(own.version, json.dumps(own.tasks), own.seed) for own in seeds]
+        if rows:
+            self._write("INSERT INTO seeds VALUES (?, ?, ?)", rows)
+
+    def forget(self) -> None:
+        """Forget all of them: a checkpoint has what they were for."""
+        self._write("DELETE FROM seeds", [()])
+
+    def _write(self, query: str, rows: Sequence[tuple[object, ...]]) -> None:
+        try:
+            with self._database:
+                self._database.executemany(query, rows)
+        except sqlite3.Error as error:
+            raise database_error(self._path, error, "write") from None
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def delete(self) -> None:
+        """Delete the file of a run that has ended."""
+        with closing(self._database):
+            self.forget()
+        delete_secrets(self._path.parent)
+
+
+def delete_secrets(directory: Path) -> None:
+    """Delete what is left of the secrets of a run that has ended."""
+    with suppress(OSError):
+        (directory / SECRETS).unlink(missing_ok=True)
