@@ -16,14 +16,17 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
-from offbeat.core.releases import ReleasePlan, discrete_gaussian
+from offbeat.core.noise import discrete_gaussian
+from offbeat.core.releases import ReleasePlan, privacy_text
 from offbeat.net.messages import Register, Registered, Rejected, TaskAssignment, UpdateSubmission
+from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.release_seeds import SECRETS, FreshSeeds, SecretsFile
+from offbeat.net.server.summary import snapshot
 from tests.sampling import thorough
 
 SIZE, SITES, TASKS = 6, 4, 30
@@ -158,9 +161,9 @@ def test_a_death_before_and_after_each_durable_write(bands: int, tmp_path: Path)
     whole = run(tmp_path / "whole", privacy)
     assert len(whole.seeds) > 12
     releases = {row.version: row.data["tasks"] for row in whole.rows if row.name == "aggregate" and row.data}
-    at = range(SITES, SITES + TASKS)
+    at = range(SITES, SITES + TASKS, 5)
     for death in ("before", "between", "after", "in checkpoint"):
-        broken = run(tmp_path / f"{next(numbers)}", privacy, dict.fromkeys(at, death), at[::4])
+        broken = run(tmp_path / f"{next(numbers)}", privacy, dict.fromkeys(at, death), at[::2])
         same = {r.version: r.data["tasks"] for r in broken.rows if r.name == "aggregate" and r.data}
         assert same == releases
         assert len(set(broken.draw.drawn)) == len(broken.draw.drawn)
@@ -246,7 +249,7 @@ def test_a_release_has_one_seed(tmp_path: Path) -> None:
 
 
 def test_a_spent_client_leaves_for_good_and_the_run_ends(tmp_path: Path) -> None:
-    privacy = options_of(epsilon=8.0)
+    privacy = options_of(epsilon=2.0)
     f = Federation(tmp_path / "d", privacy)
     said: list[tuple[str, Any]] = []
     for i in range(100):
@@ -261,20 +264,20 @@ def test_a_spent_client_leaves_for_good_and_the_run_ends(tmp_path: Path) -> None
             f.store.commit(f.coordinator.take())
         if f.coordinator.stopped is not None:
             break
-    reason = "its privacy budget is spent (ε = 8 at δ = 0.001)"
+    reason = "its privacy budget is spent (ε = 2 at δ = 0.001)"
     left = [row for row in f.rows if row.name == "left"]
     assert {(row.data or {})["reason"] for row in left} == {reason}
     refused = [name for name, message in said if message == Rejected(reason)]
     assert len(refused) == len(left) == 3
     assert f.coordinator.stopped == "the privacy budget is spent: 1 clients have any left, 2 are needed"
     figures = [row.data or {} for row in f.rows if row.name == "aggregate"]
-    assert max(data["epsilon"] for data in figures) <= 8
+    assert max(data["epsilon"] for data in figures) <= 2
     assert all({"mu", "epsilon_strict", "sigma", "clip", "spent"} <= set(data) for data in figures)
     f.store.close()
 
 
 def test_a_spent_client_is_refused_when_it_comes_back(tmp_path: Path) -> None:
-    f = Federation(tmp_path / "d", options_of(epsilon=8.0))
+    f = Federation(tmp_path / "d", options_of(epsilon=2.0))
     i = 0
     while not (left := [row for row in f.rows if row.name == "left"]):
         assert i < 100
@@ -282,7 +285,7 @@ def test_a_spent_client_is_refused_when_it_comes_back(tmp_path: Path) -> None:
         f.store.commit(effects)
         f.deliver(effects)
         i += 1
-    name, reason = f"site-{left[0].client}", "its privacy budget is spent (ε = 8 at δ = 0.001)"
+    name, reason = f"site-{left[0].client}", "its privacy budget is spent (ε = 2 at δ = 0.001)"
     for _ in range(2):
         f.coordinator.receive(f.now, name, Register(20, 4))
         effects = f.coordinator.take()
@@ -324,3 +327,22 @@ def test_the_server_clips_whatever_the_site_did() -> None:
     y = plan.grid.round((torch.ones(SIZE) * 1e6).numpy(), bytes(32))
     assert abs(float((y.astype(float) ** 2).sum()) ** 0.5 / plan.grid.bound - 1) < 1e-3
     assert discrete_gaussian(plan.sigma, 3, bytes(32)).any()
+
+
+def test_what_is_spent_is_shown() -> None:
+    """In the snapshot, and so on the page and in `offbeat status`, and for Prometheus."""
+    c = coordinator_of(options_of(), Recorded())
+    for i in range(SITES):
+        c.receive(float(i), f"site-{i}", Register(20, 4))
+    for i in range(6):
+        task = min(c.server.tasks.values(), key=lambda own: own.id)
+        message = UpdateSubmission(task.id, 1, update_of(task.id), torch.zeros(0, dtype=torch.int64))
+        c.receive(10.0 + i, f"site-{task.client}", message)
+    seen = snapshot(c, "label")
+    assert seen.privacy is not None
+    assert seen.privacy["epsilon"] > 0
+    text = exposition(seen).decode()
+    assert f"offbeat_privacy_epsilon {seen.privacy['epsilon']}" in text
+    assert "offbeat_privacy_budget 50.0" in text
+    assert "offbeat_privacy_clients_spent 0.0" in text
+    assert privacy_text(seen.privacy).startswith("ε = ")

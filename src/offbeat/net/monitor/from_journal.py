@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
+from offbeat.core.releases import PrivacyLedger, ReleasePlan
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
@@ -54,6 +56,8 @@ class JournalView:
     stopped: str | None = None
     skipped: int = 0
     rollbacks: int = 0
+    ledger: PrivacyLedger | None = None
+    spent: int = 0
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -67,6 +71,9 @@ class JournalView:
         if row.name == "aggregate":
             self.version = row.version or self.version
             self.counts["aggregated"] += len(data["tasks"])
+            if self.ledger is not None:
+                self.spent = data["spent"]
+                self.ledger.charge(Aggregate(data["tasks"], data, clients=data["clients"]))
         elif row.name == "drop":
             self.counts["dropped"] += 1
         elif row.name == "stop":
@@ -77,6 +84,10 @@ class JournalView:
             self.version, self.rollbacks = row.version or self.version, self.rollbacks + 1
         elif row.client is not None:
             self._apply_to_site(row, data, self._site(row.client))
+
+    def _privacy(self) -> Mapping[str, float] | None:
+        """What has been spent; the clients that left for it are those of the journal's last release."""
+        return None if self.ledger is None else {**self.ledger.summary(), "spent": self.spent}
 
     def snapshot(self, last: Metric | None = None) -> Snapshot:
         """The run as of the last row.
@@ -96,6 +107,7 @@ class JournalView:
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
+            privacy=self._privacy(),
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 
@@ -147,6 +159,8 @@ def snapshot_of(record: RunRecord) -> Snapshot:
         The snapshot as of the last row of the journal.
     """
     view = JournalView(record.path.resolve().name, record.label, record.algorithm, record.site_names())
+    if "privacy" in record.meta and (plan := ReleasePlan.read(record.meta["privacy"])).noise is not None:
+        view.ledger = PrivacyLedger(plan)
     for row in record.rows():
         view.feed(row)
     view.now = max(view.now, record.duration)

@@ -24,6 +24,8 @@ FIELDS = (
     "steps",
     "bytes",
     "seconds",
+    "epsilon",
+    "spent",
     "reason",
 )
 """What a log line may say besides its time, level and event."""

@@ -24,6 +24,11 @@ GAUGES: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "stopped": ("1 once the run has ended.", lambda s: s.stopped is not None),
     "diverged": ("1 while the updates of most sites are refused.", lambda s: s.diverged is not None),
 }
+PRIVACY: dict[str, tuple[str, str]] = {
+    "privacy_epsilon": ("Epsilon that the busiest client has spent.", "epsilon"),
+    "privacy_budget": ("Epsilon that a client may spend.", "budget"),
+    "privacy_clients_spent": ("Clients whose privacy budget is spent.", "spent"),
+}
 COUNTERS: dict[str, tuple[str, Callable[[Snapshot], float]]] = {
     "arrived_updates": ("Updates taken in.", lambda s: s.arrived),
     "aggregated_updates": ("Updates that a version was made of.", lambda s: s.aggregated),
@@ -73,6 +78,9 @@ class _SnapshotCollector(Collector):
         yield InfoMetricFamily("offbeat_run", "The run and its algorithm.", run)
         for name, (words, gauge) in GAUGES.items():
             yield GaugeMetricFamily(f"offbeat_{name}", words, gauge(s))
+        for name, (words, key) in PRIVACY.items():
+            if s.privacy is not None and key in s.privacy:
+                yield GaugeMetricFamily(f"offbeat_{name}", words, s.privacy[key])
         for name, (words, counter) in COUNTERS.items():
             yield CounterMetricFamily(f"offbeat_{name}", words, counter(s))
         rejected = CounterMetricFamily(

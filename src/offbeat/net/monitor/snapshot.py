@@ -71,6 +71,7 @@ class Snapshot:
         skipped: Number of versions whose aggregation the guard has skipped.
         rollbacks: Number of returns to an earlier version.
         diverged: That the updates of most sites are refused. None means that they are not, or not known.
+        privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
     """
 
     run: str
@@ -93,6 +94,7 @@ class Snapshot:
     skipped: int = 0
     rollbacks: int = 0
     diverged: str | None = None
+    privacy: Mapping[str, float] | None = None
 
     @property
     def alarms(self) -> list[str]:

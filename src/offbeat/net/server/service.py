@@ -253,6 +253,9 @@ class Service:
                 said = {k: v for k, v in row.flat().items() if k != "name"}
                 site = self._coordinator.registry.by_client.get(-1 if row.client is None else row.client)
                 log.info("%s", row.name, extra=said if site is None else {**said, "site": site.name})
+            elif row.name == "aggregate" and row.data is not None and "epsilon" in row.data:
+                said = {name: row.data[name] for name in ("epsilon", "spent")}
+                log.info("released", extra={"version": row.version, **said})
         self._sessions.deliver(effects)
         self._tell_evaluations(effects)
         if effects.evaluations:

@@ -34,6 +34,7 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         skipped=c.driver.skipped,
         rollbacks=c.driver.rollbacks,
         diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
+        privacy=engine.ledger.summary() if engine.ledger is not None else None,
     )
 
 

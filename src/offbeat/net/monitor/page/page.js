@@ -304,6 +304,13 @@
       ["returns to an earlier version", s.rollbacks],
     ];
     const told = counted.filter(([, count]) => count).map(([what, count]) => `${what}: ${whole.format(count)}`);
+    const privacy = s.privacy, spent = at("privacy");
+    spent.hidden = !privacy;
+    if (privacy) {
+      const limit = privacy.budget === undefined ? "" : ` of ${privacy.budget}`;
+      spent.textContent = `ε = ${privacy.epsilon.toFixed(2)}${limit} (δ = ${privacy.delta}; ` +
+        `the busiest client was in ${privacy.releases} releases)`;
+    }
     const text = [...told, ...(s.diverged ? [s.diverged] : [])].join("; "), line = at("alarms");
     if (line.textContent !== text) line.textContent = text;
     line.hidden = !text;
