@@ -197,7 +197,19 @@ def test_a_large_group_of_a_sum_is_not_absurd() -> None:
         aggregate(tensors, version, update(0, 1.0, 0.0))
     aggregate(tensors, 9, *(update(k, 1.0, 0.0) for k in range(100)))
     assert not tensors.skipped
-    aggregate(tensors, 10, update(0, 100.0, 0.0))
+    aggregate(tensors, 10, update(0, 1e4, 0.0))
+    assert [skipped.version for skipped in tensors.skipped] == [10]
+
+
+def test_a_step_within_the_models_own_size_is_not_absurd() -> None:
+    """FedAT: a slow tier goes as far at once as the model has gone since the tier's last round."""
+    tensors = guarded(ob.fedbuff(1, steps=1))
+    tensors.model = Model(LAYOUT, torch.tensor([100.0, 0.0]), tensors.model.integers)
+    for version in range(1, 9):
+        aggregate(tensors, version, update(0, 0.01, 0.0))
+    aggregate(tensors, 9, update(0, -150.0, 0.0))
+    assert not tensors.skipped
+    aggregate(tensors, 10, update(0, 150.0, 0.0))
     assert [skipped.version for skipped in tensors.skipped] == [10]
 
 

@@ -1,5 +1,6 @@
 """The best version of a run's model by one metric, and the file that it is kept in."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError
@@ -7,19 +8,20 @@ from offbeat.core.metric_names import NamedMetric, finite
 from offbeat.core.model import Layout, Model
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_file, read_model, sync_directory, write_tensors
-from offbeat.runs.schema import BEST, Metric, ModelChoice
+from offbeat.runs.schema import BEST, NEW_BEST, Metric, ModelChoice
 
 
 class BestModel:
     """The version with the best finite value of a metric so far; of equal ones the first.
 
-    The file holds it by tensor names, with metadata: `metric`, `value`, `version` and `t`, its time. It is
-    written before the evaluation that found it becomes durable: a run that is resumed finds in it the best
-    version of its past, or one that it is about to make again.
+    The file holds it by tensor names, with metadata: `metric`, `value`, `version` and `t`, its time. A new
+    one is beside it before the evaluation that found it becomes durable, and takes its place after; so a run
+    that is resumed has the best version of its recorded evaluations, whenever it was interrupted.
 
     Args:
         metric: The metric.
         directory: The run's directory. None means that the model stays in memory.
+        recorded: Version and time of the evaluations that the run has recorded.
 
     Attributes:
         model: The best version, complete, where it is in memory: until it is written to a directory.
@@ -28,11 +30,21 @@ class BestModel:
         UsageError: The directory has the best version by another metric.
     """
 
-    def __init__(self, metric: NamedMetric, directory: Path | None) -> None:
+    def __init__(
+        self, metric: NamedMetric, directory: Path | None, recorded: Iterable[tuple[int, float]] = ()
+    ) -> None:
         self.model: Model | None = None
         self._metric, self._path = metric, None if directory is None else directory / BEST
         self._value: float | None = None
         self._metadata: dict[str, str] = {}
+        self._waiting = False  # whether a new one is beside the file
+        if self._path is not None and self._new.exists():
+            found = read_file(self._new)[1]
+            if (found.get("version"), found.get("t")) in {(str(version), str(t)) for version, t in recorded}:
+                self._waiting = True
+                self.publish()
+            else:
+                self._new.unlink()
         if self._path is not None and self._path.exists():
             known = read_file(self._path)[1]
             if known.get("metric") != metric.name:
@@ -42,6 +54,11 @@ class BestModel:
                 )
             with reading(self._path):
                 self._value = float(known["value"])
+
+    @property
+    def _new(self) -> Path:
+        assert self._path is not None
+        return self._path.with_name(NEW_BEST)
 
     def improves(self, row: Metric) -> bool:
         """Whether an evaluation is better than all before it."""
@@ -55,15 +72,26 @@ class BestModel:
         self._metadata = {key: str(value) for key, value in named.items()}
 
     def write(self) -> None:
-        """Write the version to the directory, if it is not there yet. Raises `RunError` where it cannot."""
+        """Write a new version beside the file. Raises `RunError` where it cannot."""
         if self._path is None or self.model is None:
             return
         try:
-            write_tensors(self._path, self.model.state_dict(), self._metadata)
+            write_tensors(self._new, self.model.state_dict(), self._metadata)
             sync_directory(self._path.parent)
         except OSError as error:
             raise RunError(f"cannot write the best model to {self._path}: {error}") from None
-        self.model = None
+        self.model, self._waiting = None, True
+
+    def publish(self) -> None:
+        """Let what was written take the file's place: its evaluation is durable. Raises `RunError`."""
+        if self._path is None or not self._waiting:
+            return
+        self._waiting = False
+        try:
+            self._new.replace(self._path)
+            sync_directory(self._path.parent)
+        except OSError as error:
+            raise RunError(f"cannot write the best model to {self._path}: {error}") from None
 
 
 def choose_model(choice: ModelChoice, final: Model, directory: Path) -> Model:

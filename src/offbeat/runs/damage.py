@@ -37,6 +37,7 @@ _CONTENTS = {
     "best.safetensors": Contents(
         "the best version so far", f"{_COPY}, or delete the file: the best version from then on is kept"
     ),
+    "best.new.safetensors": Contents("a new best version", "delete the file: the best one before is kept"),
     "secrets.db*": Contents("the noise of releases after the last checkpoint", _ANEW),
     "updates.log": Contents("updates that arrived after the last checkpoint", _COPY),
     "client.safetensors": Contents(

@@ -19,6 +19,7 @@ SERVED = 4  # the first format in which a served run can be resumed
 DATABASE = "run.db"
 MODEL = "model.safetensors"
 BEST = "best.safetensors"
+NEW_BEST = "best.new.safetensors"  # until its evaluation is durable
 LOCK = "lock"
 ModelChoice = Literal["final", "best"]
 """The model at the end of a run, or its best version by the metric of `evaluate.keep_best`."""

@@ -181,6 +181,8 @@ class RunStore:
         self._rows.clear()
         self._metrics.clear()
         self._client_metrics.clear()
+        if self.best is not None:
+            self.best.publish()
 
     def checkpoint(
         self,

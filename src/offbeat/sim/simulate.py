@@ -239,7 +239,9 @@ def _observed(
     """The recorder, with what observes the run around it, if anything does."""
     if (name := experiment.every.keep_best) is not None:
         directory = recorder.directory if isinstance(recorder, RunStore) else None
-        recorder.best = BestModel(NamedMetric.of(name, experiment.higher_is_better), directory)
+        past = read_run(directory).evaluations() if directory is not None else []
+        metric = NamedMetric.of(name, experiment.higher_is_better)
+        recorder.best = BestModel(metric, directory, [(m.version, m.t) for m in past])
     if not calls and recorder.best is None:
         return recorder
     return ObservedRecorder(recorder, backend, calls, recorder.best)

@@ -99,7 +99,10 @@ class DurableStore:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
             if (name := coordinator.options.evaluate.keep_best) is not None:
-                self._store.best = BestModel(coordinator.evaluations.named(name), directory)
+                recorded = (
+                    [] if meta is not None else [(m.version, m.t) for m in read_run(directory).evaluations()]
+                )
+                self._store.best = BestModel(coordinator.evaluations.named(name), directory, recorded)
             self.checkpoint(coordinator)
             on_error.pop_all()
 
