@@ -419,7 +419,7 @@ def test_enrol_makes_keeps_and_revokes(offbeat: Any, tmp_path: Path) -> None:
         ("7", "is not a mapping, such as min_batch_size: 8"),
         ("min_batch: 8", 'unknown key min_batch; did you mean "min_batch_size"'),
         ("min_batch_size: 0", "min_batch_size = 0 is not allowed"),
-        ("noise: 0", "noise = 0.0 is not allowed"),
+        ("noise: 0", "noise = 0 is not allowed"),
         ("objectives: Plain", "objectives = 'Plain' is not allowed"),
     ],
 )
