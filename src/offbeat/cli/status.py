@@ -10,7 +10,6 @@ from offbeat.cli.console import add_row, metric_text, out, plain_table, size_tex
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
-from offbeat.core.releases import privacy_text
 
 if TYPE_CHECKING:
     from offbeat.net.monitor.snapshot import Snapshot
@@ -70,6 +69,8 @@ def _show(s: "Snapshot", state: str) -> None:
     if known:
         out.print(f"last evaluation: {', '.join(known)}", markup=False)
     if s.privacy is not None:
+        from offbeat.core.privacy import privacy_text
+
         out.print(privacy_text(s.privacy), markup=False)
     heads = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
     table = plain_table(*heads)

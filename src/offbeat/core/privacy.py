@@ -4,6 +4,7 @@ A run without them goes its usual way. With them every version follows from one 
 `least` clients' updates: docs/privacy.md says who is protected from whom. No cryptographer has reviewed it.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -147,3 +148,10 @@ class Privacy:
         """w of complete options."""
         assert self.weight_bits is not None
         return self.weight_bits
+
+
+def privacy_text(found: Mapping[str, float]) -> str:
+    """What `PrivacyLedger.summary` gives, in words."""
+    limit = f" of {found['budget']:g}" if "budget" in found else ""
+    times = f"the busiest client was in {found['releases']:.0f} releases"
+    return f"ε = {found['epsilon']:.2f}{limit} (δ = {found['delta']:g}; {times})"

@@ -211,13 +211,6 @@ class PrivacyLedger:
         return f"the privacy budget is spent: {left} clients have any left, {needed} are needed"
 
 
-def privacy_text(found: Mapping[str, float]) -> str:
-    """What `PrivacyLedger.summary` gives, in words."""
-    limit = f" of {found['budget']:g}" if "budget" in found else ""
-    times = f"the busiest client was in {found['releases']:.0f} releases"
-    return f"ε = {found['epsilon']:.2f}{limit} (δ = {found['delta']:g}; {times})"
-
-
 @dataclass(frozen=True)
 class ReleaseSeeds:
     """Where the randomness of releases comes from, 32 bytes each.

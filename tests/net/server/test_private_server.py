@@ -17,7 +17,8 @@ from offbeat.core.errors import RunError
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
 from offbeat.core.noise import discrete_gaussian
-from offbeat.core.releases import ReleasePlan, privacy_text
+from offbeat.core.privacy import privacy_text
+from offbeat.core.releases import ReleasePlan
 from offbeat.net.messages import Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.server.coordinator import Coordinator

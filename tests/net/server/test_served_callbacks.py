@@ -122,7 +122,7 @@ def test_a_server_that_is_killed_stops_where_its_evaluations_say(when: str, tmp_
     assert reason == reason_in(evaluations[:ends])
     assert len(evaluations) - ends <= 1  # the last version
     if when == "end":
-        assert ends == len(past)
+        assert len(past) - ends in (0, 1)  # the last version may have been measured when it died
         assert ob.read_run(tmp_path).meta["summary"]["versions"] <= past[-1].version + 1
     check_best(tmp_path)
 
