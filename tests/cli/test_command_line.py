@@ -122,7 +122,7 @@ def test_algorithms_are_listed(offbeat: Any) -> None:
 def test_recipes_are_listed_and_printed(offbeat: Any, tmp_path: Path) -> None:
     listed = offbeat("recipes")
     assert listed.code == 0
-    assert "fedcompass/mnist-paper" in listed.out
+    assert "heart_disease" in listed.out
     printed = offbeat("recipes", "digits").out
     (tmp_path / "mine.yaml").write_text(printed)
     assert load_recipe(str(tmp_path / "mine.yaml")) == load_recipe("digits")
