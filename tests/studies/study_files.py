@@ -1,7 +1,10 @@
 """A small study, and the one in the documentation."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from offbeat.studies.rows import ResultRow
 
 DOCUMENT: dict[str, Any] = {
     "title": "Two algorithms",
@@ -36,3 +39,13 @@ def documented() -> str:
     """The study file of docs/studies.md."""
     page = (Path(__file__).parents[2] / "docs" / "studies.md").read_text(encoding="utf-8")
     return page.partition("```yaml\n")[2].partition("```")[0]
+
+
+def row(digest: str = "d", **values: object) -> ResultRow:
+    """A row by hand; `values` replace its own."""
+    empty = ResultRow(
+        "p/s", "laptop", "one", "fedavg", 0, digest, "0", "c", "m", 1.0, 0.5, 1, 1, 1, 1, "reached 1 seconds",
+        {"accuracy": (10.0, 5, 20, 1000)}, {"accuracy": 0.5}, {"accuracy": 0.5}, {}, {},
+        {"accuracy": {"0.5": (2.5, 1, 3, 100), "0.6": None}},
+    )  # fmt: skip
+    return replace(empty, **values)  # type: ignore[arg-type]

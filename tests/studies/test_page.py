@@ -11,7 +11,7 @@ from offbeat.studies.load import all_items, make_study
 from offbeat.studies.page import judge_experiments, load_experiments, render_page
 from offbeat.studies.rows import Results
 from offbeat.studies.verdicts import Verdict
-from tests.studies.study_files import DOCUMENT
+from tests.studies.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]
 
@@ -62,6 +62,26 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
     assert "| FedBuff is faster | median ∞, 2.00x to ∞ | – | 2 not run of 2 | none | not run |" in text
     assert Path(offbeat.__file__).is_relative_to(ROOT)
+
+
+def test_pairs_in_which_the_papers_own_numbers_are_unlike_its_claim_are_told(tmp_path: Path) -> None:
+    claim = {"says": "FedAvg is faster", "better": "fedavg", "than": ["fedbuff"]}
+    close = claim | {"says": "FedAvg is not much slower", "margin": -0.6}
+    item = {**DOCUMENT["items"]["table-1"], "claims": [claim, close]}
+    item["numbers"] = {"one": {"fedavg": 1.0, "fedbuff": 2.0}, "two": {"fedavg": 2.0, "fedbuff": 1.0}}
+    study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
+    text = render_page(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
+    assert "| FedAvg is faster | median 1.00x, 0.50x to 2.00x; so in 1 of 2 | –" in text
+    assert "| FedAvg is not much slower | median 1.00x, 0.50x to 2.00x | –" in text
+
+
+def test_the_counts_have_the_processor_hours_of_the_rows(tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    for number in range(3):
+        results.append(row(f"d{number}", study="fedfa/s", processor=1800.0 if number else None), [])
+    text = render_page(results, {"fedfa/table-2": (make_study("fedfa/s", DOCUMENT), "table-1")})
+    assert "| **all** | 4 | 0 | 0 |" in text
+    assert "| 57 | 1.0 |" in text
 
 
 def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count(tmp_path: Path) -> None:

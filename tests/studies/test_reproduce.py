@@ -14,14 +14,14 @@ from offbeat.recipes.compare import RunProgress
 from offbeat.studies.cells import study_cells
 from offbeat.studies.figure import write_figure
 from offbeat.studies.judge import item_cells, item_rows, judge_item
-from offbeat.studies.load import built_in_studies, load_study, make_study
-from offbeat.studies.rows import ResultRow, Results, RunCurve
+from offbeat.studies.load import make_study
+from offbeat.studies.rows import Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
 from offbeat.studies.study import Study
 from offbeat.studies.texts import item_grid, item_markdown, pair_counts
 from offbeat.studies.verdicts import Verdict
 from tests.forks import OFFBEAT, Fork
-from tests.studies.study_files import DOCUMENT
+from tests.studies.study_files import DOCUMENT, row
 
 
 def ignore(report: RunProgress) -> None:
@@ -39,15 +39,6 @@ def made(study: Study, tmp_path_factory: pytest.TempPathFactory) -> Results:
     results = Results(tmp_path_factory.mktemp("results"))
     assert run_cells(item_cells(study, "table-1", "seconds"), results, 2, ignore) == 0
     return results
-
-
-def row(digest: str = "d", **values: object) -> ResultRow:
-    empty = ResultRow(
-        "p/s", "laptop", "one", "fedavg", 0, digest, "0", "c", "m", 1.0, 0.5, 1, 1, 1, 1, "reached 1 seconds",
-        {"accuracy": (10.0, 5, 20, 1000)}, {"accuracy": 0.5}, {"accuracy": 0.5}, {}, {},
-        {"accuracy": {"0.5": (2.5, 1, 3, 100), "0.6": None}},
-    )  # fmt: skip
-    return replace(empty, **values)  # type: ignore[arg-type]
 
 
 def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -257,17 +248,3 @@ def test_ctrl_c_loses_no_finished_run_and_two_processes_share_the_rest(tmp_path:
     found = Results(rows.parent).rows("p/s").values()
     assert len(found) == len(rows.read_text().splitlines()) - 1 == 8  # no run was made twice
     assert {row.tasks for row in found} == {1500}
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", list(built_in_studies()))
-def test_every_study_runs_at_the_scale_of_seconds(name: str, tmp_path: Path) -> None:
-    results, study = Results(tmp_path), load_study(name)
-    if "seconds" not in study.sizes:
-        pytest.skip("it has no such size")
-    assert run_cells(study_cells(study, "seconds"), results, 2, ignore) == 0
-    spent = sum(row.processor or 0.0 for row in results.rows(name).values())
-    assert spent < 60  # 20 s on a machine that does nothing else
-    for item in study.items:
-        judged = judge_item(item_rows(study, item, "seconds", results))
-        assert item_markdown(judged)

@@ -10,7 +10,7 @@ from offbeat.studies.judge import item_rows, judge_item
 from offbeat.studies.load import built_in_studies, load_study
 from offbeat.studies.rows import Results
 from offbeat.studies.run import run_cells
-from offbeat.studies.texts import item_grid
+from offbeat.studies.texts import item_grid, item_markdown
 from offbeat.studies.verdicts import Verdict
 from tests.studies.generated_data import write_dataset
 
@@ -40,4 +40,5 @@ def test_a_study_runs_in_seconds(name: str, tmp_path: Path, monkeypatch: pytest.
     for item in judged:
         grid = item_grid(item.rows)
         assert all(len(line) == len(grid[0]) for line in grid)
+        assert item_markdown(item)
         assert {claim.verdict for claim in item.claims} <= {Verdict.NOT_RUN, Verdict.NO_REAL_DATA}

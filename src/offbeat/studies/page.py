@@ -1,6 +1,7 @@
 """The page "Do the papers hold?": every experiment of the papers with its verdict, from rows alone."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -145,7 +146,8 @@ def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> Ju
 
 def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None = None) -> str:
     """The page as Markdown; arguments as of `judge_experiments`."""
-    judged = judge_experiments(results, items)
+    known = all_items() if items is None else items
+    judged = judge_experiments(results, known)
     papers = load_experiments().papers
     parts = [
         "# Do the papers hold?",
@@ -153,7 +155,7 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
         "[Studies](studies.md) has the rule by which a claim is held, not held or undecided; a laptop's runs "
         "are smaller than the paper's, as each study says. This page is written by "
         "`offbeat reproduce --page docs/papers.md` from the rows in `studies/results`.",
-        markdown(_counts(judged, papers)),
+        markdown(_counts(judged, papers, _hours(results, {study.name for study, _ in known.values()}))),
     ]
     for name, paper in papers.items():
         own = [each for each in judged if each.experiment.paper == name]
@@ -162,16 +164,28 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
-def _counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper]) -> Grid:
-    def row(title: str, own: Sequence[JudgedExperiment]) -> list[str]:
+def _hours(results: Results, studies: Iterable[str]) -> Mapping[str, float]:
+    """Processor hours of the rows there are, by paper."""
+    hours: defaultdict[str, float] = defaultdict(float)
+    for name in studies:
+        seconds = sum(row.processor or 0.0 for row in results.rows(name).values())
+        hours[name.partition("/")[0]] += seconds / 3600
+    return hours
+
+
+def _counts(
+    judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper], hours: Mapping[str, float]
+) -> Grid:
+    def row(title: str, own: Sequence[JudgedExperiment], spent: float) -> list[str]:
         counts = [str(sum(each.verdict == verdict for each in own)) for verdict in Verdict]
-        return [title, *counts, str(len(own))]
+        return [title, *counts, str(len(own)), f"{spent:.1f}"]
 
     by_paper = [
-        row(paper.title, [each for each in judged if each.experiment.paper == name])
+        row(paper.title, [each for each in judged if each.experiment.paper == name], hours[name])
         for name, paper in papers.items()
     ]
-    return [["experiments", *Verdict, "all"], *by_paper, row("**all**", judged)]
+    heads = ["experiments", *Verdict, "all", "processor hours"]
+    return [heads, *by_paper, row("**all**", judged, sum(hours.values()))]
 
 
 def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
