@@ -1,7 +1,7 @@
 """An item's table and its claims as texts, for Markdown and for terminals."""
 
 from collections.abc import Sequence
-from math import exp, inf
+from math import exp, inf, log1p
 from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
@@ -16,6 +16,7 @@ Grid = list[list[str]]
 
 _UNITS = {"time": " s", "bytes": " B"}
 _CROWDED = 6
+_ROUNDING = 1e-9
 
 
 def item_grid(rows: ItemRows) -> Grid:
@@ -130,11 +131,18 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
         here = _effects(rows, judged.by, effects)
     return [
         judged.claim.says,
-        _effects(rows, judged.by, papers),
+        f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
         here,
         pair_counts(judged),
         judged.verdict.value,
     ]
+
+
+def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
+    """In how many pairs the paper's own numbers are as it claims, where not in all."""
+    least = log1p(judged.claim.margin) if judged.by in COSTS else judged.claim.margin
+    so = sum(advantage >= least - _ROUNDING for advantage in papers)
+    return "" if so == len(papers) else f"; so in {so} of {len(papers)}"
 
 
 def pair_counts(judged: JudgedClaim) -> str:
