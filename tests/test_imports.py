@@ -37,6 +37,7 @@ MAY_USE: dict[str, set[str]] = {
     "algorithms": {"core", "local", "codec", "named", "vectors"},
     "parts": {"core", "local", "algorithms", "vectors"},
     "runs": {"lazy", "core", "version"},
+    "secure": {"core", "runs"},
     "callbacks": {"lazy", "core", "named", "runs", "version"},
     "sim": {
         "callbacks", "core", "runs", "world", "algorithms", "local", "data", "metrics", "vectors", "version",

@@ -14,6 +14,7 @@ from offbeat.core.types import Count, Positive, PositiveShare
 from offbeat.core.validation import checked_dataclass
 
 MOST = 4096  # updates of a release
+MOST_HELPERS = 9
 
 WeightBits = Literal[0, 2, 3, 4, 5, 6]
 
@@ -64,8 +65,10 @@ class Secure:
     """Secure aggregation: the server learns sums only. In a simulation the sums are those of a secure run.
 
     Attributes:
-        helpers: Names of the helpers.
-        colluding: Most helpers that may collude with the server.
+        helpers: Names of the helpers, 2 to 9.
+        colluding: T, most helpers that may collude with the server. There are at most 2T + 1 helpers: then
+            any two sets of T + 1, which is what a release needs, have one in common, which notices that an
+            update is released again.
     """
 
     helpers: tuple[str, ...] = ()
@@ -81,6 +84,11 @@ class Secure:
             raise ValueError(
                 f"helpers = {count} with colluding = {self.colluding}: "
                 f"at most {count - 1} of {count} may collude"
+            )
+        if count == 1 or count > min(2 * self.colluding + 1, MOST_HELPERS):
+            raise ValueError(
+                f"helpers = {count} with colluding = {self.colluding}: "
+                f"2 to {min(2 * self.colluding + 1, MOST_HELPERS)} helpers go with it"
             )
         return self
 

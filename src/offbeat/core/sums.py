@@ -8,7 +8,7 @@ Whatever the updates, |S| < 2³¹.
 Uniform and normal numbers follow from 32 bytes an update, by SHAKE-256, 65,536 coordinates at a time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import shake_256
@@ -23,6 +23,7 @@ from offbeat.core.refusals import Refusal
 CHUNK = 1 << 16  # coordinates
 _TOP = 2**31 - 1
 _ATTEMPTS = 10
+_TAIL = 7.0  # standard deviations
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -100,6 +101,16 @@ class SumGrid:
         """Y, bound on the norm of a rounded update without its dither, in grid steps."""
         c = self.clip / self.step
         return sqrt(c * c + self.parameters / 4 + c + sqrt(self.parameters) / 2)
+
+    def bound_of_sum(self, weights: Sequence[int], sigma: float = 0.0) -> float:
+        """Bound on the norm of S = Σ c̃_i y_i, with noise of standard deviation σ in it, in grid steps.
+
+        A normal vector of standard deviation σ is longer than σ (√L + 7) with probability below 3e-11, for
+        every L: its length is a function with Lipschitz constant σ of normal numbers.
+        """
+        root = sqrt(self.parameters)
+        dither = self.dither * (root + _TAIL) + root / 2 if self.dither else 0.0
+        return sum(weights) * (self.bound + dither) + sigma * (root + _TAIL)
 
     def round(self, delta: Update, seed: bytes, factor: float = 1.0) -> Integers:
         """Clip, round and dither an update.

@@ -49,6 +49,11 @@ _CONTENTS = {
         "the newest version that the site was sent",
         "delete the file: then the site cannot tell whether the server has gone back meanwhile",
     ),
+    "helper.db*": Contents(
+        "the helper's key, and which updates it has helped to release",
+        "name a new committee; never restore the file from a copy, which would allow an update to be "
+        "released twice",
+    ),
     "update.safetensors": Contents(
         "the site's update that is not acknowledged", "delete the file: the site does its task again"
     ),

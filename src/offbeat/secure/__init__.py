@@ -1,0 +1,1 @@
+"""Secure aggregation: the server learns sums of masked updates; helpers hold the seeds of the masks."""

@@ -1,0 +1,205 @@
+"""The committee of a run's helpers, and the digests that bind what its members rely on.
+
+A group of seeds belongs to each set of T helpers; the other H − T helpers hold it. So any T helpers lack the
+seeds of one group, and any T + 1 have all (Cramer, Damgård, Ishai, Share Conversion, Pseudorandom
+Secret-Sharing and Applications, 2005).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from itertools import chain, combinations
+from struct import pack
+
+from offbeat.core.events import ClientId, TaskId
+from offbeat.core.privacy import Privacy, Secure
+from offbeat.core.sums import largest_weight
+from offbeat.secure.refusals import SecureRefusal
+
+Field = int | float | str | bytes
+Entry = tuple[TaskId, ClientId, int]
+"""A task of a release, its client and its integer weight."""
+
+_KEY_BYTES = 32
+
+
+def hashed_text(*fields: Field) -> bytes:
+    """Fields as the text of a hash: numbers 8 bytes big-endian, strings preceded by their length."""
+    return b"".join(_bytes_of(field) for field in fields)
+
+
+def _bytes_of(field: Field) -> bytes:
+    if isinstance(field, int):
+        return pack(">q", field)
+    if isinstance(field, float):
+        return pack(">d", field)
+    data = field.encode() if isinstance(field, str) else field
+    return pack(">q", len(data)) + data
+
+
+def fingerprint(public_key: bytes) -> str:
+    """SHA-256 of a helper's public key, in hexadecimal, as a site's policy file names it."""
+    return sha256(public_key).hexdigest()
+
+
+@dataclass(frozen=True)
+class CommitteeMember:
+    """A helper: its name, and its X25519 public key of 32 bytes."""
+
+    name: str
+    public_key: bytes
+
+
+@dataclass(frozen=True)
+class Committee:
+    """The helpers of a run, and the bounds that they hold each release to.
+
+    Attributes:
+        run: 32 bytes drawn when the run was created.
+        epoch: Number of this committee within the run, from 1.
+        helpers: The helpers, 2 to 9, in order.
+        colluding: T, most helpers that may collude with the server; H ≤ 2T + 1.
+        least: m, fewest updates of a release.
+        colluding_clients: t, clients that may collude with the server.
+        most: M, most updates of a release.
+        dominance: ρ, most of a release's weight that one update has.
+        weight_bits: w, bits of a weight.
+        parameters: L, parameters of the model.
+        clip: C, norm to which updates are clipped.
+
+    Raises:
+        UsageError: A number is outside its range, or two do not go together.
+    """
+
+    run: bytes
+    epoch: int
+    helpers: tuple[CommitteeMember, ...]
+    colluding: int
+    least: int
+    colluding_clients: int
+    most: int
+    dominance: float
+    weight_bits: int
+    parameters: int
+    clip: float
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that the options of privacy refuse, and keys that are none."""
+        Privacy(
+            clip=self.clip,
+            weight_bits=self.weight_bits,  # type: ignore[arg-type]  # it is checked there
+            least=self.least,
+            most=self.most,
+            dominance=self.dominance,
+            colluding_clients=self.colluding_clients,
+            secure=Secure(helpers=tuple(helper.name for helper in self.helpers), colluding=self.colluding),
+        )
+        wrong = [helper.name for helper in self.helpers if len(helper.public_key) != _KEY_BYTES]
+        if wrong or len(self.run) != _KEY_BYTES or len(self.helpers) < 2 or self.parameters < 0:
+            raise SecureRefusal.MALFORMED.error()
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What stands for all of this in boxes, uploads, requests and manifests."""
+        numbers = (
+            self.epoch, len(self.helpers), self.colluding, self.least, self.colluding_clients, self.most,
+            float(self.dominance), self.weight_bits, self.parameters, float(self.clip),
+        )  # fmt: skip
+        keys = [field for helper in self.helpers for field in (helper.name, helper.public_key)]
+        return sha256(hashed_text("offbeat/1/committee", self.run, *numbers, *keys)).digest()
+
+    @cached_property
+    def groups(self) -> tuple[frozenset[int], ...]:
+        """The helpers that hold each group of seeds, by number."""
+        everybody = frozenset(range(len(self.helpers)))
+        return tuple(everybody - set(absent) for absent in combinations(sorted(everybody), self.colluding))
+
+    @property
+    def needed(self) -> int:
+        """T + 1, helpers that a release needs."""
+        return self.colluding + 1
+
+    @property
+    def largest_weight(self) -> int:
+        """q, the largest integer weight of an update."""
+        return largest_weight(self.weight_bits)
+
+    def held_by(self, helper: int) -> list[int]:
+        """The groups whose seeds a helper holds, in order."""
+        return [group for group, holders in enumerate(self.groups) if helper in holders]
+
+    def manifest(self, release: int, entries: Iterable[Entry]) -> bytes:
+        """The digest of a release: which updates, with which weights."""
+        fields = chain.from_iterable(sorted(entries))
+        return sha256(hashed_text("offbeat/1/manifest", self.digest, release, *fields)).digest()
+
+    def refusal(self, release: int, entries: Iterable[Entry]) -> str | None:
+        """Why these updates may not be summed together, whatever was released before; None if they may."""
+        entries = list(entries)
+        clients = [client for _, client, _ in entries]
+        if not self.least <= len(set(clients)) <= self.most:
+            return SecureRefusal.CLIENTS.format(
+                release=release, clients=len(set(clients)), least=self.least, most=self.most
+            )
+        if (client := _twice(clients)) is not None:
+            return SecureRefusal.CLIENT_TWICE.format(client=client, release=release)
+        if (task := _twice([task for task, _, _ in entries])) is not None:
+            return SecureRefusal.TASK_TWICE.format(task=task, release=release)
+        return None
+
+    def weight_refusal(self, release: int, entries: Iterable[Entry]) -> str | None:
+        """Why these weights are not allowed; None if they are."""
+        entries, largest = list(entries), self.largest_weight
+        for task, _, weight in entries:
+            if not 1 <= weight <= largest:
+                return SecureRefusal.WEIGHT.format(weight=weight, task=task, largest=largest)
+        total = sum(weight for _, _, weight in entries)
+        for task, _, weight in entries:
+            if weight > self.dominance * total:
+                return SecureRefusal.DOMINANT.format(
+                    task=task, percent=100 * weight / total, release=release, allowed=100 * self.dominance
+                )
+        return None
+
+    def mismatch(self, plan: Privacy) -> str | None:
+        """What differs from a run's plan, as a site or helper got it; None if nothing does.
+
+        Args:
+            plan: The run's complete options, with `secure`.
+        """
+        assert plan.secure is not None
+        planned = {
+            "clip": plan.clip, "weight_bits": plan.weight_bits, "least": plan.fewest, "most": plan.most,
+            "dominance": plan.dominance, "colluding_clients": plan.colluding_clients,
+            "colluding": plan.secure.colluding, "helpers": ", ".join(plan.secure.helpers),
+        }  # fmt: skip
+        names = ", ".join(helper.name for helper in self.helpers)
+        for option, value in planned.items():
+            given = names if option == "helpers" else getattr(self, option)
+            if given != value:
+                return SecureRefusal.PLAN.format(option=option, given=given, planned=value)
+        return None
+
+    def unpinned(self, pinned: Mapping[str, str]) -> str | None:
+        """Which helper is not the one that a site's policy names; None if all are.
+
+        Args:
+            pinned: Fingerprints by name.
+        """
+        for helper in self.helpers:
+            if helper.name not in pinned:
+                return SecureRefusal.PINNED_NAME.format(name=helper.name)
+            if pinned[helper.name] != fingerprint(helper.public_key):
+                return SecureRefusal.PINNED_KEY.format(name=helper.name)
+        return None
+
+
+def _twice(values: list[int]) -> int | None:
+    """The first value that stands there a second time."""
+    seen: set[int] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

@@ -1,0 +1,143 @@
+"""The durable file of a helper: its key, its committee, and which tasks it has helped to release.
+
+It is never restored from a copy: a copy lacks the newest rows, so that an update could be released with two
+different sets. The instance number, raised with each release, tells the server of one.
+"""
+
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import msgspec
+
+from offbeat.core.errors import UsageError
+from offbeat.core.events import TaskId
+from offbeat.runs.damage import damage, database_error, reading
+from offbeat.runs.files import sync_directory
+from offbeat.secure.committee import Committee
+from offbeat.secure.masks import SEED_BYTES
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS helper(key BLOB NOT NULL, committee BLOB, instance INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS
+    released(task INTEGER PRIMARY KEY, release INTEGER NOT NULL, manifest BLOB NOT NULL);
+"""
+
+
+class Released(NamedTuple):
+    """The release that a task was in, and the digest of its manifest."""
+
+    release: int
+    manifest: bytes
+
+
+class HelperFile:
+    """`helper.db`, which its owner alone can read, and one process at a time.
+
+    Args:
+        path: The file; one that is not there is made, with a fresh key.
+
+    Attributes:
+        key: The private key, 32 bytes.
+        committee: The committee that this helper serves; None before there is one.
+        instance: Number of releases.
+
+    Raises:
+        UsageError: It cannot be made, or another process uses it.
+        RunError: It is damaged.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self.key, self.instance = path, b"", 0
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+            path.chmod(0o600)
+            sync_directory(path.parent)
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error}") from None
+        self._database = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            self._open()
+        except BaseException:
+            self._database.close()
+            raise
+
+    def _open(self) -> None:
+        with reading(self._path):
+            try:  # EXTRA: a commit is durable with the removal of its rollback journal
+                self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
+                with self._commit() as database:
+                    for statement in _SCHEMA.split(";"):
+                        database.execute(statement)
+                    if database.execute("SELECT count(*) FROM helper").fetchone() == (0,):
+                        if database.execute("SELECT count(*) FROM released").fetchone() != (0,):
+                            raise damage(self._path, "has no key")
+                        database.execute("INSERT INTO helper VALUES (?, NULL, 0)", (os.urandom(SEED_BYTES),))
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
+                    raise UsageError(f"{self._path} is in use by another process: stop it first") from None
+                raise
+            row = self._database.execute("SELECT key, committee, instance FROM helper").fetchone()
+            serialized: bytes | None
+            self.key, serialized, self.instance = row
+            self.committee = None if serialized is None else msgspec.json.decode(serialized, type=Committee)
+
+    def __enter__(self) -> Self:
+        """This file."""
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        """Close it."""
+        self.close()
+
+    def close(self) -> None:
+        """Let another process use the file."""
+        self._database.close()
+
+    def released(self, tasks: Iterable[TaskId]) -> dict[TaskId, Released]:
+        """The earlier releases of those of these tasks that were in one."""
+        query, found = "SELECT release, manifest FROM released WHERE task = ?", {}
+        with reading(self._path):
+            for task in tasks:
+                row = self._database.execute(query, (task,)).fetchone()
+                if row is not None:
+                    found[task] = Released(*row)
+        return found
+
+    def adopt(self, committee: Committee) -> None:
+        """Make the committee durable. Raises `RunError` where that fails."""
+        with self._writing() as database:
+            database.execute("UPDATE helper SET committee = ?", (msgspec.json.encode(committee),))
+        self.committee = committee
+
+    def add(self, tasks: Iterable[TaskId], released: Released) -> None:
+        """Make a release durable, before its share is given away. Raises `RunError` where that fails."""
+        with self._writing() as database:
+            database.executemany(
+                "INSERT INTO released VALUES (?, ?, ?)", [(task, *released) for task in tasks]
+            )
+            database.execute("UPDATE helper SET instance = instance + 1")
+        self.instance += 1
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._commit() as database:
+                yield database
+        except sqlite3.Error as error:
+            raise database_error(self._path, error, "write") from None
+
+    @contextmanager
+    def _commit(self) -> Iterator[sqlite3.Connection]:
+        """One transaction, which is committed at the end or leaves nothing."""
+        database = self._database
+        database.execute("BEGIN EXCLUSIVE")
+        try:
+            yield database
+            database.execute("COMMIT")
+        finally:
+            if database.in_transaction:
+                database.execute("ROLLBACK")

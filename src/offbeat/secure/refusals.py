@@ -1,0 +1,52 @@
+"""What secure aggregation refuses, each in one sentence; docs/privacy.md lists them, and a test compares."""
+
+from enum import StrEnum
+from typing import Any
+
+from offbeat.core.errors import UsageError
+
+
+class SecureRefusal(StrEnum):
+    """A sentence with which something is refused; names in braces stand for what was given."""
+
+    OTHER_COMMITTEE = "release {release} is of another committee than this helper's"
+    CLIENTS = "release {release} has the updates of {clients} clients: {least} to {most} are summed together"
+    CLIENT_TWICE = "client {client} is in release {release} twice"
+    TASK_TWICE = "task {task} is in release {release} twice"
+    RELEASED = "task {task} was released before, in release {earlier}"
+    WEIGHT = "weight {weight} of task {task} is not allowed: 1 to {largest}"
+    DOMINANT = (
+        "task {task} has {percent:.3g} % of the weight of release {release}: "
+        "at most {allowed:.3g} % is allowed"
+    )
+    GROUP = "group {group} is not one of this helper's"
+    SEEDS = "the seeds of task {task} do not decrypt"
+    WRONG_KEY = "the key of helper {name} is not one of X25519: name a new committee"
+    PINNED_KEY = "the key of helper {name} is not the one in the policy file"
+    PINNED_NAME = "helper {name} is not in the policy file"
+    MALFORMED = "the committee is malformed: it needs 2 helpers, and 32 bytes of each key and of the run"
+    PLAN = "the committee has {option} = {given}, the plan of this run has {planned}"
+    OWN_KEY = "the committee has another key for helper {name} than this helper's: name a new committee"
+    COMMITTED = (
+        "helper {name} serves another committee already: start it with a new file, and name a new committee"
+    )
+    ROLLED_BACK = "the file of helper {name} is older than the one seen before: name a new committee"
+    FEW_HELPERS = (
+        "the committee has {left} of the {needed} helpers that a release needs: name a new one with --helpers"
+    )
+    LEFT_OUT = (
+        "release {release} is not used: {left_out} of its updates have seeds that do not decrypt, "
+        "and what is left of it may not be summed ({reason})"
+    )
+    REFUSED = "release {release} is not used: helper {name} refuses it ({reason})"
+    WRONG_SHARE = "release {release}: helper {name} has answered with another release or length"
+    GIVEN_UP = "release {release} is given up after {seconds:.0f} s: no answer of {names}"
+    INVALID_SUM = (
+        "release {release} is not used: its sum has norm {norm:.1e}, "
+        "that of {updates} clipped updates is at most {bound:.1e}"
+    )
+    OTHER_MASK = "masked for another committee: the task is trained again"
+
+    def error(self, **given: Any) -> UsageError:
+        """The error, with what was given in place of the names."""
+        return UsageError(self.value.format(**given))
