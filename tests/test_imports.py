@@ -44,7 +44,7 @@ MAY_USE: dict[str, set[str]] = {
     },
     "net": {
         "callbacks", "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics",
-        "named", "vectors", "version",
+        "named", "secure", "vectors", "version",
     },
     "flower": {"core", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},

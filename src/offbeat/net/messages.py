@@ -14,6 +14,8 @@ from torch import Tensor
 
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
 from offbeat.core.model import Model
+from offbeat.secure.committee import Committee
+from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 
 LONGEST_REASON = 500
 MOST_METRICS, LONGEST_METRIC = 32, 64
@@ -41,7 +43,10 @@ class Register(Struct, frozen=True):
     server that has asked (`LABELS_NEEDED`).
     `held_out` is the number of samples that it evaluates models on, when it is asked; 0: none.
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
-    `run`. With `wants_model` it asks for the final model.
+    `run`. With `wants_model` it asks for the final model. `secure` says that it knows secure aggregation.
+
+    A helper of a run with secure aggregation registers with its `public_key`, without samples; `instance` and
+    `committee` are of its file: its number of releases, and the digest of the committee that it serves.
     """
 
     samples: int
@@ -51,6 +56,10 @@ class Register(Struct, frozen=True):
     run: str = ""
     held_out: int = 0
     wants_model: bool = False
+    secure: bool = False
+    public_key: bytes = b""
+    instance: int = 0
+    committee: bytes = b""
 
 
 class Heartbeat(Struct, frozen=True):
@@ -79,6 +88,9 @@ class UpdateSubmission(Struct, frozen=True):
     """The update of a task. `delta` is Δ = w_i − w_o: a float32 vector, or what the codec made of it.
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
+
+    With secure aggregation `delta` is the masked update, int32 [parameters]. `committee` is the digest of those
+    it is masked for, `boxes` are its seeds, encrypted for each helper. There is nothing else then but `lr`.
     """
 
     task: TaskId
@@ -88,6 +100,8 @@ class UpdateSubmission(Struct, frozen=True):
     metrics: Metrics = field(default_factory=dict)
     lr: float = 0.0
     shared: Tensor | None = None
+    committee: bytes = b""
+    boxes: tuple[bytes, ...] = ()
 
 
 class TaskFailed(Struct, frozen=True):
@@ -117,7 +131,9 @@ class Leave(Struct, frozen=True):
 
 TaskReport = ModelRequest | UpdateReady | UpdateSubmission | TaskFailed
 """What a site says about a task, which is its field `task`."""
-FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave
+FromHelper = UnmaskShare | UnmaskRefused
+"""What a helper of secure aggregation answers."""
+FromSite = Register | Heartbeat | TaskReport | EvaluationResult | Leave | FromHelper
 
 # ---- from the server ----
 
@@ -126,7 +142,7 @@ class Registered(Struct, frozen=True):
     """The site is client `client` of the run named `run`. `plan` is the run specification as plain JSON.
 
     `lease` is for how many seconds the site may be silent before it is declared gone. With `shares_model` the
-    run gives its final model to the sites that ask for it.
+    run gives its final model to the sites that ask for it. `site` is the name that its credential proves.
     """
 
     client: ClientId
@@ -134,6 +150,7 @@ class Registered(Struct, frozen=True):
     plan: Mapping[str, Any]
     lease: float
     shares_model: bool = False
+    site: str = ""
 
 
 class Rejected(Struct, frozen=True):
@@ -222,5 +239,14 @@ class RunFinished(Struct, frozen=True):
 
 TaskOrder = TaskAssignment | ModelResponse | TaskRecall | UploadGrant | TaskCancel | UpdateAck
 """What the server says about a task, which is its field `task`."""
-FromServer = Registered | Rejected | Heartbeat | TaskOrder | EvaluationRequest | RunFinished
+FromServer = (
+    Registered
+    | Rejected
+    | Heartbeat
+    | TaskOrder
+    | EvaluationRequest
+    | RunFinished
+    | Committee
+    | UnmaskRequest
+)
 Message = FromSite | FromServer

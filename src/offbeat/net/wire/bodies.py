@@ -16,9 +16,12 @@ from offbeat.vectors.pool import POOL
 
 VALUES, INTEGERS, SHARED = pb.Part.VALUES, pb.Part.INTEGERS, pb.Part.SHARED
 DELTA, PAYLOAD = pb.Part.DELTA, pb.Part.PAYLOAD
-_WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1}
+MASKED, SUM = pb.Part.MASKED, pb.Part.SUM
+_WIDTH: dict[int, int] = {VALUES: 4, INTEGERS: 8, SHARED: 4, DELTA: 4, PAYLOAD: 1, MASKED: 4, SUM: 4}
+_ALONE = ([MASKED], [SUM])
 _BODIES = {
-    "update_submission": ([DELTA], [PAYLOAD]),
+    "update_submission": ([DELTA], [PAYLOAD], [MASKED]),
+    "unmask_share": ([SUM],),
     "task_assignment": ([VALUES],),
     "model_response": ([VALUES],),
     "evaluation_request": ([VALUES],),
@@ -52,7 +55,8 @@ def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits:
     if (total := sum(sizes.values())) > limits.body:
         raise ProtocolError(f"{kind} announces {total} bytes: at most {limits.body} are allowed", "size")
     order = list(sizes)
-    if order[:1] not in _BODIES[kind] or order[1:] not in ([INTEGERS], [INTEGERS, SHARED]):
+    rest = [[]] if order[:1] in _ALONE else [[INTEGERS], [INTEGERS, SHARED]]
+    if order[:1] not in _BODIES[kind] or order[1:] not in rest:
         raise ProtocolError(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
     if any(size % _WIDTH[part] for part, size in sizes.items()):
         raise ProtocolError(f"{kind} announces a part that is not a whole number of values", "size")
@@ -63,8 +67,11 @@ def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits:
 
 def _fits(sizes: Mapping[int, int], kind: str, layout: Layout, limits: Limits) -> None:
     values, shared = layout.values, layout.shared
-    wanted: dict[int, int] = {VALUES: values, DELTA: values, INTEGERS: layout.integers, SHARED: shared}
-    if kind != "update_submission" and (SHARED in sizes) != bool(shared):
+    wanted: dict[int, int] = {
+        VALUES: values, DELTA: values, INTEGERS: layout.integers, SHARED: shared,
+        MASKED: layout.parameters, SUM: layout.parameters,
+    }  # fmt: skip
+    if kind not in ("update_submission", "unmask_share") and (SHARED in sizes) != bool(shared):
         raise ProtocolError(f"{kind} and its layout differ in whether a shared vector travels", "layout")
     for part, size in sizes.items():
         name = pb.Part.Kind.Name(pb.Part.Kind.ValueType(part)).lower()
@@ -82,7 +89,7 @@ def allocate(part: int, size: int) -> Tensor | bytearray:
     """Memory for a part of a body."""
     if part == PAYLOAD:
         return bytearray(size)
-    dtype = torch.int64 if part == INTEGERS else torch.float32
+    dtype = torch.int64 if part == INTEGERS else torch.int32 if part in (MASKED, SUM) else torch.float32
     return POOL.vector(size // dtype.itemsize, dtype)
 
 

@@ -91,7 +91,7 @@ class MessageReader(Generic[M]):
         sizes = announced(kind, envelope.parts, told or self._layout, self._limits)
         if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
-        if sizes and kind != "update_submission":
+        if sizes and kind not in ("update_submission", "unmask_share"):
             self._layout = told or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")

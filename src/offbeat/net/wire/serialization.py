@@ -18,7 +18,7 @@ import torch
 from google.protobuf.descriptor import FieldDescriptor
 from torch import Tensor
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Layout, Model
 from offbeat.net.messages import (
     LONGEST_METRIC,
@@ -32,9 +32,12 @@ from offbeat.net.messages import (
 )
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.bodies import DELTA, INTEGERS, PAYLOAD, SHARED, VALUES, Bodies
+from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SUM, VALUES, Bodies
+from offbeat.secure.committee import CommitteeMember
+from offbeat.secure.messages import UnmaskEntry, UnmaskShare
 
 RUN, LABELS, DEPTH = 200, 100_000, 32
+DIGEST, BOX, HELPERS, ENTRIES = 32, 8192, 9, 4096
 METRICS: Mapping[str, tuple[int, int]] = {
     "update_ready": (MOST_METRICS, LONGEST_METRIC),
     "update_submission": (MOST_METRICS, LONGEST_METRIC),
@@ -75,7 +78,7 @@ def serialize(message: Message, known: Layout | None = None) -> OutgoingMessage:
     model: Model | None = getattr(message, "model", None)
     if model is not None and model.layout != known:
         values["layout"] = _layout(model.layout)
-    parts = _parts(message if isinstance(message, UpdateSubmission) else model)
+    parts = _parts(message if isinstance(message, UpdateSubmission | UnmaskShare) else model)
     told = getattr(pb, type(message).__name__)(**values)
     sizes = [pb.Part(kind=part, bytes=len(octets)) for part, octets in parts]
     return OutgoingMessage(pb.Envelope(**{kind: told}, parts=sizes), tuple(octets for _, octets in parts))
@@ -94,10 +97,15 @@ def _layout(layout: Layout) -> pb.Layout:
     return pb.Layout(entries=entries, shared=layout.shared)
 
 
-def _parts(source: UpdateSubmission | Model | None) -> list[tuple[pb.Part.Kind, memoryview]]:
+def _parts(source: UpdateSubmission | UnmaskShare | Model | None) -> list[tuple[pb.Part.Kind, memoryview]]:
     """The parts of a body, in their order."""
     if source is None:
         return []
+    if isinstance(source, UnmaskShare):
+        return [(SUM, octets(torch.from_numpy(source.total.view(np.int32))))] if len(source.total) else []
+    if isinstance(source, UpdateSubmission) and source.boxes:
+        assert isinstance(source.delta, Tensor)
+        return [(MASKED, octets(source.delta))]
     if isinstance(source, Model):
         first, shared = (VALUES, octets(source.values)), source.shared if source.layout.shared else None
     elif isinstance(source.delta, bytes):
@@ -109,10 +117,10 @@ def _parts(source: UpdateSubmission | Model | None) -> list[tuple[pb.Part.Kind, 
 
 
 def octets(tensor: Tensor) -> memoryview:
-    """The bytes of a float32 or int64 vector on the CPU, not a copy."""
+    """The bytes of a float32, int32 or int64 vector on the CPU, not a copy."""
     if sys.byteorder != "little":
         raise RunError("tensors are sent as they are in memory, little-endian: this machine is big-endian")
-    if tensor.dim() != 1 or tensor.dtype not in (torch.float32, torch.int64):
+    if tensor.dim() != 1 or tensor.dtype not in (torch.float32, torch.int32, torch.int64):
         raise ValueError(f"a tensor of {tensor.dim()} dimensions, {tensor.dtype}, cannot be sent")
     array = np.ascontiguousarray(tensor.detach().numpy())
     return array.view(np.uint8).data if len(array) else memoryview(b"")
@@ -155,11 +163,22 @@ def deserialize(envelope: pb.Envelope, kind: str, layout: Layout | None, bodies:
         kind in ("model_response", "run_finished") and bodies
     ):
         values["model"] = _model(layout, bodies)
+    elif kind == "unmask_share":
+        values["total"] = _words(bodies.get(SUM))
+    elif kind == "update_submission" and MASKED in bodies:
+        values["delta"], values["integers"] = bodies[MASKED], torch.zeros(0, dtype=torch.int64)
     elif kind == "update_submission":
         delta = bodies[DELTA] if DELTA in bodies else bodies[PAYLOAD]
         values["delta"] = delta if isinstance(delta, Tensor) else bytes(delta)
         values["integers"], values["shared"] = bodies[INTEGERS], bodies.get(SHARED)
-    return MESSAGES[kind](**values)
+    try:
+        return MESSAGES[kind](**values)
+    except UsageError as error:  # of a committee
+        raise ProtocolError(str(error)) from None
+
+
+def _words(vector: Tensor | bytearray | None) -> Any:
+    return vector.numpy().view(np.uint32) if isinstance(vector, Tensor) else np.zeros(0, np.uint32)
 
 
 def _model(layout: Layout | None, bodies: Bodies) -> Model:
@@ -222,10 +241,42 @@ def _inside(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []
 
 
+def octet_string(name: str, value: bytes, most: int) -> bytes:
+    """A byte string of at most `most` bytes."""
+    if len(value) > most:
+        raise ProtocolError(f"{name} has {len(value)} bytes: at most {most} are allowed")
+    return value
+
+
+def _listed(most: int, check: Callable[[str, Any], Any]) -> Callable[[str, Any], tuple[Any, ...]]:
+    """The check of a list of at most `most` values."""
+
+    def checked(name: str, values: Any) -> tuple[Any, ...]:
+        if len(values) > most:
+            raise ProtocolError(f"{len(values)} {name}: at most {most} are allowed")
+        return tuple(check(name, value) for value in values)
+
+    return checked
+
+
+def _member(_: str, told: pb.CommitteeMember) -> CommitteeMember:
+    return CommitteeMember(text("name", told.name, RUN), octet_string("public_key", told.public_key, DIGEST))
+
+
+def _entry(_: str, told: pb.UnmaskEntry) -> UnmaskEntry:
+    numbers = [count(name, getattr(told, name)) for name in ("task", "client", "weight")]
+    site, box = text("site", told.site, RUN), octet_string("box", told.box, BOX)
+    return UnmaskEntry(numbers[0], numbers[1], site, numbers[2], box)
+
+
 _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "reason": shorten,
     "labels": _to_labels,
     "plan": lambda plan: json.dumps(plan, allow_nan=False),
+    "helpers": lambda own: [pb.CommitteeMember(name=h.name, public_key=h.public_key) for h in own],
+    "entries": lambda own: [
+        pb.UnmaskEntry(task=e.task, client=e.client, site=e.site, weight=e.weight, box=e.box) for e in own
+    ],
 }
 _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "reason": lambda name, value: text(name, value, LONGEST_REASON),
@@ -235,6 +286,15 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "plan": _json_object,
     "lease": _not_negative,
     "lr_factor": _not_negative,
+    "site": lambda name, value: text(name, value, RUN),
+    **dict.fromkeys(
+        ("public_key", "committee", "manifest"), lambda name, value: octet_string(name, value, DIGEST)
+    ),
+    "boxes": _listed(HELPERS, lambda name, value: octet_string(name, value, BOX)),
+    "helpers": _listed(HELPERS, _member),
+    "entries": _listed(ENTRIES, _entry),
+    "groups": _listed(ENTRIES, count),
+    "tasks": _listed(ENTRIES, count),
 }
 
 

@@ -24,7 +24,7 @@ class Chunk(_message.Message):
     def __init__(self, sum: _Optional[int] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "evaluation_request", "evaluation_result", "parts")
+    __slots__ = ("register", "heartbeat", "model_request", "update_ready", "update_submission", "task_failed", "leave", "registered", "rejected", "task_assignment", "model_response", "task_recall", "upload_grant", "task_cancel", "update_ack", "run_finished", "evaluation_request", "evaluation_result", "committee", "unmask_request", "unmask_share", "unmask_refused", "parts")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     MODEL_REQUEST_FIELD_NUMBER: _ClassVar[int]
@@ -43,6 +43,10 @@ class Envelope(_message.Message):
     RUN_FINISHED_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_REQUEST_FIELD_NUMBER: _ClassVar[int]
     EVALUATION_RESULT_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_REQUEST_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_SHARE_FIELD_NUMBER: _ClassVar[int]
+    UNMASK_REFUSED_FIELD_NUMBER: _ClassVar[int]
     PARTS_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
@@ -62,8 +66,12 @@ class Envelope(_message.Message):
     run_finished: RunFinished
     evaluation_request: EvaluationRequest
     evaluation_result: EvaluationResult
+    committee: Committee
+    unmask_request: UnmaskRequest
+    unmask_share: UnmaskShare
+    unmask_refused: UnmaskRefused
     parts: _containers.RepeatedCompositeFieldContainer[Part]
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., model_request: _Optional[_Union[ModelRequest, _Mapping]] = ..., update_ready: _Optional[_Union[UpdateReady, _Mapping]] = ..., update_submission: _Optional[_Union[UpdateSubmission, _Mapping]] = ..., task_failed: _Optional[_Union[TaskFailed, _Mapping]] = ..., leave: _Optional[_Union[Leave, _Mapping]] = ..., registered: _Optional[_Union[Registered, _Mapping]] = ..., rejected: _Optional[_Union[Rejected, _Mapping]] = ..., task_assignment: _Optional[_Union[TaskAssignment, _Mapping]] = ..., model_response: _Optional[_Union[ModelResponse, _Mapping]] = ..., task_recall: _Optional[_Union[TaskRecall, _Mapping]] = ..., upload_grant: _Optional[_Union[UploadGrant, _Mapping]] = ..., task_cancel: _Optional[_Union[TaskCancel, _Mapping]] = ..., update_ack: _Optional[_Union[UpdateAck, _Mapping]] = ..., run_finished: _Optional[_Union[RunFinished, _Mapping]] = ..., evaluation_request: _Optional[_Union[EvaluationRequest, _Mapping]] = ..., evaluation_result: _Optional[_Union[EvaluationResult, _Mapping]] = ..., committee: _Optional[_Union[Committee, _Mapping]] = ..., unmask_request: _Optional[_Union[UnmaskRequest, _Mapping]] = ..., unmask_share: _Optional[_Union[UnmaskShare, _Mapping]] = ..., unmask_refused: _Optional[_Union[UnmaskRefused, _Mapping]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
 
 class Part(_message.Message):
     __slots__ = ("kind", "bytes")
@@ -75,12 +83,16 @@ class Part(_message.Message):
         SHARED: _ClassVar[Part.Kind]
         DELTA: _ClassVar[Part.Kind]
         PAYLOAD: _ClassVar[Part.Kind]
+        MASKED: _ClassVar[Part.Kind]
+        SUM: _ClassVar[Part.Kind]
     UNKNOWN: Part.Kind
     VALUES: Part.Kind
     INTEGERS: Part.Kind
     SHARED: Part.Kind
     DELTA: Part.Kind
     PAYLOAD: Part.Kind
+    MASKED: Part.Kind
+    SUM: Part.Kind
     KIND_FIELD_NUMBER: _ClassVar[int]
     BYTES_FIELD_NUMBER: _ClassVar[int]
     kind: Part.Kind
@@ -94,7 +106,7 @@ class Labels(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model")
+    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "secure", "public_key", "instance", "committee")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +114,10 @@ class Register(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     HELD_OUT_FIELD_NUMBER: _ClassVar[int]
     WANTS_MODEL_FIELD_NUMBER: _ClassVar[int]
+    SECURE_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     samples: int
     steps_per_epoch: int
     labels: Labels
@@ -109,7 +125,11 @@ class Register(_message.Message):
     run: str
     held_out: int
     wants_model: bool
-    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ...) -> None: ...
+    secure: bool
+    public_key: bytes
+    instance: int
+    committee: bytes
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., secure: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
@@ -145,7 +165,7 @@ class UpdateReady(_message.Message):
     def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
 class UpdateSubmission(_message.Message):
-    __slots__ = ("task", "steps", "metrics", "lr")
+    __slots__ = ("task", "steps", "metrics", "lr", "committee", "boxes")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -157,11 +177,15 @@ class UpdateSubmission(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
     LR_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    BOXES_FIELD_NUMBER: _ClassVar[int]
     task: int
     steps: int
     metrics: _containers.ScalarMap[str, float]
     lr: float
-    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ...) -> None: ...
+    committee: bytes
+    boxes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, task: _Optional[int] = ..., steps: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., lr: _Optional[float] = ..., committee: _Optional[bytes] = ..., boxes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class TaskFailed(_message.Message):
     __slots__ = ("task", "reason")
@@ -178,18 +202,20 @@ class Leave(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("client", "run", "plan", "lease", "shares_model")
+    __slots__ = ("client", "run", "plan", "lease", "shares_model", "site")
     CLIENT_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PLAN_FIELD_NUMBER: _ClassVar[int]
     LEASE_FIELD_NUMBER: _ClassVar[int]
     SHARES_MODEL_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
     client: int
     run: str
     plan: str
     lease: float
     shares_model: bool
-    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ..., shares_model: bool = ...) -> None: ...
+    site: str
+    def __init__(self, client: _Optional[int] = ..., run: _Optional[str] = ..., plan: _Optional[str] = ..., lease: _Optional[float] = ..., shares_model: bool = ..., site: _Optional[str] = ...) -> None: ...
 
 class Rejected(_message.Message):
     __slots__ = ("reason", "final")
@@ -319,3 +345,87 @@ class EvaluationResult(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     reason: str
     def __init__(self, version: _Optional[int] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Committee(_message.Message):
+    __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip")
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    HELPERS_FIELD_NUMBER: _ClassVar[int]
+    COLLUDING_FIELD_NUMBER: _ClassVar[int]
+    LEAST_FIELD_NUMBER: _ClassVar[int]
+    COLLUDING_CLIENTS_FIELD_NUMBER: _ClassVar[int]
+    MOST_FIELD_NUMBER: _ClassVar[int]
+    DOMINANCE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_BITS_FIELD_NUMBER: _ClassVar[int]
+    PARAMETERS_FIELD_NUMBER: _ClassVar[int]
+    CLIP_FIELD_NUMBER: _ClassVar[int]
+    run: bytes
+    epoch: int
+    helpers: _containers.RepeatedCompositeFieldContainer[CommitteeMember]
+    colluding: int
+    least: int
+    colluding_clients: int
+    most: int
+    dominance: float
+    weight_bits: int
+    parameters: int
+    clip: float
+    def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
+
+class CommitteeMember(_message.Message):
+    __slots__ = ("name", "public_key")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    public_key: bytes
+    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ...) -> None: ...
+
+class UnmaskRequest(_message.Message):
+    __slots__ = ("release", "committee", "groups", "entries", "check")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    CHECK_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    committee: bytes
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    entries: _containers.RepeatedCompositeFieldContainer[UnmaskEntry]
+    check: bool
+    def __init__(self, release: _Optional[int] = ..., committee: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., entries: _Optional[_Iterable[_Union[UnmaskEntry, _Mapping]]] = ..., check: bool = ...) -> None: ...
+
+class UnmaskEntry(_message.Message):
+    __slots__ = ("task", "client", "site", "weight", "box")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    SITE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    BOX_FIELD_NUMBER: _ClassVar[int]
+    task: int
+    client: int
+    site: str
+    weight: int
+    box: bytes
+    def __init__(self, task: _Optional[int] = ..., client: _Optional[int] = ..., site: _Optional[str] = ..., weight: _Optional[int] = ..., box: _Optional[bytes] = ...) -> None: ...
+
+class UnmaskShare(_message.Message):
+    __slots__ = ("release", "manifest", "groups", "instance")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    MANIFEST_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    manifest: bytes
+    groups: _containers.RepeatedScalarFieldContainer[int]
+    instance: int
+    def __init__(self, release: _Optional[int] = ..., manifest: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., instance: _Optional[int] = ...) -> None: ...
+
+class UnmaskRefused(_message.Message):
+    __slots__ = ("release", "reason", "tasks")
+    RELEASE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    TASKS_FIELD_NUMBER: _ClassVar[int]
+    release: int
+    reason: str
+    tasks: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, release: _Optional[int] = ..., reason: _Optional[str] = ..., tasks: _Optional[_Iterable[int]] = ...) -> None: ...

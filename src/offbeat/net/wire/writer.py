@@ -29,6 +29,7 @@ from offbeat.net.messages import (
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.limits import CHUNK
 from offbeat.net.wire.serialization import serialize
+from offbeat.secure.messages import UnmaskShare
 
 TOGETHER = 16
 """Messages in a frame, at most: however long their reasons, a frame stays far below its limit."""
@@ -95,7 +96,7 @@ class MessageWriter:
         before = {self._subject}
         for place, message in enumerate(self._waiting):
             subject = _subject(message)
-            small = not isinstance(message, _WithModel | UpdateSubmission)
+            small = not isinstance(message, _WithModel | UpdateSubmission | UnmaskShare)
             free = subject not in before and _EVERYTHING not in before and subject is not _EVERYTHING
             if isinstance(message, Heartbeat) or (small and free):
                 del self._waiting[place]  # `remove` would compare tensors
