@@ -101,13 +101,13 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: serve_flower(None, ob.fedbuff(), None, None, "none", recipe={"privacy": PRIVATE}),
         "offbeat flower: privacy is not available there",
     ),
-    "DEPLOYED": (
+    "NO_HELPERS": (
         lambda: open_run(
             ob.fedbuff(), LogisticSpec(), None, Path("none"), options=None, seed=0, sample_shape=(4,),
             classes=2, test=None, initial=None, label=None, recipe=None, checkpoint_seconds=1.0,
             privacy=ob.Privacy(**SECURE),
         ),
-        "secure is not available in a deployed run yet: leave it out, or simulate",
+        "secure needs helpers in a deployed run: name 2 to 9 of them (privacy.secure.helpers)",
     ),
     "NORM_BOUND": (
         lambda: open_run(

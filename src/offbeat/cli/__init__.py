@@ -19,6 +19,7 @@ import typer
 from offbeat.cli import (
     compare,
     export,
+    helper,
     join,
     list,
     reproduce,
@@ -48,6 +49,7 @@ _GOES_ON = {
     **dict.fromkeys(("run", "resume", "compare", "simulate-like"), _RESUME),
     "reproduce": "; the same command goes on",
     "join": "; the same command takes part again",
+    "helper": "; the same command helps again",
 }
 _CommandLineError: type[Exception] = typer.BadParameter.__mro__[2]  # ClickException, typer's own or click's
 
@@ -74,6 +76,7 @@ def _main(
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
     reproduce.reproduce, runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
+    helper.helper,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip

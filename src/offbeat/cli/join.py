@@ -3,8 +3,9 @@
 import asyncio
 import math
 import os
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -72,6 +73,16 @@ def join(
         Path | None,
         typer.Option(metavar="FILE", help="what the site refuses (YAML); else the default"),
     ] = None,
+    helper: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="help with secure aggregation too, by this name"),
+    ] = None,
+    helper_state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="of the helper; never restore it from a copy")
+    ] = None,
+    helper_token_file: Annotated[
+        Path | None, file_option("of the helper, as `offbeat enrol` made it")
+    ] = None,
     min_step_seconds: Annotated[
         float, typer.Option(help="least duration of a local step, to try things out")
     ] = 0.0,
@@ -97,6 +108,8 @@ def join(
         name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
     )
     check_device(device)
+    if (helper is None) != (helper_state is None):
+        raise UsageError("--helper and --helper-state belong together: give both, or neither")
     if (data is None) == (learner is None):
         raise UsageError("give --data, or --learner, which has data of its own")
     if model is not None and (learner is not None or ":" not in model):
@@ -113,8 +126,26 @@ def join(
         keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
     )  # fmt: skip
     os.umask(0o077)  # for what the site's own code writes
-    reason = asyncio.run(taking_part)
+    if helper is None:
+        reason = asyncio.run(taking_part)
+    else:
+        with requires_extra("secure", "secure aggregation: "):
+            from offbeat.net.client.helping import help_run
+        token = None if helper_token_file is None else read_token(helper_token_file)
+        own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
+        give_up = None if math.isinf(give_up_after) else give_up_after
+        assert helper_state is not None
+        helping = help_run(
+            lambda: connect(address, own_helper, limits), helper, helper_state, give_up_after=give_up
+        )
+        reason = asyncio.run(_both(taking_part, helping))
     out.print(f"the run has ended: {reason}", markup=False)
+
+
+async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:
+    """Take part as a site, and help; a helper that fails ends both, and so does a site."""
+    reason, _ = await asyncio.gather(taking_part, helping)
+    return reason
 
 
 def _read_policy(file: Path) -> "SitePolicy":

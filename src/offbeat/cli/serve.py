@@ -52,6 +52,16 @@ def serve(
     evaluation_timeout: Annotated[
         float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
     ] = 60.0,
+    helpers: Annotated[
+        str | None,
+        typer.Option(metavar="NAMES", help="a new committee for secure aggregation, by commas"),
+    ] = None,
+    unmask_timeout: Annotated[
+        float, typer.Option(min=1, max=3600, help="seconds after which another helper is asked")
+    ] = 30.0,
+    unmask_give_up: Annotated[
+        float, typer.Option(min=0, help="seconds after which a release without helpers fails; 0: never")
+    ] = 3600.0,
     share_model: Annotated[
         ModelChoice | None, typer.Option(help="give this model to the sites that ask for one at the end")
     ] = None,
@@ -110,6 +120,8 @@ def serve(
         loaded, sites,
         lease=lease, task_timeout=task_timeout or None, rollback=rollback, norm_bound=norm_bound,
         max_samples=max_samples, evaluation_timeout=evaluation_timeout, share_model=share_model,
+        helpers=None if helpers is None else tuple(name.strip() for name in helpers.split(",")),
+        unmasking={"timeout": unmask_timeout, "give_up": unmask_give_up or None},
     )  # fmt: skip
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,

@@ -9,6 +9,10 @@ this order:
 3. For each command its row goes to the journal, and the tensors follow: a base version is kept, a new version
    is made, an update is dropped.
 
+Where updates are masked, a version can be made only once the helpers have told the sum of the masks. What an
+`Aggregate` and the commands after it mean for the tensors waits for the `Released` event then, and until it
+nothing happens that a schedule sees.
+
 `record` takes the rows: it writes them, or, while a recorded run is repeated, checks them
 (`core.recorded.RecordedJournal`). Without `tensors` the same rows come of the same events, and no tensor is
 touched: all but tensors follows from events.
@@ -21,14 +25,26 @@ from msgspec.structs import replace
 
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
-from offbeat.core.events import Arrived, ClientId, Event, Joined, Lost, RolledBack, Skipped, TaskId
+from offbeat.core.errors import AlgorithmError
+from offbeat.core.events import (
+    Arrived,
+    ClientId,
+    CommitteeFormed,
+    Event,
+    Joined,
+    Lost,
+    Released,
+    RolledBack,
+    Skipped,
+    TaskId,
+)
 from offbeat.core.fleet import Labels
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
 from offbeat.core.releases import PrivacyLedger
-from offbeat.core.server import Server
+from offbeat.core.server import UNSEEN, Server
 
 
 class Engine:
@@ -47,6 +63,8 @@ class Engine:
         rows: Number of journal rows so far.
         staleness_sum: Sum of the staleness of all updates that arrived, in versions.
         bits_up: Bits of all updates that arrived, as their codec made them.
+        waiting: The commands whose effect on the tensors waits for a masked sum: an `Aggregate`, and what the
+            schedule commanded after it.
         exhausted: The client whose privacy budget the last event has left spent, or None. The driver then
             applies its `Left` with the ledger's `left_reason`, and lets it join no more.
     """
@@ -66,6 +84,7 @@ class Engine:
         self.rows = 0
         self.staleness_sum = 0
         self.bits_up = 0
+        self.waiting: list[Command] = []
         self.exhausted: ClientId | None = None
         self._model_bytes = model_bytes
 
@@ -78,14 +97,16 @@ class Engine:
             result: The update of an `Arrived`, needed where there are tensors.
 
         Returns:
-            The commands to carry out, in order; what they mean for the tensors is done.
+            The commands to carry out, in order; what they mean for the tensors is done, but for `waiting`.
 
         Raises:
-            AlgorithmError: The event or a command breaks the rules of the server.
+            AlgorithmError: The event or a command breaks the rules of the server; or a release waits.
             ReplayError: The rows are checked, and one is not the recorded one.
         """
         server, record, tensors = self.server, self.record, self.tensors
         version = server.version
+        if self.waiting and type(event) not in UNSEEN:
+            raise AlgorithmError(f"a release waits for its sum: {event} cannot be fed")
         commands = server.feed(now, event)
         task = server.current_task
         record(event_row(self.rows, now, event, version, task))
@@ -105,6 +126,10 @@ class Engine:
             tensors.skipped = [own for own in tensors.skipped if own.version != event.version]
         elif type(event) is RolledBack and tensors is not None:
             tensors.roll_back(event, server.version)
+        elif type(event) is CommitteeFormed and tensors is not None:
+            tensors.updates.clear()
+        elif type(event) is Released and tensors is not None:
+            self._release(event, tensors)
         for command in commands:
             if type(command) is Aggregate:
                 version = command.version
@@ -114,15 +139,29 @@ class Engine:
             record(row)
             self.rows += 1
             if tensors is not None:
-                move = _MOVES.get(type(command))
-                if move is not None:
-                    move(tensors, command)
+                self._carry_out(command, tensors)
         self._find_exhausted(event)
         return commands
 
+    def _carry_out(self, command: Command, tensors: GlobalModel) -> None:
+        """Carry out a command on the tensors, unless it waits."""
+        if self.waiting or (type(command) is Aggregate and tensors.masked):
+            self.waiting.append(command)
+        elif (move := _MOVES.get(type(command))) is not None:
+            move(tensors, command)
+
+    def _release(self, event: Released, tensors: GlobalModel) -> None:
+        """Make the version of a release, and carry out what waits for it, up to the next release."""
+        command, *rest = self.waiting
+        assert isinstance(command, Aggregate)
+        tensors.release(command, event)
+        self.waiting = []
+        for later in rest:
+            self._carry_out(later, tensors)
+
     def _find_exhausted(self, event: Event) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""
-        if type(event) is Skipped:  # it follows an arrival, whose client is still to leave
+        if type(event) in UNSEEN:  # it follows an arrival, whose client is still to leave
             return
         self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:

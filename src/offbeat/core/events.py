@@ -131,4 +131,62 @@ class RolledBack(Struct, frozen=True, gc=False):
     reason: str
 
 
-Event = Joined | Begin | WantsModel | Ready | Measured | Arrived | Lost | Left | Timer | Skipped | RolledBack
+class CommitteeFormed(Struct, frozen=True, gc=False):
+    """The helpers of secure aggregation are all there, for the first time or others than before.
+
+    No schedule sees it. The held updates, which are masked for the helpers before, are left out of the
+    aggregations that name them.
+
+    Attributes:
+        epoch: Number of this committee within the run, from 1.
+        run: 32 bytes drawn when the first one was formed, in hexadecimal.
+        helpers: Name and public key of each helper, the key in hexadecimal.
+    """
+
+    epoch: int
+    run: str
+    helpers: tuple[tuple[str, str], ...]
+
+
+class Releasing(Struct, frozen=True, gc=False):
+    """Which masked updates a release sums is fixed: its helpers may be asked. No schedule sees it.
+
+    Attributes:
+        version: The version that it makes.
+        tasks: The tasks whose updates are summed.
+        weights: Their integer weights.
+        left_out: The tasks that are not, as their seeds do not decrypt.
+        manifest: Digest of these, in hexadecimal.
+    """
+
+    version: Version
+    tasks: tuple[TaskId, ...]
+    weights: tuple[int, ...]
+    left_out: tuple[TaskId, ...]
+    manifest: str
+
+
+class Released(Struct, frozen=True, gc=False):
+    """The masked sum of a release is known, or the release has failed. No schedule sees it.
+
+    Attributes:
+        version: The version that it makes.
+        reason: Why it has failed: then the version has the content of the one before. Empty if it has not.
+        left_out: The tasks whose updates are not in the sum.
+        helpers: Names of those that have answered.
+        instances: Instance number of each helper's file that has answered with a sum.
+        seconds: How long that took.
+    """
+
+    version: Version
+    reason: str = ""
+    left_out: tuple[TaskId, ...] = ()
+    helpers: tuple[str, ...] = ()
+    instances: Mapping[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+Event = (
+    Joined | Begin | WantsModel | Ready | Measured | Arrived | Lost | Left | Timer
+    | Skipped | RolledBack | CommitteeFormed | Releasing | Released
+)  # fmt: skip

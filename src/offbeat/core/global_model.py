@@ -15,7 +15,7 @@ from offbeat.core.algorithm import Algorithm, SumOnly, Task, Update, check_layou
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import RolledBack, Skipped, TaskId, Version
+from offbeat.core.events import Released, RolledBack, Skipped, TaskId, Version
 from offbeat.core.guard import UpdateGuard, all_finite
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
@@ -112,10 +112,8 @@ class GlobalModel:
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
         if len(updates) < self._fewest:
-            if self.releases is not None:
-                self.releases.skip(command)
             lost = "its updates were trained from withdrawn versions, or damaged on the server's disk"
-            self.skipped.append(Skipped(command.version, lost))
+            self._skip(command, lost)
             return
         if command.note:
             updates = [replace(u, note=command.note) for u in updates]
@@ -130,6 +128,26 @@ class GlobalModel:
             return
         for own in saved:
             own.restore()
+        self.skipped.append(Skipped(command.version, reason))
+
+    @property
+    def masked(self) -> bool:
+        """Whether updates are masked, and a version waits for their sum."""
+        return self.releases is not None and self.releases.masked
+
+    def release(self, command: Aggregate, event: Released) -> None:
+        """Make the next version of masked updates, whose sum is known, unless the release has failed."""
+        for task in command.tasks if event.reason else event.left_out:
+            self.updates.pop(task, None)
+        if event.reason:
+            self.version = command.version
+            self._skip(command, event.reason)
+        else:
+            self.aggregate(command)
+
+    def _skip(self, command: Aggregate, reason: str) -> None:
+        if self.releases is not None:
+            self.releases.skip(command)
         self.skipped.append(Skipped(command.version, reason))
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:

@@ -7,7 +7,7 @@ Rows are what a database stores, what `offbeat journal` prints, and what a repla
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct
+from msgspec import Struct, convert
 from msgspec.structs import asdict, replace
 
 from offbeat.core import commands, events
@@ -17,7 +17,7 @@ from offbeat.core.fleet import Labels
 
 EVENT_NAMES = (
     "joined", "begin", "wants_model", "ready", "measured", "arrived", "lost", "left", "timer", "skipped",
-    "rolled_back",
+    "rolled_back", "committee", "releasing", "released",
 )  # fmt: skip
 
 
@@ -130,6 +130,14 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
                 seq, t, "event", "rolled_back", version=version + 1,
                 data={"to": event.to, "reason": event.reason},
             )  # fmt: skip
+        case events.CommitteeFormed():
+            formed = {"epoch": event.epoch, "run": event.run, "helpers": [list(own) for own in event.helpers]}
+            return Row(seq, t, "event", "committee", version=version, data=formed)
+        case events.Releasing() | events.Released():
+            name = "releasing" if isinstance(event, events.Releasing) else "released"
+            told = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(event).items()}
+            del told["version"]
+            return Row(seq, t, "event", name, version=event.version, data=told)
         case events.Lost() | events.Left():
             name, reason = "lost" if isinstance(event, events.Lost) else "left", {"reason": event.reason}
             lost, start, steps = (task.id, task.base, task.steps) if task else (event.task, None, None)
@@ -203,6 +211,13 @@ def event_of(row: Row) -> events.Event:
             return events.Skipped(_known(row.version), data["reason"])
         case "rolled_back":
             return events.RolledBack(data["to"], data["reason"])
+        case "committee":
+            helpers = tuple((name, key) for name, key in data["helpers"])
+            return events.CommitteeFormed(data["epoch"], data["run"], helpers)
+        case "releasing":
+            return convert({"version": row.version, **data}, events.Releasing)
+        case "released":
+            return convert({"version": row.version, **data}, events.Released)
         case "lost":
             return events.Lost(_known(row.client), _known(row.task), data["reason"])
         case "left":

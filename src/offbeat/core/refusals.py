@@ -41,7 +41,7 @@ class Refusal(StrEnum):
     LEAST = "least = {least} is not allowed with colluding_clients = {colluding}: at least {needed}"
     TOO_FEW_CLIENTS = "least = {least} needs {least} clients, the run begins with {clients}"
     FLOWER = "offbeat flower: privacy is not available there"
-    DEPLOYED = "secure is not available in a deployed run yet: leave it out, or simulate"
+    NO_HELPERS = "secure needs helpers in a deployed run: name 2 to 9 of them (privacy.secure.helpers)"
     NORM_BOUND = "norm_bound cannot be used with privacy: clip bounds the norm"
     COARSE_GRID = (
         "clip = {clip:g} is {steps:.0f} grid steps a coordinate with most = {most}, weight_bits = {bits}; "

@@ -26,7 +26,7 @@ from offbeat.core.accounting import (
 )
 from offbeat.core.algorithm import SumOnly, Task, Update, UpdateSum
 from offbeat.core.commands import Aggregate
-from offbeat.core.events import ClientId
+from offbeat.core.events import ClientId, Version
 from offbeat.core.model import Model, Tensors
 from offbeat.core.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy import Noise, Privacy
@@ -230,14 +230,19 @@ class Releases:
     Args:
         plan: What is fixed for the run.
         seeds: Where the randomness comes from.
+        masked: Whether updates are masked, so that helpers tell their sums.
 
     Attributes:
+        masked: As given.
+        sums: S of releases whose updates are masked, by version; each is used once.
         memory: The last b − 1 noise vectors by their distance, float64: secret, and saved with the run.
     """
 
-    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds) -> None:
-        self.plan, self._seeds = plan, seeds
+    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds, masked: bool = False) -> None:
+        self.plan, self._seeds, self.masked = plan, seeds, masked
+        self.sums: dict[Version, Integers] = {}
         self.memory: Tensors = {}
+        self._drawn: tuple[Version, Integers] | None = None  # the noise of the release at hand
 
     def step(
         self,
@@ -261,9 +266,13 @@ class Releases:
         weights = [by_task[task.id] for task in tasks]
         factors = [aggregator.factor(task) for task in tasks]
         noise = self._noise(command)
-        released = self._sum(updates, weights, factors, command)
+        if self.masked:
+            released = self.sums.pop(command.version)
+        else:
+            released = self._sum(updates, weights, factors, command)
         if noise is not None:
-            released += noise
+            released = released + noise
+        self._drawn = None
         grid, scale = self.plan.grid, command.note["scale"]
         total = torch.zeros_like(model.values)
         total[: grid.parameters] = torch.from_numpy(released * (scale * grid.step / grid.q))
@@ -274,6 +283,12 @@ class Releases:
     def skip(self, command: Aggregate) -> None:
         """A release that is not formed takes its turn in the bands all the same: its clients are charged."""
         self._noise(command)
+        self._drawn = None
+
+    def noised(self, command: Aggregate, total: Integers) -> Integers:
+        """S with the noise of its release, before its version is made."""
+        noise = self._noise(command)
+        return total if noise is None else total + noise
 
     def _sum(
         self, updates: Sequence[Update], weights: Sequence[int], factors: Sequence[float], command: Aggregate
@@ -287,10 +302,15 @@ class Releases:
         return total
 
     def _noise(self, command: Aggregate) -> Integers | None:
-        """e_r in grid steps; None without noise."""
-        plan, noise = self.plan, self.plan.noise
-        if noise is None:
+        """e_r in grid steps, drawn once for each release; None without noise."""
+        if self.plan.noise is None:
             return None
+        if self._drawn is None or self._drawn[0] != command.version:
+            self._drawn = command.version, self._draw(command, self.plan.noise)
+        return self._drawn[1]
+
+    def _draw(self, command: Aggregate, noise: Noise) -> Integers:
+        plan = self.plan
         size, seed = plan.parameters, self._seeds.noise(command)
         if noise.bands == 1:
             return discrete_gaussian(plan.sigma, size, seed)

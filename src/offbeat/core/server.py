@@ -28,7 +28,9 @@ from offbeat.core.events import ClientId, Event, TaskId, Version
 from offbeat.core.fleet import Fleet, Labels
 from offbeat.core.streams import Purpose, stream
 
-_UNSEEN = frozenset({events.Skipped, events.RolledBack})
+UNSEEN = frozenset(
+    {events.Skipped, events.RolledBack, events.CommitteeFormed, events.Releasing, events.Released}
+)
 """Events that schedules do not see: they change what the versions contain, not who trains."""
 
 
@@ -122,7 +124,7 @@ class Server:
         event = self._admit(event)
         self.now = now
         stamped: list[commands.Command] = []
-        if self.begun and type(event) not in _UNSEEN:
+        if self.begun and type(event) not in UNSEEN:
             for command in self.schedule.on(event, self.state, self):
                 stamped.append(self._enact(command))
                 if self.stopped is not None:
@@ -185,9 +187,9 @@ class Server:
                 if self.begun:
                     raise AlgorithmError("begun twice")
                 self.begun = True
-            case events.Skipped():
+            case events.Skipped() | events.Releasing() | events.Released():
                 if not 0 < event.version <= self.version:
-                    raise AlgorithmError(f"version {event.version} was not aggregated: it cannot be skipped")
+                    raise AlgorithmError(f"version {event.version} was not aggregated: {event} cannot be")
             case events.RolledBack():
                 if not 0 <= event.to < self.version:
                     raise AlgorithmError(f"version {event.to} is not before {self.version}: no rollback")

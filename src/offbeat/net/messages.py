@@ -89,8 +89,8 @@ class UpdateSubmission(Struct, frozen=True):
 
     `integers` are the integer buffers, `shared` the change for the vector that travels with the model.
 
-    With secure aggregation `delta` is the masked update, int32 [parameters]. `committee` is the digest of those
-    it is masked for, `boxes` are its seeds, encrypted for each helper. There is nothing else then but `lr`.
+    With secure aggregation `delta` is the masked update, int32 [parameters]. `committee` is the digest of the
+    helpers it is masked for, `boxes` are its seeds for each of them. There is nothing else then but `lr`.
     """
 
     task: TaskId

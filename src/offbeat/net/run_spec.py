@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from math import prod
 from typing import Annotated, Any
 
 import torch
@@ -57,7 +58,7 @@ class RunSpec(BaseModel):
         seed: The run's seed.
         layout: Name, shape, dtype and section of each tensor that travels.
         frozen: Digest of the parameters that are not trained, which each party makes itself; "" means none.
-        privacy: Noise and its options, complete. None means that each update is used as it is.
+        privacy: Options of privacy, complete. None means that each update is used as it is.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -88,6 +89,16 @@ class RunSpec(BaseModel):
     def noise_multiplier(self) -> float:
         """z of the run's noise, at least; 0 without noise."""
         return 0.0 if self.privacy is None else noise_multiplier(self.privacy)
+
+    @property
+    def parameters(self) -> int:
+        """Parameters of the model."""
+        return sum(prod(shape) for _, shape, _, section in self.layout if section == "parameter")
+
+    @property
+    def secure(self) -> bool:
+        """Whether updates are masked."""
+        return self.privacy is not None and self.privacy.secure is not None
 
     def clip_factor(self, steps: int, allow: Sequence[str] = ()) -> float:
         """What an update is multiplied by before it is clipped, from its number of local steps.

@@ -21,7 +21,8 @@ Field = int | float | str | bytes
 Entry = tuple[TaskId, ClientId, int]
 """A task of a release, its client and its integer weight."""
 
-_KEY_BYTES = 32
+SEED_BYTES = 32
+_KEY_BYTES, _TAG_BYTES = 32, 16
 
 
 def hashed_text(*fields: Field) -> bytes:
@@ -124,6 +125,11 @@ class Committee:
     def largest_weight(self) -> int:
         """q, the largest integer weight of an update."""
         return largest_weight(self.weight_bits)
+
+    @property
+    def box_bytes(self) -> int:
+        """Bytes of a box of seeds: a key of HPKE, the seeds, and a tag."""
+        return _KEY_BYTES + SEED_BYTES * len(self.held_by(0)) + _TAG_BYTES
 
     def held_by(self, helper: int) -> list[int]:
         """The groups whose seeds a helper holds, in order."""

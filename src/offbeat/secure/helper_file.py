@@ -17,8 +17,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import TaskId
 from offbeat.runs.damage import damage, database_error, reading
 from offbeat.runs.files import sync_directory
-from offbeat.secure.committee import Committee
-from offbeat.secure.masks import SEED_BYTES
+from offbeat.secure.committee import SEED_BYTES, Committee
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS helper(key BLOB NOT NULL, committee BLOB, instance INTEGER NOT NULL);

@@ -14,7 +14,7 @@ import numpy as np
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.extras import requires_extra
 from offbeat.core.sums import Integers
-from offbeat.secure.committee import Committee, hashed_text
+from offbeat.secure.committee import SEED_BYTES, Committee, hashed_text
 from offbeat.secure.messages import Words
 from offbeat.secure.refusals import SecureRefusal
 
@@ -24,7 +24,6 @@ with requires_extra("secure", "secure aggregation: "):
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
     from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-SEED_BYTES = 32
 _CHUNK = 1 << 16  # words
 _BLOCK = 16  # bytes of AES
 _ZEROS = memoryview(bytes(4 * _CHUNK))

@@ -45,6 +45,12 @@ class SecureRefusal(StrEnum):
         "release {release} is not used: its sum has norm {norm:.1e}, "
         "that of {updates} clipped updates is at most {bound:.1e}"
     )
+    OTHER_HELPERS = (
+        "release {release} is not used: a new committee has taken the place of the one it was masked for"
+    )
+    NOT_SECURE = "this run is secure, which the site's version of Offbeat does not know: upgrade the site"
+    NOT_A_SITE = "{name} is a helper of this run: connect with offbeat helper, or choose another name"
+    NOT_A_HELPER = "{name} is not a helper of this run, which has {helpers}: join it, or choose another name"
     OTHER_MASK = "masked for another committee: the task is trained again"
 
     def error(self, **given: Any) -> UsageError:

@@ -98,7 +98,9 @@ class SiteClient:
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
         labels = self._labels if self._tells_labels else None
-        channel.send(Register(self._samples, steps, labels, task, run, self._held_out, wants_model))
+        channel.send(
+            Register(self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True)
+        )
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)

@@ -46,6 +46,8 @@ class SitePolicy:
         noise: Least noise multiplier z of a run's [noise](privacy.md): a plan with less, or without, is
             refused. None means that a run needs no noise.
         labels: Whether it tells the server its number of samples of each class.
+        helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
+            run with others, or without secure aggregation, is refused. None means that it takes part in any.
     """
 
     min_batch_size: Count = 4
@@ -58,6 +60,7 @@ class SitePolicy:
     clip: Positive | None = None
     noise: Positive | None = None
     labels: bool = True
+    helpers: dict[str, str] | None = None
 
     @field_validator("max_steps")
     @classmethod
@@ -66,13 +69,16 @@ class SitePolicy:
             raise ValueError(f"it is below min_steps = {least}")
         return most
 
-    def check_plan(self, objective: Objective, metrics: tuple[str, ...], noise: float = 0.0) -> None:
+    def check_plan(
+        self, objective: Objective, metrics: tuple[str, ...], noise: float = 0.0, *, secure: bool = False
+    ) -> None:
         """Check what a run has its sites train and evaluate.
 
         Args:
             objective: The objective.
             metrics: The metrics that the plan names.
             noise: z of the plan's noise; 0 without any.
+            secure: Whether updates are masked.
 
         Raises:
             PolicyError: The policy does not allow it.
@@ -80,6 +86,8 @@ class SitePolicy:
         if self.noise is not None and noise < self.noise:
             found = f"noise of multiplier {noise:g}" if noise else "a run without noise"
             raise _refused(f"{found}: it needs at least noise = {self.noise:g}")
+        if self.helpers is not None and not secure:
+            raise _refused(f"a run that is not secure: it allows helpers {', '.join(self.helpers)}")
         for name in _layers(objective):
             if self.objectives is not None and name not in self.objectives:
                 raise _refused(f"the objective {name}: it allows {_listed(self.objectives)}")

@@ -94,7 +94,15 @@ class SiteStore:
         r = pending.update
         about = {"run": self.run, "task": r.task, "steps": r.steps, "metrics": dict(r.metrics), "lr": r.lr}
         tensors: Tensors = {
-            "about": _packed({**about, "held": pending.held, "encoded": isinstance(r.delta, bytes)}),
+            "about": _packed(
+                {
+                    **about,
+                    "held": pending.held,
+                    "encoded": isinstance(r.delta, bytes),
+                    "committee": r.committee.hex(),
+                    "boxes": [box.hex() for box in r.boxes],
+                }
+            ),
             "delta": _octets(r.delta) if isinstance(r.delta, bytes) else r.delta,
             "integers": r.integers,
             **{f"state.{name}": tensor for name, tensor in pending.state.items()},
@@ -173,7 +181,8 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
     metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
     update = UpdateSubmission(
         int(str(about["task"])), int(str(about["steps"])), delta, tensors["integers"], metrics,
-        float(str(about["lr"])), tensors.get("shared"),
+        float(str(about["lr"])), tensors.get("shared"), bytes.fromhex(str(about.get("committee", ""))),
+        tuple(bytes.fromhex(box) for box in about.get("boxes", ())),  # type: ignore[attr-defined]
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
     return PendingUpdate(update, state, bool(about["held"]))

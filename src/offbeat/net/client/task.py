@@ -10,6 +10,7 @@ from math import inf
 from queue import SimpleQueue
 from threading import Event
 from time import monotonic
+from typing import TYPE_CHECKING
 
 import torch
 from msgspec.structs import replace
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from offbeat.core.codec import Codec
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics, TaskId
+from offbeat.core.extras import requires_extra
 from offbeat.core.learner import (
     LocalResult,
     LocalTask,
@@ -44,6 +46,9 @@ from offbeat.net.messages import (
 )
 from offbeat.net.run_spec import RunSpec
 
+if TYPE_CHECKING:
+    from offbeat.net.client.masking import Masking
+
 log = logging.getLogger(__name__)
 
 
@@ -56,6 +61,8 @@ class TrainingContext:
     step takes at least `min_step_seconds`, to try out an algorithm with sites of different speed; the results
     are the same. `policy` is the site's. `privacy` are the run's options of privacy, and `clip_factor` gives
     what an update is multiplied by before it is clipped, from its number of steps; None means by 1.
+    `parameters` is the model's number of them. `masking` masks the updates of a secure run; None of any
+    other, and before its helpers are known.
     """
 
     client: ClientId
@@ -69,6 +76,8 @@ class TrainingContext:
     policy: SitePolicy = DEFAULT_POLICY
     privacy: Privacy | None = None
     clip_factor: Callable[[int], float] | None = None
+    parameters: int = 0
+    masking: "Masking | None" = None
 
     @classmethod
     def of(
@@ -76,12 +85,15 @@ class TrainingContext:
     ) -> "TrainingContext":
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
         objective, policy, metrics = spec.objective(site.allow), site.policy, spec.metrics or {}
-        policy.check_plan(objective, tuple(metrics.values()), spec.noise_multiplier)
+        policy.check_plan(objective, tuple(metrics.values()), spec.noise_multiplier, secure=spec.secure)
+        if spec.secure:
+            require_masks()
         learner = site.make_learner(spec, client)
         policy.check_batch(site.samples, learner.batch_size)
         return cls(
             client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy,
             privacy=spec.privacy, clip_factor=partial(spec.clip_factor, allow=site.allow),
+            parameters=spec.parameters,
         )  # fmt: skip
 
     def evaluating(self, threads: int) -> "TrainingContext":
@@ -121,7 +133,12 @@ class TrainingContext:
         """The update of a task that ended after so many steps, as the policy has it; not encoded."""
         if self.privacy is not None:
             assert self.privacy.clip is not None
-            factor = abs(self.clip_factor(steps)) if self.clip_factor is not None else 1.0
+            factor = self.clip_factor(steps) if self.clip_factor is not None else 1.0
+            if self.privacy.secure is not None:
+                assert self.masking is not None, "a task before the committee"
+                result = self.policy.clipped(result, a.model.layout)
+                return self.masking.submission(a, steps, result, factor)
+            factor = abs(factor)
             result = private_update(result, a.model, self.privacy.clip / factor if factor else inf)
         r = self.policy.clipped(result, a.model.layout)
         check_own_metrics(r.metrics)
@@ -136,6 +153,12 @@ def check_own_metrics(metrics: Metrics) -> None:
             f"the update has {len(metrics)} metrics, the longest name {len(longest)} characters: at most "
             f"{MOST_METRICS} metrics of {LONGEST_METRIC} characters each can be sent"
         )
+
+
+def require_masks() -> None:
+    """Raises `UsageError` where masks cannot be made for want of the extra."""
+    with requires_extra("secure", "secure aggregation: "):
+        import cryptography  # noqa: F401
 
 
 class TaskCancelledError(Exception):

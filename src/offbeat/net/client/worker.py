@@ -6,6 +6,7 @@ for, beside the training, which does not wait for it.
 """
 
 import asyncio
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -36,6 +37,7 @@ from offbeat.net.messages import (
     UpdateReady,
     UploadGrant,
 )
+from offbeat.secure.committee import Committee
 
 Prepare = Callable[[Mapping[str, Any], ClientId], TrainingContext]
 """Makes a training context from the server's run spec and the client's number; may raise `UsageError`."""
@@ -52,6 +54,7 @@ class Worker:
         self._evaluation_thread = ThreadPoolExecutor(1, "offbeat-evaluation")
         self._evaluating: asyncio.Task[None] | None = None
         self._context: TrainingContext | None = None
+        self._registered: Registered | None = None  # the last that was told
         self._current: TrainingTask | None = None
         self._training: set[asyncio.Task[None]] = set()
         self._failures = 0
@@ -94,7 +97,9 @@ class Worker:
             self._cancel()
             self._context = None
             self._store.begin(message.run)
-        if self._context is None or self._context.client != message.client:
+        before, self._registered = self._registered, message
+        same = before is not None and (before.plan, before.client) == (message.plan, message.client)
+        if self._context is None or not same:
             loop = asyncio.get_running_loop()
             self._context = await loop.run_in_executor(
                 self._thread, self._prepare, message.plan, message.client
@@ -108,7 +113,7 @@ class Worker:
         self._send = _drop
 
     def handle(self, message: FromServer) -> None:
-        """Carry out a message about a task."""
+        """Carry out a message about a task. Raises `UsageError`."""
         current, pending = self._current, self._store.pending
         mine = current is not None and current.task == getattr(message, "task", None)
         match message:
@@ -137,6 +142,21 @@ class Worker:
                 if self._evaluating is not None:  # ends it, unless it has begun: then its result is dropped
                     self._evaluating.cancel()
                 self._evaluating = asyncio.create_task(self._evaluate(message, dict(self._store.state)))
+            case Committee():
+                self._mask_for(message)
+
+    def _mask_for(self, committee: Committee) -> None:
+        """Mask updates for these helpers from now on. Raises `UsageError` where the site must not."""
+        from offbeat.net.client.masking import Masking  # which needs an extra
+
+        context, registered = self._context, self._registered
+        assert context is not None
+        assert registered is not None
+        masking = Masking.of(
+            committee, context.privacy, context.parameters, context.client, registered.site,
+            context.policy.helpers,
+        )  # fmt: skip
+        self._context = dataclasses.replace(context, masking=masking)
 
     def _assigned(self, assignment: TaskAssignment) -> None:
         if assignment.task == self.task:  # this site has it already

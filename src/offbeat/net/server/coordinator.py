@@ -41,6 +41,7 @@ from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.release_seeds import FreshSeeds
+from offbeat.net.server.secure import SecureAggregation
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
@@ -65,6 +66,7 @@ class Coordinator:
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
         collapse: Judges the evaluations.
+        secure: The helpers, of a run with secure aggregation; None of any other.
 
     Raises:
         UsageError: The algorithm requires what a network has not, or trains more clients at the same time
@@ -95,6 +97,12 @@ class Coordinator:
         )
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, algorithm, info, options)
+        self.secure = driver.secure = None
+        if release_plan is not None and release_plan.privacy.secure is not None:
+            self.secure = driver.secure = SecureAggregation(
+                driver, release_plan, self._handler.breaker, options.unmasking, options.helpers
+            )
+        self._unheard: Measurements = []
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog(options.until, higher_is_better)
@@ -117,7 +125,17 @@ class Coordinator:
             name: The site's name.
             message: The message.
         """
-        self._handler.handle(self._clock(now), name, message)
+        now = self._clock(now)
+        if self.secure is not None and name in self.secure.names:
+            registered = self._handler.registered(name, self.secure.names.index(name))
+            self.secure.receive(now, name, message, registered)
+            self._handler.begin_if_ready(now)
+        else:
+            self._handler.handle(now, name, message)
+
+    def postpones(self, name: str) -> bool:
+        """Whether messages of a site are to be passed later: helpers are waited for."""
+        return self.secure is not None and self.secure.busy and name not in self.secure.names
 
     def heartbeat(self, now: float, name: str, message: Heartbeat | None = None) -> None:
         """Note a sign of life of a site, which has been answered already or needs no answer.
@@ -131,8 +149,10 @@ class Coordinator:
 
     def disconnected(self, now: float, name: str) -> None:
         """Note that a site's connection has ended: its lease goes on."""
-        self._clock(now)
-        if name in self.registry.sites:
+        now = self._clock(now)
+        if self.secure is not None and name in self.secure.names:
+            self.secure.disconnected(now, name)
+        elif name in self.registry.sites:
             self.registry.sites[name].connected = False
 
     def may_register(self, now: float, name: str) -> bool:
@@ -148,6 +168,12 @@ class Coordinator:
         the server that was away.
         """
         now, lease, sites = self._clock(now), self.options.lease, self.registry.sites
+        if self.secure is not None:
+            self.secure.tick(now)
+            if self.secure.busy:
+                if now >= self._end():
+                    self.stop(now, self.options.until.out_of_time)
+                return
         if now - self._ticked > lease / 2:
             for site in sites.values():
                 site.last_seen = min(now, site.last_seen + now - self._ticked)
@@ -181,6 +207,8 @@ class Coordinator:
         deadline = inf if evaluations is None else evaluations.deadline
         if self.driver.ending is not None:
             return deadline
+        if self.secure is not None and self.secure.busy:
+            return min(self.secure.deadline, self._end())
         leases = [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
         tasks = self._deadlines().values()
         return min(
@@ -193,8 +221,10 @@ class Coordinator:
         return deadlines(self.registry, tasks, least, self._back_since)
 
     def stop(self, now: float, reason: str) -> None:
-        """End the run."""
-        self._clock(now)
+        """End the run; a release that waits for its helpers fails."""
+        now = self._clock(now)
+        if self.secure is not None and self.driver.ending is None:
+            self.secure.fail(now, f"the run has ended: {reason}")
         self.driver.stop(reason)
 
     def _clock(self, now: float) -> float:
@@ -209,8 +239,12 @@ class Coordinator:
     # ---- evaluation ----
 
     def evaluated(self, measurements: Measurements) -> None:
-        """Record the metrics of versions that were evaluated."""
-        for evaluation, metrics in measurements:
+        """Record the metrics of versions that were evaluated; later, while a release waits for helpers."""
+        if self.secure is not None and self.secure.busy and self.stopped is None:
+            self._unheard += measurements
+            return
+        unheard, self._unheard = self._unheard, []
+        for evaluation, metrics in [*unheard, *measurements]:
             if self.driver.client_evaluations is None:
                 self._record(evaluation, metrics, {})
             else:
@@ -325,5 +359,7 @@ class Coordinator:
     def end_replay(self, now: float) -> None:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
         self.now = self._ticked = self._next_evaluation = self._back_since = max(now, self.server.now)
+        if self.secure is not None:
+            self.secure.recovered()
         for site in self.registry.sites.values():
             site.last_seen = self.now

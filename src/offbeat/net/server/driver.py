@@ -18,6 +18,7 @@ from offbeat.core.events import (
     Event,
     Left,
     Lost,
+    Released,
     RolledBack,
     Skipped,
     TaskId,
@@ -47,6 +48,7 @@ from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
 from offbeat.net.server.release_seeds import FreshSeeds
+from offbeat.net.server.secure import SecureAggregation
 
 log = logging.getLogger(__name__)
 
@@ -69,6 +71,7 @@ class Driver:
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
+        secure: The helpers, of a run with secure aggregation; None of any other.
         client_evaluations: The evaluations at the sites; None means that there are none.
         skipped: Number of aggregations that were skipped.
         rollbacks: Number of rollbacks.
@@ -88,8 +91,9 @@ class Driver:
     ) -> None:
         self.seeds, releases, ledger = seeds or FreshSeeds(), None, None
         if release_plan is not None:
-            releases = Releases(release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding))
-            ledger = PrivacyLedger(release_plan)
+            masked = release_plan.privacy.secure is not None
+            releases = Releases(release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding), masked)
+            ledger = PrivacyLedger(release_plan) if release_plan.noise is not None else None
         self.tensors = GlobalModel(algorithm, initial, train_root=train_root, releases=releases)
         if options.guard is not None:
             self.tensors.guard = UpdateGuard(options.guard, options.clients)
@@ -106,6 +110,7 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self._options, self._seed = options, seed
+        self.secure: SecureAggregation | None = None
         self.client_evaluations: ClientEvaluations | None = None
         if options.evaluate.at_clients:
             self.client_evaluations = ClientEvaluations(
@@ -118,15 +123,19 @@ class Driver:
 
     # ---- events ----
 
-    def apply(self, now: float, event: Event, result: LocalResult | None = None) -> None:
+    def apply(
+        self, now: float, event: Event, result: LocalResult | None = None, *, begin: bool = True
+    ) -> None:
         """Apply one event, and tell the sites what the algorithm commands.
 
         Args:
             now: Time of the event, in seconds of the run's clock.
             event: What happened.
             result: The update of an `Arrived`.
+            begin: Whether a release that waits for its sum now is begun.
         """
-        commands = self._advance(now, event, result)
+        commands = [*self.engine.waiting, *self._advance(now, event, result)]
+        commands = commands[: len(commands) - len(self.engine.waiting)]
         for skipped in list(self.tensors.skipped):
             log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
             self._advance(now, skipped, None)
@@ -136,9 +145,17 @@ class Driver:
             self.answer(event.task)
         if any(isinstance(c, Aggregate) and self._options.evaluate.after(c.version) for c in commands):
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
+        if self.engine.waiting:
+            if begin and self.secure is not None:
+                self.secure.begin(now)
+            return
         if self.engine.exhausted is not None:
             self._retire(now, self.registry.by_client[self.engine.exhausted])
         self._check_limits()
+
+    def note(self, now: float, event: Event) -> None:
+        """Apply an event that the algorithm does not see and that leads to nothing."""
+        self._advance(now, event, None)
 
     def _retire(self, now: float, site: SiteRecord) -> None:
         """A site whose privacy budget is spent leaves for good."""
@@ -209,12 +226,22 @@ class Driver:
                     guard.check(event.client, event.steps, result, self.tensors.model)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
+                if load is not None and isinstance(event, Released):
+                    self._load_sum(event)
                 self._advance(row.t, event, result)
                 self._keep_good(good)
-                self._check_limits()
+                if not self.engine.waiting:
+                    self._check_limits()
         finally:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
+
+    def _load_sum(self, event: Released) -> None:
+        """S of a release that is repeated, as its helpers told it."""
+        assert self.secure is not None
+        assert self.tensors.releases is not None
+        if (total := self.secure.recorded_sum(event)) is not None:
+            self.tensors.releases.sums[event.version] = total
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:
@@ -223,6 +250,8 @@ class Driver:
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""
         commands = self.engine.apply(now, event, result)
+        if self.secure is not None:
+            self.secure.enter_event(event)
         task, remembered = self.server.current_task, self._options.remembered
         for lost in self.registry.enter_event(now, event, task, remembered):
             self.tensors.lose(lost)
@@ -251,6 +280,8 @@ class Driver:
         for site in self.registry.sites.values():
             if site.connected:
                 self.send(site.name, RunFinished(reason))
+        for name in sorted(self.secure.connected) if self.secure is not None else ():
+            self.send(name, RunFinished(reason))
 
     def _check_limits(self) -> None:
         if (reason := self.engine.stop_reason()) is not None:

@@ -95,6 +95,8 @@ class DurableStore:
                 self._secrets = SecretsFile(directory)
                 on_error.callback(self._secrets.close)
                 coordinator.driver.seeds.recorded = self._secrets.read()
+                if coordinator.secure is not None:
+                    coordinator.secure.recorded = self._secrets.read_sums()
             if meta is None:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
@@ -125,7 +127,10 @@ class DurableStore:
                 if effects.good is not None:
                     self._store.write_version(*effects.good)
             if self._secrets is not None:
-                self._secrets.add(seed for effects in batches for seed in effects.seeds)
+                self._secrets.add(
+                    [seed for effects in batches for seed in effects.seeds],
+                    [own for effects in batches for own in effects.sums],
+                )
             logged = self._write_updates(updates)
             statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
             clients = [site.client for site in sites]
@@ -166,12 +171,20 @@ class DurableStore:
         return bool(self._logged) and (pause > self._pause or self._logged > MOST_LOGGED + 16 * model_bytes)
 
     def checkpoint(self, coordinator: Coordinator) -> None:
-        """Write the tensors as they are now; forget the updates and files that are not needed any more."""
+        """Write the tensors as they are now; forget the updates and files that are not needed any more.
+
+        Not while a release waits for its sum: the version of the journal is not there yet.
+        """
+        if coordinator.driver.engine.waiting:
+            return
         begun = time.monotonic()
         states = ClientStates(self.directory)
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
         if self._secrets is not None:
             self._secrets.forget()
+            coordinator.driver.seeds.recorded = {}
+            if coordinator.secure is not None:
+                coordinator.secure.recorded = {}
         self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time

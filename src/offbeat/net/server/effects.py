@@ -9,7 +9,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import FromServer
-from offbeat.net.server.release_seeds import ReleaseSeed
+from offbeat.net.server.release_seeds import ReleaseSeed, ReleaseSum
 from offbeat.runs.schema import ClientMetric, Metric
 
 
@@ -50,8 +50,8 @@ class Effects(Struct):
     `updates`, `rows`, `sites`, `metrics` and `client_metrics` are to be made durable, all or nothing, before
     the `messages` (each for a site, in order) are sent and the connections in `closed` (a site, a reason) are
     ended. `meta` are the entries of the run's table `meta` as of then; `evaluated` are the global models that
-    `metrics` are of, one for each. `good` is what a rollback in `rows` goes back to, and
-    `seeds` are those of the releases in `rows`, to be made durable before them.
+    `metrics` are of, one for each. `good` is what a rollback in `rows` goes back to, and `seeds` and `sums`
+    are those of the releases in `rows`, to be made durable before them.
     """
 
     rows: list[Row] = field(default_factory=list)
@@ -60,6 +60,7 @@ class Effects(Struct):
     client_metrics: list[ClientMetric] = field(default_factory=list)
     good: tuple[Version, Model] | None = None
     seeds: list[ReleaseSeed] = field(default_factory=list)
+    sums: list[ReleaseSum] = field(default_factory=list)
     updates: dict[TaskId, LocalResult] = field(default_factory=dict)
     sites: dict[str, SiteRow] = field(default_factory=dict)
     messages: list[tuple[str, FromServer]] = field(default_factory=list)

@@ -16,6 +16,7 @@ from offbeat.core.algorithm import Algorithm, Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model
 from offbeat.net.messages import (
     EvaluationResult,
     FromSite,
@@ -40,6 +41,7 @@ from offbeat.net.messages import (
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import SiteRow
+from offbeat.net.server.masked_updates import check_masked
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import SiteRecord, TaskStatus
 from offbeat.net.server.validation import (
@@ -49,6 +51,7 @@ from offbeat.net.server.validation import (
     check_steps,
     check_update,
 )
+from offbeat.secure.refusals import SecureRefusal
 
 log = logging.getLogger(__name__)
 
@@ -140,7 +143,7 @@ class MessageHandler:
             self._send(name, RunFinished(self._driver.ending or ""))
         elif isinstance(message, Register):
             site.connected, site.last_seen, site.held_out = True, now, message.held_out
-            self._send(name, self._registered(site))
+            self._tell_registered(site)
             evaluations.ask(site)
         elif isinstance(message, EvaluationResult):
             self._on_evaluation(site, message)
@@ -180,6 +183,7 @@ class MessageHandler:
     def _on_register(self, now: float, name: str, register: Register) -> None:
         info, driver = self._info, self._driver
         try:
+            self._check_kind(name, register)
             check_register(register, info.classes, self._labels_needed, self._options.max_samples)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
@@ -196,7 +200,7 @@ class MessageHandler:
         if not site.present and self._is_blocked(now, site):
             return
         site.connected, site.last_seen, site.held_out = True, now, register.held_out
-        self._send(name, self._registered(site))
+        self._tell_registered(site)
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
             driver.apply(now, Left(site.client, reason="came back with other data"))
             self.breaker.record_failure(now, name)
@@ -214,11 +218,30 @@ class MessageHandler:
             self._resend(site, holds)
         if driver.client_evaluations is not None:
             driver.client_evaluations.ask(site)
-        self._begin_if_ready(now)
+        self.begin_if_ready(now)
 
-    def _registered(self, site: SiteRecord) -> Registered:
-        info, options = self._info, self._options
-        return Registered(site.client, info.run, info.spec, options.lease, options.share_model is not None)
+    def _check_kind(self, name: str, register: Register) -> None:
+        """Raises `InvalidUpdateError` for a helper of no run, and for a site that knows no secure run."""
+        secure = self._driver.secure
+        if register.public_key:
+            helpers = "none" if secure is None else ", ".join(secure.names)
+            raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
+        if secure is not None and not register.secure:
+            raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
+
+    def registered(self, name: str, client: int) -> Registered:
+        """What a site, or a helper, is told that registers."""
+        info, options, secure = self._info, self._options, self._driver.secure
+        spec = info.spec if secure is None else secure.document(info.spec)
+        site = "" if secure is None else name
+        return Registered(client, info.run, spec, options.lease, options.share_model is not None, site)
+
+    def _tell_registered(self, site: SiteRecord) -> None:
+        self._send(site.name, self.registered(site.name, site.client))
+        secure = self._driver.secure
+        if secure is not None and secure.ready:
+            assert secure.committee is not None
+            self._send(site.name, secure.committee)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""
@@ -230,9 +253,11 @@ class MessageHandler:
         self._driver.disconnect(site, reason)
         return True
 
-    def _begin_if_ready(self, now: float) -> None:
-        """Begin once enough sites are there; a restarted server may need fewer than before."""
+    def begin_if_ready(self, now: float) -> None:
+        """Begin once enough sites, and all helpers, are there; a restarted server may need fewer sites."""
         driver, options = self._driver, self._options
+        if driver.secure is not None and not driver.secure.ready:
+            return
         if not self._server.begun and driver.ending is None and len(self._server.fleet) >= options.clients:
             if options.evaluate.versions is not None:
                 driver.evaluate(now)
@@ -341,14 +366,34 @@ class MessageHandler:
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
         steps, bound = record.command.steps, self._options.norm_bound
+        if self._driver.secure is not None:
+            self._on_masked(now, site, task, update, base)
+            return
         if self._private:  # what is not finite becomes zeros, or its absence would tell of the data
             update = replace(update, metrics={})
         result = check_update(update, base, steps, self._codec, bound, self._ranges, finite=not self._private)
         self._check_size(site, update.steps, result)
+        self._take(now, site, task, update.steps, result)
+
+    def _on_masked(
+        self, now: float, site: SiteRecord, task: Task, update: UpdateSubmission, base: Model
+    ) -> None:
+        """A masked update; one for other helpers than the run has now is masked anew."""
+        assert self._driver.secure is not None
+        committee, command = self._driver.secure.committee, self._registry.assigned[task.id].command
+        assert committee is not None
+        if update.boxes and update.committee != committee.digest:
+            self._send(site.name, UpdateAck(task.id, accepted=False, reason=SecureRefusal.OTHER_MASK))
+            self._driver.assign(command)
+            return
+        self._take(now, site, task, update.steps, check_masked(update, base, command.steps, committee))
+
+    def _take(self, now: float, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
+        """Take an update in."""
         self.breaker.record_success(site.name)
         self._send(site.name, UpdateAck(task.id, accepted=True))
         self._driver.effects.updates[task.id] = result
-        self._driver.apply(now, Arrived(site.client, task.id, update.steps, result.metrics), result)
+        self._driver.apply(now, Arrived(site.client, task.id, steps, result.metrics), result)
 
     def _check_size(self, site: SiteRecord, steps: int, result: LocalResult) -> None:
         """Raises `InvalidUpdateError` where the guard refuses an update."""

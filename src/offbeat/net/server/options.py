@@ -9,6 +9,9 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.types import Count, Seconds
 from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import ModelChoice
+from offbeat.secure.unmasking import UnmaskingTimes
+
+Helpers = tuple[str, ...]
 
 
 @checked_dataclass
@@ -39,6 +42,9 @@ class ServerOptions:
         share_model: The model that goes to the sites that ask for one at the end, "final" or "best", the one
             of `evaluate.keep_best`. None means none: who may have the result of a run is for its parties to
             agree on, not for a site's option.
+        unmasking: How long a release with secure aggregation waits for its helpers.
+        helpers: Names of the helpers of a new committee, in place of the one that the run has: updates
+            masked for that one are dropped. None means that the committee stays as it is.
     """
 
     clients: Annotated[int, Field(ge=1)] = 1
@@ -54,3 +60,5 @@ class ServerOptions:
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5
     share_model: ModelChoice | None = None
+    unmasking: UnmaskingTimes = UnmaskingTimes()
+    helpers: Helpers | None = None

@@ -1,9 +1,12 @@
-"""Seeds of the releases of a served run: 32 fresh bytes each, which nobody else ever knows.
+"""Secrets of the releases of a served run: seeds of their noise, and sums of masked updates.
+
+A seed is 32 fresh bytes, which nobody else ever knows.
 
 A seed is in `secrets.db` before anything made of its release is durable, published or sent. So a server that
 dies makes the same release again with the same noise: with fresh noise it would be released twice. A seed
 goes with the updates it was drawn for, and is never used for others: the difference of two sums with the same
-noise has none. It is forgotten once a checkpoint has the version that came of it.
+noise has none. It is forgotten once a checkpoint has the version that came of it. So are the sums, which
+helpers tell once.
 """
 
 import json
@@ -13,19 +16,25 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from hashlib import shake_256
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 from msgspec import Struct
 
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import TaskId, Version
+from offbeat.core.sums import Integers
 from offbeat.runs.damage import database_error
 from offbeat.runs.files import sync_directory
 
 SECRETS = "secrets.db"
 SEED_BYTES = 32
-_TABLE = "CREATE TABLE IF NOT EXISTS seeds(version INTEGER PRIMARY KEY, tasks TEXT, seed BLOB)"
+_TABLES = (
+    "CREATE TABLE IF NOT EXISTS seeds(version INTEGER PRIMARY KEY, tasks TEXT, seed BLOB);"
+    "CREATE TABLE IF NOT EXISTS sums(version INTEGER PRIMARY KEY, tasks TEXT, total BLOB);"
+)
 
 
 class ReleaseSeed(Struct, frozen=True):
@@ -38,6 +47,18 @@ class ReleaseSeed(Struct, frozen=True):
     def __repr__(self) -> str:
         """Without the seed."""
         return f"ReleaseSeed(version={self.version}, tasks={self.tasks})"
+
+
+class ReleaseSum(Struct, frozen=True):
+    """S of a release of masked updates: the version it makes, the tasks, and S in grid steps."""
+
+    version: Version
+    tasks: tuple[TaskId, ...]
+    total: Integers
+
+    def __repr__(self) -> str:
+        """Without the sum."""
+        return f"ReleaseSum(version={self.version}, tasks={self.tasks})"
 
 
 class FreshSeeds:
@@ -66,8 +87,11 @@ class FreshSeeds:
         """
         current, names = self._current, (release.version, release.tasks)
         if current is None or (current.version, current.tasks) != names:
+            found = self.recorded.get(release.version)
             if self.repeating:
                 current = self._recorded(release)
+            elif found is not None and found.tasks == release.tasks:  # its sum was not durable, or not used
+                current = found
             else:
                 current = ReleaseSeed(release.version, release.tasks, self._draw(SEED_BYTES))
                 self._drawn.append(current)
@@ -115,35 +139,52 @@ class SecretsFile:
             raise UsageError(f"cannot write to {directory}: {error}") from None
         self._database = sqlite3.connect(self._path, check_same_thread=False)
         try:  # EXTRA: a commit is durable with the removal of its rollback journal
-            self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLE)
+            self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLES)
         except sqlite3.Error as error:
             self._database.close()
             raise database_error(self._path, error, "write") from None
 
     def read(self) -> dict[Version, ReleaseSeed]:
         """The seeds by version."""
-        try:
-            rows = self._database.execute("SELECT version, tasks, seed FROM seeds").fetchall()
-        except sqlite3.Error as error:
-            raise database_error(self._path, error, "read") from None
+        rows = self._select("SELECT version, tasks, seed FROM seeds")
         return {
             version: ReleaseSeed(version, tuple(json.loads(tasks)), seed) for version, tasks, seed in rows
         }
 
-    def add(self, seeds: Iterable[ReleaseSeed]) -> None:
-        """Make seeds durable. Raises `RunError` where that fails, or a release has one already."""
-        rows = [(own.version, json.dumps(own.tasks), own.seed) for own in seeds]
-        if rows:
-            self._write("INSERT INTO seeds VALUES (?, ?, ?)", rows)
+    def read_sums(self) -> dict[Version, ReleaseSum]:
+        """The sums by version."""
+        rows = self._select("SELECT version, tasks, total FROM sums")
+        return {
+            version: ReleaseSum(
+                version, tuple(json.loads(tasks)), np.frombuffer(total, "<i4").astype(np.int64)
+            )
+            for version, tasks, total in rows
+        }
+
+    def _select(self, query: str) -> list[tuple[Any, ...]]:
+        try:
+            return self._database.execute(query).fetchall()
+        except sqlite3.Error as error:
+            raise database_error(self._path, error, "read") from None
+
+    def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:
+        """Make seeds and sums durable. Raises `RunError` where that fails, or a release has one already."""
+        drawn = [(own.version, json.dumps(own.tasks), own.seed) for own in seeds]
+        told = [(own.version, json.dumps(own.tasks), own.total.astype("<i4").tobytes()) for own in sums]
+        if drawn or told:
+            self._write(
+                ("INSERT INTO seeds VALUES (?, ?, ?)", drawn), ("INSERT INTO sums VALUES (?, ?, ?)", told)
+            )
 
     def forget(self) -> None:
         """Forget all of them: a checkpoint has what they were for."""
-        self._write("DELETE FROM seeds", [()])
+        self._write(("DELETE FROM seeds", [()]), ("DELETE FROM sums", [()]))
 
-    def _write(self, query: str, rows: Sequence[tuple[object, ...]]) -> None:
+    def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
         try:
             with self._database:
-                self._database.executemany(query, rows)
+                for query, rows in statements:
+                    self._database.executemany(query, rows)
         except sqlite3.Error as error:
             raise database_error(self._path, error, "write") from None
 

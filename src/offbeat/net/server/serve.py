@@ -261,8 +261,8 @@ def _release_plan(
     privacy: Privacy, algorithm: Algorithm, layout: Layout, options: ServerOptions, found: RunRecord | None
 ) -> ReleasePlan:
     """What is fixed for the releases of a run since its beginning. Raises `UsageError` for what cannot be."""
-    if privacy.secure is not None:
-        raise Refusal.DEPLOYED.error()
+    if privacy.secure is not None and not privacy.secure.helpers:
+        raise Refusal.NO_HELPERS.error()
     if options.norm_bound is not None:
         raise Refusal.NORM_BOUND.error()
     if options.evaluate.at_clients:

@@ -24,7 +24,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects, Measurements
 from offbeat.net.server.evaluator import Evaluate, Evaluator
-from offbeat.net.server.sessions import Batch, Sessions
+from offbeat.net.server.sessions import Batch, Inbound, Sessions
 from offbeat.net.server.summary import snapshot
 from offbeat.runs.best import choose_model
 from offbeat.runs.record import read_run
@@ -88,6 +88,7 @@ class Service:
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
         self._writer = ThreadPoolExecutor(1, "offbeat-writer")
         self._uncommitted: list[tuple[Effects, Batch]] = []  # the effects of each batch
+        self._postponed: list[Inbound] = []  # while helpers are waited for
         self._committing: asyncio.Task[None] | None = None
         self._busy = Lock()  # held while the coordinator changes
         self._watched, self._changed = False, False
@@ -234,7 +235,15 @@ class Service:
         with self._busy:
             for site, (at, heartbeat) in batch.heartbeats.items():
                 coordinator.heartbeat(at, site, heartbeat)
-            for inbound in batch.messages:
+            messages, self._postponed = [*self._postponed, *batch.messages], []
+            later: set[str] = set()  # sites of which something is postponed
+            batch.messages.clear()
+            for inbound in messages:
+                if inbound.site in later or coordinator.postpones(inbound.site):
+                    later.add(inbound.site)
+                    self._postponed.append(inbound)
+                    continue
+                batch.messages.append(inbound)
                 if inbound.message is None:
                     coordinator.disconnected(inbound.at, inbound.site)
                 else:
@@ -243,6 +252,8 @@ class Service:
             coordinator.tick(self.now())
             if self._stop_requested is not None:
                 coordinator.stop(self.now(), self._stop_requested)
+            if any(not coordinator.postpones(inbound.site) for inbound in self._postponed):
+                self._wake_soon()
             self._changed = True
             self._refresh()
             return coordinator.take()
@@ -279,6 +290,8 @@ class Service:
     async def _end(self) -> str:
         """Evaluate the last version, notify the sites, write the final model."""
         reason = self._coordinator.stopped or ""
+        for inbound in self._postponed:
+            inbound.release()
         self._sessions.finish(reason)
         last = self._coordinator.last_evaluation()
         measured = await self._loop.run_in_executor(self._thread, self._evaluator.finish, last)

@@ -156,7 +156,7 @@ def check_update(
     """
     check_steps(update.steps, steps)
     layout, metrics = base.layout, check_metrics(update.metrics, ranges)
-    lr = _checked_lr(float(update.lr))
+    lr = check_lr(float(update.lr))
     delta = _delta(update.delta, layout, codec)
     if isinstance(update.delta, bytes):
         bits = 8 * len(update.delta) + 64 * layout.integers + 32 * layout.shared
@@ -177,7 +177,8 @@ def check_update(
     return result
 
 
-def _checked_lr(lr: float) -> float:
+def check_lr(lr: float) -> float:
+    """A site's learning rate. Raises `InvalidUpdateError` for one that is out of range."""
     if not (isfinite(lr) and lr >= 0):
         raise InvalidUpdateError(f"lr = {lr}: the learning rate must be finite and at least 0", "not finite")
     if lr and not SMALLEST_LR <= lr <= LARGEST_LR:

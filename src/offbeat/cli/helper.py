@@ -1,0 +1,59 @@
+"""The command that helps a run with secure aggregation."""
+
+import asyncio
+import math
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from offbeat.cli.console import out
+from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
+from offbeat.cli.tokens import read_token
+from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
+from offbeat.net.backoff import GIVE_UP_AFTER
+from offbeat.net.monitor.logs import setup_logs
+
+
+def helper(
+    address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="the server")],
+    name: Annotated[str, typer.Option(help="the helper's name, as the run's recipe has it")],
+    state: Annotated[
+        Path,
+        typer.Option(metavar="DIR", help="where the helper keeps its key; never restore it from a copy"),
+    ],
+    token_file: Annotated[Path | None, file_option("with the line that `offbeat enrol` printed")] = None,
+    ca: Annotated[
+        Path | None, file_option("who signs the server's certificate (PEM); else the system's")
+    ] = None,
+    cert: Annotated[Path | None, file_option("the helper's certificate (PEM)")] = None,
+    key: Annotated[Path | None, file_option("its key (PEM)")] = None,
+    insecure_plaintext: InsecurePlaintext = False,
+    give_up_after: Annotated[
+        float, typer.Option(help="seconds without a server before it gives up; inf: never")
+    ] = GIVE_UP_AFTER,
+    log: Log = "auto",
+    log_level: LogLevel = "info",
+) -> None:
+    """Help a run with secure aggregation: hold seeds of masks, and give sums of masks."""
+    with requires_extra("net"):
+        from offbeat.net.auth.credentials import SiteCredentials
+        from offbeat.net.grpc.client import connect
+        from offbeat.net.wire.limits import Limits
+    with requires_extra("secure", "secure aggregation: "):
+        from offbeat.net.client.helping import help_run
+
+    setup_logs(log, log_level)
+    if not give_up_after > 0:  # nan too
+        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    token = None if token_file is None else read_token(token_file)
+    credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
+    limits = Limits()
+    reason = asyncio.run(
+        help_run(
+            lambda: connect(address, credentials, limits), name, state,
+            give_up_after=None if math.isinf(give_up_after) else give_up_after,
+        )
+    )  # fmt: skip
+    out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

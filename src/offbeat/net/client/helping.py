@@ -1,0 +1,170 @@
+"""A helper of secure aggregation: connects like a site, and answers what the server asks of it.
+
+Whatever it answers is in its file before; it says the same again after a crash, and never anything else.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.privacy import Privacy
+from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
+from offbeat.net.client.client import Connect
+from offbeat.net.clock import Clock, SystemClock
+from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
+from offbeat.net.run_spec import read_run_spec
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.runs.files import make_directory
+from offbeat.secure.committee import Committee, fingerprint
+from offbeat.secure.helper import Helper
+from offbeat.secure.helper_file import HelperFile
+from offbeat.secure.messages import UnmaskRequest
+
+log = logging.getLogger(__name__)
+HELPER_FILE = "helper.db"
+
+
+async def help_run(
+    connect: Connect,
+    name: str,
+    state: str | Path,
+    *,
+    give_up_after: float | None = GIVE_UP_AFTER,
+    clock: Clock | None = None,
+    rng: Random | None = None,
+) -> str:
+    """Help a server's run with secure aggregation until it finishes.
+
+    Args:
+        connect: Opens a connection to the server.
+        name: The helper's name, as the run's recipe has it and its credential proves it.
+        state: Directory of the helper's durable file, which is never restored from a copy.
+        give_up_after: Seconds without a server after which to fail; None for never.
+        clock: Source of time.
+        rng: Random generator of the delays between two attempts.
+
+    Returns:
+        The reason of the run's end.
+
+    Raises:
+        UsageError: The committee is not the plan's, or the helper serves another one already.
+        RunError: The server refuses the helper, or cannot be reached; or its file is damaged.
+    """
+    directory = Path(state)
+    try:
+        make_directory(directory)
+    except OSError as error:
+        raise UsageError(f"--state {directory} cannot be made: {error}") from None
+    with HelperFile(directory / HELPER_FILE) as file:
+        client = HelperClient(connect, Helper(name, file), clock or SystemClock())
+        return await client.run(Backoff(give_up_after, rng or Random(), client.clock.now()))
+
+
+class HelperClient:
+    """The connection of a helper.
+
+    Args:
+        connect: Opens a connection to the server.
+        helper: The helper.
+        clock: Source of time.
+    """
+
+    def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
+        self._connect, self._helper, self.clock = connect, helper, clock
+        self._plan: Privacy | None = None
+        self._lease, self._last_message, self._last_served = 60.0, 0.0, 0.0
+        self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
+
+    async def run(self, backoff: Backoff) -> str:
+        """Help until the run has finished; returns the reason."""
+        told = {"helper": self._helper.name, "fingerprint": fingerprint(self._helper.public_key)}
+        log.info("helper", extra=told)
+        try:
+            while True:
+                reason = "the connection was closed"
+                try:
+                    finished = await self._serve(await self._connect())
+                    if finished is not None:
+                        return finished
+                except ChannelRefusedError as error:
+                    raise RunError(str(error)) from None
+                except OSError as error:  # ChannelClosedError is one
+                    reason = str(error) or type(error).__name__
+                backoff.succeeded(self._last_served)
+                await self.clock.sleep(backoff.next_delay(self.clock.now(), reason))
+        finally:
+            self._thread.shutdown(wait=True)
+
+    async def _serve(self, channel: ClientChannel) -> str | None:
+        """One connection, to its end or that of the run, whose reason it returns."""
+        self._last_message, committee = self.clock.now(), self._helper.committee
+        serves = b"" if committee is None else committee.digest
+        key, instance = self._helper.public_key, self._helper.instance
+        channel.send(Register(0, 0, secure=True, public_key=key, instance=instance, committee=serves))
+        heartbeats = asyncio.create_task(self._send_heartbeats(channel))
+        try:
+            return await self._receive(channel)
+        except UsageError as error:
+            channel.send(Leave(str(error)))
+            raise
+        finally:
+            heartbeats.cancel()
+            await asyncio.gather(heartbeats, return_exceptions=True)
+            await channel.close()
+
+    async def _receive(self, channel: ClientChannel) -> str | None:
+        while True:
+            message = await channel.receive()
+            self._last_message = self._last_served = self.clock.now()
+            match message:
+                case RunFinished():
+                    channel.send(Leave("the run has finished"))
+                    return message.reason
+                case Rejected() if message.final:
+                    raise RunError(f"the server refuses this helper: {message.reason}")
+                case Rejected():
+                    raise ChannelClosedError(message.reason)
+                case Registered():
+                    self._lease, self._plan = message.lease, _plan(message.plan)
+                case Committee():
+                    self._adopt(message)
+                case UnmaskRequest():
+                    loop = asyncio.get_running_loop()
+                    answer = await loop.run_in_executor(self._thread, self._helper.answer, message)
+                    channel.send(answer)
+
+    def _adopt(self, committee: Committee) -> None:
+        """Serve the committee, if it is the one that the run's plan has. Raises `UsageError`."""
+        if self._plan is None:
+            raise UsageError("the server tells a committee before its plan")
+        if (different := committee.mismatch(self._plan)) is not None:
+            raise UsageError(different)
+        self._helper.serve(committee)
+        told = {
+            "epoch": committee.epoch, "helpers": ", ".join(own.name for own in committee.helpers),
+            "clients_of_a_release": f"{committee.least} to {committee.most}",
+            "largest_share": committee.dominance,
+        }  # fmt: skip
+        log.info("helping", extra=told)
+
+    async def _send_heartbeats(self, channel: ClientChannel) -> None:
+        """Send three heartbeats a lease; close the connection of a server that is silent for a lease."""
+        while True:
+            await self.clock.sleep(self._lease / 3)
+            if self.clock.now() - self._last_message > self._lease:
+                await channel.close("the server is silent")
+                return
+            channel.send(Heartbeat())
+
+
+def _plan(document: Mapping[str, Any]) -> Privacy:
+    """The options of privacy of a run. Raises `UsageError` for one that is not secure."""
+    privacy = read_run_spec(document).privacy
+    if privacy is None or privacy.secure is None:
+        raise UsageError("the run is not secure: it needs no helpers")
+    return privacy

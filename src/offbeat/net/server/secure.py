@@ -1,0 +1,390 @@
+"""The helpers of a secure run at its server, and the release that they unmask.
+
+Sans-IO, as the coordinator around it. What is decided here is in the journal before anybody hears of it: the
+committee, which updates a release has, how it ended. So after a crash all of it follows from the journal, and
+a release goes on where it was: it is checked again, or its helpers are asked again, or its sum is there.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from offbeat.core.commands import Aggregate
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import CommitteeFormed, Event, Released, Releasing, Version
+from offbeat.core.releases import ReleasePlan
+from offbeat.core.sums import Integers
+from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
+from offbeat.net.server.circuit_breaker import CircuitBreaker
+from offbeat.net.server.masked_updates import unpack
+from offbeat.net.server.release_seeds import ReleaseSum
+from offbeat.secure.committee import Committee, CommitteeMember
+from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry
+from offbeat.secure.invalid_sums import InvalidSums, invalid_sum
+from offbeat.secure.messages import UnmaskRefused, UnmaskShare
+from offbeat.secure.refusals import SecureRefusal
+from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes, check_instance
+
+if TYPE_CHECKING:
+    from offbeat.net.server.driver import Driver
+
+log = logging.getLogger(__name__)
+RUN_BYTES = 32
+
+
+class SecureAggregation:
+    """The committee of a run, its connected helpers, and the release that is being unmasked.
+
+    Args:
+        driver: Applies the events, and sends the messages.
+        plan: What is fixed for the releases of the run.
+        breaker: The circuit breaker of the sites.
+        times: How long an unmasking waits.
+        new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
+            the recorded one goes on.
+        draw: Draws so many bytes.
+
+    Attributes:
+        committee: The committee; None before there is one.
+        recorded: Sums that an earlier process made durable, by version.
+        connected: Names of the helpers that are there.
+    """
+
+    def __init__(
+        self,
+        driver: "Driver",
+        plan: ReleasePlan,
+        breaker: CircuitBreaker,
+        times: UnmaskingTimes,
+        new_helpers: tuple[str, ...] | None = None,
+        draw: Callable[[int], bytes] = os.urandom,
+    ) -> None:
+        assert plan.privacy.secure is not None
+        self._driver, self._plan, self._breaker, self._times, self._draw = driver, plan, breaker, times, draw
+        self._replaces, self._forming = new_helpers is not None, True
+        self.names = new_helpers or plan.privacy.secure.helpers
+        self.committee: Committee | None = None
+        self.recorded: dict[Version, ReleaseSum] = {}
+        self.connected: set[str] = set()
+        self._keys: dict[str, bytes] = {}  # by which the helpers of the next committee have registered
+        self._instances: dict[str, int] = {}  # the largest that were seen
+        self._gone: set[str] = set()  # helpers of the committee that cannot help any more
+        self._manifest: Releasing | None = None  # of the release at hand
+        self._unmasking: Unmasking | None = None
+        self._began = 0.0  # when that began
+        self._invalid = InvalidSums()
+
+    # ---- state ----
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a committee, and no other one is being formed."""
+        return self.committee is not None and not self._forming
+
+    @property
+    def busy(self) -> bool:
+        """Whether sites are not heard: a release waits for its sum, or tasks for their new committee."""
+        return bool(self._driver.engine.waiting) or (self._driver.server.begun and not self.ready)
+
+    @property
+    def deadline(self) -> float:
+        """When `tick` is to be called next, in seconds of the run's clock."""
+        if self._driver.engine.waiting and self._unmasking is None:
+            return 0.0 if self.ready else inf
+        return inf if self._unmasking is None else self._unmasking.deadline
+
+    @property
+    def status(self) -> str:
+        """The helpers and what is waited for, in one line."""
+        told = [name if name in self.connected else f"{name} (away)" for name in self.names]
+        line = f"helpers: {', '.join(told)}"
+        if not self.ready:
+            return f"{line}; the committee is formed when all are there"
+        if self._unmasking is None:
+            return line
+        return f"{line}; release {self._unmasking.release} is {self._unmasking.phase.value}"
+
+    def document(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The run specification, with the names of the helpers as they are now."""
+        secure = {**spec["privacy"]["secure"], "helpers": list(self.names)}
+        return {**spec, "privacy": {**spec["privacy"], "secure": secure}}
+
+    def enter_event(self, event: Event) -> None:
+        """Follow the journal, also while it is repeated."""
+        match event:
+            case CommitteeFormed():
+                self.committee, self._forming = self._committee(event), False
+                if not self._replaces:
+                    self.names = tuple(name for name, _ in event.helpers)
+                self._instances.clear()
+                self._gone.clear()
+            case Releasing():
+                self._manifest = event
+            case Released():
+                self._manifest = None
+                for name, instance in event.instances.items():
+                    self._instances[name] = max(instance, self._instances.get(name, 0))
+
+    def recovered(self) -> None:
+        """The journal has been repeated: is another committee asked for?"""
+        if self.committee is not None:
+            self._forming = self.names != tuple(helper.name for helper in self.committee.helpers)
+
+    def recorded_sum(self, event: Released) -> Integers | None:
+        """S of a release that is repeated; None of one that failed.
+
+        Raises:
+            RunError: It is not there.
+        """
+        if event.reason:
+            return None
+        found = self.recorded.get(event.version)
+        if found is None:
+            raise RunError(
+                f"release {event.version} cannot be made again: its sum in secrets.db is not there: "
+                "restore the directory as a whole, or begin a new run"
+            )
+        return found.total
+
+    def _committee(self, event: CommitteeFormed) -> Committee:
+        privacy = self._plan.privacy
+        assert privacy.secure is not None
+        assert privacy.most is not None
+        assert privacy.clip is not None
+        members = tuple(CommitteeMember(name, bytes.fromhex(key)) for name, key in event.helpers)
+        return Committee(
+            run=bytes.fromhex(event.run), epoch=event.epoch, helpers=members,
+            colluding=privacy.secure.colluding, least=privacy.fewest,
+            colluding_clients=privacy.colluding_clients, most=privacy.most, dominance=privacy.dominance,
+            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip,
+        )  # fmt: skip
+
+    # ---- helpers ----
+
+    def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
+        """Process a message of a helper.
+
+        Args:
+            now: When it came, in seconds of the run's clock.
+            name: The helper's name.
+            message: The message.
+            registered: What a helper is told that registers.
+        """
+        if self._driver.stopped is not None:
+            self._driver.send(name, RunFinished(self._driver.stopped))
+        elif isinstance(message, Register):
+            self._register(now, name, message, registered)
+        elif name not in self.connected:
+            self._driver.send(name, Rejected("this helper is not registered: register first", final=False))
+            self._driver.close(name, "the helper is not registered")
+        elif isinstance(message, Leave):
+            log.warning("helper left", extra={"helper": name, "reason": message.reason})
+            self._driver.close(name, "the helper has left")
+            self.disconnected(now, name)
+        elif isinstance(message, UnmaskShare | UnmaskRefused):
+            self._tell(name, lambda unmasking, number: unmasking.answered(number, message, now), now)
+
+    def disconnected(self, now: float, name: str) -> None:
+        """A helper's connection has ended."""
+        self.connected.discard(name)
+        self._tell(name, lambda unmasking, number: unmasking.departed(number, now), now)
+
+    def _tell(self, name: str, what: Callable[[Unmasking, int], list[Effect]], now: float) -> None:
+        """Tell the unmasking something of a helper, if there is one and it is the helper's."""
+        if self._unmasking is not None and (number := self._number(name)) is not None:
+            self._follow(now, what(self._unmasking, number))
+
+    def _register(self, now: float, name: str, register: Register, registered: Registered) -> None:
+        if (reason := self._refusal(name, register)) is not None:
+            log.error("helper refused", extra={"helper": name, "reason": reason})
+            self._driver.send(name, Rejected(reason))
+            self._driver.close(name, reason)
+            self._warn_if_too_few()
+            return
+        self.connected.add(name)
+        self._keys[name] = register.public_key
+        self._driver.send(name, registered)
+        if self.ready:
+            assert self.committee is not None
+            self._driver.send(name, self.committee)
+            self._tell(name, lambda unmasking, number: unmasking.arrived(number, now), now)
+        elif self.connected >= set(self.names):
+            self._form(now)
+
+    def _refusal(self, name: str, register: Register) -> str | None:
+        """Why a helper may not help; None if it may."""
+        if len(register.public_key) != RUN_BYTES:
+            return SecureRefusal.NOT_A_SITE.format(name=name)
+        own = None if self.committee is None else {h.name: h.public_key for h in self.committee.helpers}
+        if own is not None and self.ready:
+            if own[name] == register.public_key:
+                try:
+                    check_instance(name, self._instances.get(name, 0), register.instance)
+                except UsageError as error:
+                    self._gone.add(name)
+                    return str(error)
+                return None
+            if not self._replaces:
+                self._gone.add(name)
+                return SecureRefusal.OWN_KEY.format(name=name)
+            self._forming = True
+            for other in list(self.connected):  # they serve the committee that is to be replaced
+                self._driver.close(other, "a new committee is being formed")
+            self.connected.clear()
+        if register.committee:
+            return SecureRefusal.COMMITTED.format(name=name)
+        return None
+
+    def _warn_if_too_few(self) -> None:
+        """Tell the operator that no release can be made any more."""
+        if self.committee is None or not self._gone:
+            return
+        left, needed = len(self.committee.helpers) - len(self._gone), self.committee.needed
+        if left < needed:
+            reason = SecureRefusal.FEW_HELPERS.format(left=left, needed=needed)
+            log.error("too few helpers", extra={"reason": reason})
+
+    def _form(self, now: float) -> None:
+        """Form the committee: all its helpers are there."""
+        driver, before = self._driver, self.committee
+        run = self._draw(RUN_BYTES) if before is None else before.run
+        self.fail(now, SecureRefusal.OTHER_HELPERS)
+        keys = tuple((name, self._keys[name].hex()) for name in self.names)
+        epoch = 1 if before is None else before.epoch + 1
+        driver.apply(now, CommitteeFormed(epoch, run.hex(), keys))
+        assert self.committee is not None
+        log.info("committee formed", extra={"epoch": epoch, "helpers": ", ".join(self.names)})
+        for name in (*self.names, *(site.name for site in driver.registry.sites.values() if site.connected)):
+            driver.send(name, self.committee)
+
+    def _number(self, name: str) -> int | None:
+        """A helper's number in the committee, None while it is not in it."""
+        assert self.committee is not None
+        names = [helper.name for helper in self.committee.helpers]
+        return names.index(name) if name in names else None
+
+    # ---- a release ----
+
+    def tick(self, now: float) -> None:
+        """Let time pass."""
+        if self._unmasking is not None:
+            self._follow(now, self._unmasking.tick(now))
+        elif self._driver.engine.waiting and self.ready:
+            self.begin(now)
+
+    def begin(self, now: float) -> None:
+        """Begin the unmasking of the release that waits, or go on with it after a restart."""
+        if not self.ready or self._unmasking is not None:
+            return
+        command, manifest, committee = self._release, self._manifest, self.committee
+        assert committee is not None
+        held, sites = self._driver.tensors.updates, self._driver.registry.by_client
+        found = self.recorded.get(command.version)
+        if found is not None and manifest is not None:
+            self._finish(now, "", found.total)
+            return
+        weights = dict(zip(command.tasks, command.note["weights"], strict=True))
+        clients = dict(zip(command.tasks, command.clients, strict=True))
+        unpacked = {task: unpack(held[task].delta, committee) for task in command.tasks if task in held}
+        entries = [
+            MaskedEntry(task, clients[task], sites[clients[task]].name, weights[task], boxes)
+            for task, (_, boxes) in unpacked.items()
+        ]
+        fixed = None
+        if manifest is not None:
+            own = [(task, clients[task], weights[task]) for task in manifest.tasks]
+            digest = bytes.fromhex(manifest.manifest)
+            fixed = CommitManifest(command.version, tuple(own), manifest.left_out, digest)
+        self._unmasking = Unmasking(
+            committee, command.version, entries, lambda task: unpacked[task][0], now, self._times, fixed
+        )
+        self._began, numbers = now, [self._number(name) for name in self.connected]
+        self._follow(now, self._unmasking.begin([n for n in numbers if n is not None], now))
+
+    def fail(self, now: float, reason: str) -> None:
+        """Give up the releases that wait.
+
+        Args:
+            now: The time, in seconds of the run's clock.
+            reason: Why, with the release's number in braces.
+        """
+        self._unmasking = None
+        while self._driver.engine.waiting:
+            self._finish(now, reason.format(release=self._release.version), begin=False)
+
+    @property
+    def _release(self) -> Aggregate:
+        command = self._driver.engine.waiting[0]
+        assert isinstance(command, Aggregate)
+        return command
+
+    def _follow(self, now: float, effects: list[Effect]) -> None:
+        """Carry out what an unmasking wants done."""
+        unmasking = self._unmasking
+        assert unmasking is not None
+        for effect in effects:
+            match effect:
+                case AskHelper():
+                    self._driver.send(unmasking.committee.helpers[effect.helper].name, effect.request)
+                case CommitManifest():
+                    self._commit(now, effect)
+                case _:
+                    log.warning("release waits", extra={"reason": effect.text})
+        if unmasking.phase is UnmaskingPhase.DONE:
+            self._check_sum(now, unmasking)
+        elif unmasking.phase is UnmaskingPhase.FAILED:
+            self._finish(now, unmasking.reason or "")
+
+    def _commit(self, now: float, effect: CommitManifest) -> None:
+        tasks, weights = [task for task, _, _ in effect.entries], [weight for _, _, weight in effect.entries]
+        self._driver.note(
+            now,
+            Releasing(effect.release, tuple(tasks), tuple(weights), effect.left_out, effect.manifest.hex()),
+        )
+        clients = dict(zip(self._release.tasks, self._release.clients, strict=True))
+        for task in effect.left_out:
+            site = self._driver.registry.by_client[clients[task]].name
+            reason = SecureRefusal.SEEDS.format(task=task)
+            log.warning("update left out", extra={"site": site, "task": task, "reason": reason})
+            self._breaker.record_failure(now, site)
+
+    def _check_sum(self, now: float, unmasking: Unmasking) -> None:
+        """Use a sum, unless it cannot be that of clipped updates."""
+        releases, manifest = self._driver.tensors.releases, self._manifest
+        assert releases is not None
+        assert manifest is not None
+        assert unmasking.total is not None
+        plan, noised = self._plan, releases.noised(self._release, unmasking.total)
+        reason = invalid_sum(plan.grid, unmasking.release, manifest.weights, noised, plan.sigma)
+        if reason is not None and (effects := unmasking.again(now)) is not None:
+            log.warning("asking others", extra={"reason": reason})
+            self._follow(now, effects)
+            return
+        clients = dict(zip(self._release.tasks, self._release.clients, strict=True))
+        for suspect in self._invalid.note([clients[task] for task in manifest.tasks], reason is None):
+            site = self._driver.registry.by_client[suspect].name
+            log.warning("site in most of the invalid releases", extra={"site": site})
+        self._finish(now, reason or "", unmasking.total)
+
+    def _finish(self, now: float, reason: str, total: Integers | None = None, *, begin: bool = True) -> None:
+        """End a release: its sum is known, or it has failed."""
+        unmasking, self._unmasking, command = self._unmasking, None, self._release
+        left_out = () if self._manifest is None else self._manifest.left_out
+        helpers: tuple[str, ...] = ()
+        instances: dict[str, int] = {}
+        seconds = 0.0
+        if unmasking is not None:
+            names = [helper.name for helper in unmasking.committee.helpers]
+            helpers = tuple(names[number] for number in unmasking.helpers)
+            instances = {names[number]: own for number, own in sorted(unmasking.instances.items())}
+            seconds, left_out = now - self._began, unmasking.left_out
+        if not reason:
+            assert total is not None
+            assert self._driver.tensors.releases is not None
+            self._driver.tensors.releases.sums[command.version] = total
+            if command.version not in self.recorded:
+                self._driver.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
+        event = Released(command.version, reason, left_out, helpers, instances, seconds)
+        self._driver.apply(now, event, begin=begin)
