@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import shake_256
 from pathlib import Path
@@ -78,7 +78,7 @@ async def federation(
     sites: int = 4,
     tasks: int = 24,
     helpers: tuple[str, ...] = HELPERS,
-    options: dict[str, Any] = {},
+    options: Mapping[str, Any] = {},
     connect: Callable[[MemoryNetwork, str], Any] = MemoryNetwork.connect,
     later: Callable[[MemoryNetwork, dict[str, "asyncio.Task[str]"]], Any] | None = None,
 ) -> str | None:

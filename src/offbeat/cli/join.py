@@ -144,8 +144,8 @@ def join(
 
 async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:
     """Take part as a site, and help; a helper that fails ends both, and so does a site."""
-    reason, _ = await asyncio.gather(taking_part, helping)
-    return reason
+    reasons: list[str] = await asyncio.gather(taking_part, helping)
+    return reasons[0]
 
 
 def _read_policy(file: Path) -> "SitePolicy":
