@@ -10,7 +10,7 @@ import pytest
 
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.secure.helper import Helper
-from offbeat.secure.helper_file import HelperFile, Released
+from offbeat.secure.helper_file import HelperFile, TaskRelease
 from offbeat.secure.masks import add_masks
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 from offbeat.secure.unmasking import check_instance
@@ -340,7 +340,7 @@ def test_a_disk_that_is_full_gives_no_answer(federation: Federation, monkeypatch
     request = federation.request(0)
     many = tuple(replace(request.entries[0], task=10**6 + n) for n in range(4000))
     with pytest.raises(RunError, match="cannot write"):
-        file.add((entry.task for entry in many), Released(12, bytes(32)))
+        file.add((entry.task for entry in many), TaskRelease(12, bytes(32)))
     assert not file.released(entry.task for entry in many)
     assert file.instance == 0
     assert isinstance(federation.helpers[0].answer(request), UnmaskShare)

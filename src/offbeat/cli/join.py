@@ -144,7 +144,7 @@ def join(
 
 async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, Any, str]) -> str:
     """Take part as a site, and help; a helper that fails ends both, and so does a site."""
-    reasons: list[str] = await asyncio.gather(taking_part, helping)
+    reasons = await asyncio.gather(taking_part, helping)
     return reasons[0]
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from offbeat.core.events import TaskId
 from offbeat.secure.committee import Committee
-from offbeat.secure.helper_file import HelperFile, Released
+from offbeat.secure.helper_file import HelperFile, TaskRelease
 from offbeat.secure.masks import HelperKey, add_masks
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare
 from offbeat.secure.refusals import SecureRefusal
@@ -66,7 +66,7 @@ class Helper:
         if committee is None or request.committee != committee.digest:
             return UnmaskRefused(release, SecureRefusal.OTHER_COMMITTEE.format(release=release))
         entries = [(entry.task, entry.client, entry.weight) for entry in request.entries]
-        released = Released(release, committee.manifest(release, entries))
+        released = TaskRelease(release, committee.manifest(release, entries))
         earlier = self._file.released(task for task, _, _ in entries)
         reason = (
             committee.refusal(release, entries)
@@ -111,7 +111,7 @@ class Helper:
         return [helper.name for helper in committee.helpers].index(self.name)
 
 
-def _released_before(earlier: dict[TaskId, Released], released: Released) -> str | None:
+def _released_before(earlier: dict[TaskId, TaskRelease], released: TaskRelease) -> str | None:
     """Why tasks may not be released; None if they were not, or in this very release."""
     for task, own in sorted(earlier.items()):
         if own != released:

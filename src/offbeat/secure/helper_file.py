@@ -26,7 +26,7 @@ CREATE TABLE IF NOT EXISTS
 """
 
 
-class Released(NamedTuple):
+class TaskRelease(NamedTuple):
     """The release that a task was in, and the digest of its manifest."""
 
     release: int
@@ -96,14 +96,14 @@ class HelperFile:
         """Let another process use the file."""
         self._database.close()
 
-    def released(self, tasks: Iterable[TaskId]) -> dict[TaskId, Released]:
+    def released(self, tasks: Iterable[TaskId]) -> dict[TaskId, TaskRelease]:
         """The earlier releases of those of these tasks that were in one."""
         query, found = "SELECT release, manifest FROM released WHERE task = ?", {}
         with reading(self._path):
             for task in tasks:
                 row = self._database.execute(query, (task,)).fetchone()
                 if row is not None:
-                    found[task] = Released(*row)
+                    found[task] = TaskRelease(*row)
         return found
 
     def adopt(self, committee: Committee) -> None:
@@ -112,7 +112,7 @@ class HelperFile:
             database.execute("UPDATE helper SET committee = ?", (msgspec.json.encode(committee),))
         self.committee = committee
 
-    def add(self, tasks: Iterable[TaskId], released: Released) -> None:
+    def add(self, tasks: Iterable[TaskId], released: TaskRelease) -> None:
         """Make a release durable, before its share is given away. Raises `RunError` where that fails."""
         with self._writing() as database:
             database.executemany(
