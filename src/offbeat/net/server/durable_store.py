@@ -77,6 +77,8 @@ class DurableStore:
     ) -> None:
         self.directory, self.complete = directory, complete
         self._pause = self._least_pause = pause
+        self._logged = self._small = 0
+        self._saved = time.monotonic()
         with ExitStack() as on_error:
             try:
                 make_directory(directory)
