@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,7 +251,17 @@ def run(
     **options: Any,
 ) -> SecureFederation:
     """A whole run, with deaths as `dies` says: before the first durable write, between, or after the last."""
-    f = SecureFederation(directory, **options)
+    return drive(SecureFederation(directory, **options), most, meanwhile, dies, checkpoints)
+
+
+def drive(
+    f: SecureFederation,
+    most: int = 600,
+    meanwhile: Callable[[int, SecureFederation], None] = lambda i, f: None,
+    dies: Callable[[Effects], str | None] = lambda effects: None,
+    checkpoints: range = range(0),
+) -> SecureFederation:
+    """Let a federation go on until its run has ended, or so many steps."""
     for i in range(most):
         meanwhile(i, f)
         effects = f.step()
@@ -272,6 +281,3 @@ def run(
         if f.coordinator.stopped is not None:
             break
     return f
-
-
-__all__ = ["HELPERS", "SITES", "SecureFederation", "replace", "run"]

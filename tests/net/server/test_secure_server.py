@@ -1,14 +1,23 @@
 """A server with helpers: deaths at every durable write, lost, lying and restored helpers, spoiled updates."""
 
+import re
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace as replace_update
 
+import offbeat as ob
+from offbeat.net.messages import Register, Rejected, UpdateAck
 from offbeat.net.server.effects import Effects
-from tests.net.server.secure_federation import SecureFederation, run
+from offbeat.secure.messages import UnmaskShare
+from offbeat.secure.unmasking import UnmaskingTimes
+from tests.net.server.secure_federation import HELPERS, TASKS, Answer, SecureFederation, drive, run
 from tests.sampling import thorough
 
+TIMES = UnmaskingTimes(timeout=5.0, give_up=40.0)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -61,3 +70,196 @@ def test_a_death_before_and_after_each_durable_write(
     assert torch.isfinite(whole.coordinator.tensors.model.values).all()
     broken.finish()
     assert not (tmp_path / "broken" / "run" / "secrets.db").exists()
+
+
+# ---- helpers and sites that do what they should not ----
+
+
+def shifted(answer: Answer) -> Answer:
+    """A sum that is wrong by 2³¹ in each coordinate."""
+    if isinstance(answer, UnmaskShare) and len(answer.total):
+        return replace(answer, total=answer.total + np.uint32(2**31))
+    return answer
+
+
+def skips(f: SecureFederation) -> list[str]:
+    return [row["reason"] for row in f.journal("skipped")]
+
+
+def test_one_lying_helper_is_found_out(tmp_path: Path) -> None:
+    """The groups are asked of the others, and the sum is the right one."""
+    honest, liar = run(tmp_path / "honest"), SecureFederation(tmp_path / "liar")
+    liar.answers["a"] = shifted
+    drive(liar)
+    assert model_of(liar) == model_of(honest)
+    assert skips(liar) == []
+
+
+def test_a_lying_helper_that_is_needed_spoils_a_release_and_no_more(tmp_path: Path) -> None:
+    f = SecureFederation(tmp_path)
+    f.answers["a"] = shifted
+
+    def leave(i: int, f: SecureFederation) -> None:
+        if f.committee is not None and not f.away:
+            f.away.add("c")
+            f.coordinator.disconnected(f.now, "c")
+
+    drive(f, meanwhile=leave)
+    assert f.coordinator.stopped == f"reached {TASKS} client tasks"
+    assert len(skips(f)) == len(f.journal("released")) > 2
+    told = r"release 1 is not used: its sum has norm \d\.\de\+09, that of 3 clipped updates is at most"
+    assert re.match(told, skips(f)[0])
+    assert not f.coordinator.tensors.model.values.any()
+    f.check_manifests()
+
+
+def test_a_silent_helper_delays_and_no_more(tmp_path: Path) -> None:
+    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "silent", unmasking=TIMES)
+    f.answers["b"] = lambda answer: None
+    drive(f, 2000)
+    assert model_of(f) == model_of(honest)
+    assert all(row["helpers"] == ["a", "c"] for row in f.journal("released"))
+
+
+def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
+    f = SecureFederation(tmp_path, unmasking=TIMES)
+
+    def leave(i: int, f: SecureFederation) -> None:
+        if f.journal("released") and not f.away:
+            f.away |= {"a", "b"}
+            for name in f.away:
+                f.coordinator.disconnected(f.now, name)
+        waiting = f.coordinator.driver.engine.waiting
+        if waiting and f.away:
+            assert f.coordinator.next_due() < f.now + 200
+            assert f.idle or any(name in HELPERS for name, _ in f.inbox)
+            assert "away" in f.coordinator.secure.status  # type: ignore[union-attr]
+
+    drive(f, 3000, leave)
+    assert f.coordinator.stopped == f"reached {TASKS} client tasks"
+    first, *later = f.journal("released")
+    assert first["reason"] == ""
+    assert {row["reason"] for row in later} == {
+        f"release {n} is given up after 40 s: no answer of a, b" for n in range(2, 2 + len(later))
+    }
+
+
+def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
+    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "restored")
+    kept: list[bytes] = []
+
+    def restore(i: int, f: SecureFederation) -> None:
+        path = tmp_path / "restored" / "a" / "helper.db"
+        if f.committee is not None and not kept:
+            kept.append(path.read_bytes())
+        elif len(f.journal("released")) == 2 and len(kept) == 1:
+            kept.append(b"")
+            f._files["a"].close()
+            path.write_bytes(kept[0])
+            f.coordinator.disconnected(f.now, "a")
+            f.restart_helper("a")
+            f.registers("a")
+
+    drive(f, meanwhile=restore)
+    reason = "the file of helper a is older than the one seen before: name a new committee"
+    assert ("a", Rejected(reason)) in f.said
+    assert model_of(f) == model_of(honest)
+    assert all("a" not in row["helpers"] for row in f.journal("released")[2:])
+
+
+def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path) -> None:
+    """It gives the same answer again; the file has no task twice."""
+    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "dies", unmasking=TIMES)
+    asked = 0
+
+    def die(answer: Answer) -> Answer | None:
+        nonlocal asked
+        asked += 1
+        if asked % 3:
+            return answer
+        f.coordinator.disconnected(f.now, "a")
+        f.restart_helper("a")
+        f.registers("a")
+        return None
+
+    f.answers["a"] = die
+    drive(f, 2000)
+    assert asked > 6
+    assert model_of(f) == model_of(honest)
+    f.check_manifests()
+
+
+def test_garbage_of_a_site_is_left_out_or_its_release_fails(tmp_path: Path) -> None:
+    """Seeds that do not decrypt, a vector that is none, boxes of another length."""
+    f = SecureFederation(tmp_path, tasks=24)
+    f.masked["site-1"] = lambda u: replace_update(u, boxes=(u.boxes[0][:-1] + b"x", *u.boxes[1:]))
+    f.masked["site-2"] = lambda u: replace_update(u, delta=u.delta + 2**30)  # type: ignore[operator]
+    f.masked["site-3"] = lambda u: replace_update(u, boxes=u.boxes[:2])
+    drive(f, 2000)
+    left_out = [task for row in f.journal("released") for task in row["left_out"]]
+    assert left_out
+    assert any("its updates have seeds that do not decrypt" in reason for reason in skips(f))
+    lost = [row["reason"] for row in f.journal("lost")]
+    assert "rejected: the update has boxes of [112, 112] bytes: 3 of 112 are needed" in lost
+    assert any("its sum has norm" in reason for reason in skips(f))
+    f.check_manifests()
+
+
+def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
+    """What was masked for the old one is trained again, and nothing is summed twice."""
+    f = SecureFederation(tmp_path, tasks=20)
+    renewed: list[int] = []
+
+    def renew(i: int, f: SecureFederation) -> None:
+        if len(f.journal("released")) == 2 and f.coordinator.driver.engine.waiting and not renewed:
+            renewed.append(i)
+            for name in HELPERS:
+                f.restart_helper(name, "new.db")
+            f.die(helpers=HELPERS)
+
+    drive(f, 2000, renew)
+    assert f.coordinator.stopped == "reached 20 client tasks"
+    assert [row["epoch"] for row in f.journal("committee")] == [1, 2]
+    reason = "masked for another committee: the task is trained again"
+    assert any(isinstance(m, UpdateAck) and m.reason == reason for _, m in f.said)
+    assert any("a new committee has taken the place" in reason for reason in skips(f))
+    assert not f.journal("released")[-1]["reason"]
+    f.check_manifests()
+    arrived = [row.task for row in f.rows if row.name == "arrived"]
+    assert len(set(arrived)) == len(arrived) == 20
+
+
+def test_who_may_not_take_part_is_told_why(tmp_path: Path) -> None:
+    f = SecureFederation(tmp_path)
+    said = {
+        ("old", Register(20, 4)): "this run is secure, which the site's version of Offbeat does not know: "
+        "upgrade the site",
+        ("d", Register(0, 0, secure=True, public_key=bytes(32))): "d is not a helper of this run, which has "
+        "a, b, c: join it, or choose another name",
+        ("a", Register(20, 4, secure=True)): "a is a helper of this run: connect with offbeat helper, "
+        "or choose another name",
+    }
+    for (name, message), reason in said.items():
+        f.coordinator.receive(1.0, name, message)
+        effects = f.coordinator.take()
+        assert effects.messages == [(name, Rejected(reason))]
+        assert not effects.rows
+    drive(f, 30)
+    f.coordinator.receive(f.now, "a", Register(0, 0, secure=True, public_key=bytes(32)))
+    reason = "the committee has another key for helper a than this helper's: name a new committee"
+    assert ("a", Rejected(reason)) in f.coordinator.take().messages
+
+
+@pytest.mark.thorough
+def test_noise_on_sums_that_nobody_sees_in_parts(tmp_path: Path) -> None:
+    """With noise too a death makes the same release again, with the same noise."""
+    noise = {"noise": ob.Noise(multiplier=2, budget=ob.Budget(epsilon=50, delta=1e-3))}
+    whole = run(tmp_path / "whole", privacy=dict(noise))
+    dies = Deaths("after")
+    broken = run(tmp_path / "broken", dies, most=3000, privacy=dict(noise))
+    assert len(dies.at) > TASKS
+    assert model_of(broken) == model_of(whole)
+    assert all("epsilon" in row for row in broken.journal("aggregate"))
+    between = run(tmp_path / "between", Deaths("between"), most=3000, privacy=dict(noise))
+    assert between.coordinator.stopped == f"reached {TASKS} client tasks"
+    between.check_manifests()
