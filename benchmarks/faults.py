@@ -1,6 +1,6 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
-    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1] [--hostile 0]
+    python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1] [--secure]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
@@ -8,6 +8,8 @@ directory and port; the sites' processes are killed and started again, and pause
 Now and then the server may write only small files for a while, as on a full disk, until it gives up.
 With `--hostile` so many sites send updates that make the loss collapse, the guard against them is off, and
 the run goes back to its last good version again and again while it is killed.
+With `--secure` updates are masked for three helpers, processes that are killed as well. The sites keep in clear
+what they mask, and round it as follows from the task, so that the sums can be made again.
 Each site writes every acknowledgement to disk before it goes on. When all kills are done the run is let reach
 a number of versions. Then every acknowledged update must be in the journal, once; no update may be in two
 aggregations; a replay must agree; and the journal's updates, taken in once more from the sites' own copies,
@@ -32,17 +34,23 @@ from random import Random
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 import yaml
 from bad_network import relay
 from processes import call_offbeat, ended, fork, has_ended, kill, leave_when_told
 from safetensors.torch import load_file
-from witness import ACKNOWLEDGED, END, SENT, read_tasks, take_part
+from witness import ACKNOWLEDGED, END, SENT, help_out, read_tasks, rounding_of, take_part
 
-from offbeat.core.events import Arrived
-from offbeat.core.journal import Row
+from offbeat.algorithms.private import with_privacy
+from offbeat.core.engine import Engine
+from offbeat.core.events import Arrived, Released, Releasing
+from offbeat.core.global_model import GlobalModel
+from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
+from offbeat.core.sums import Integers
 from offbeat.net.run_spec import read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
@@ -51,6 +59,7 @@ from offbeat.net.server.options import ServerOptions
 from offbeat.runs.record import RunRecord, read_run
 
 PROCESSES, LAST_VERSIONS = 4, 10
+HELPERS = ("anna", "bert", "cleo")
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "fedbuff": {"name": "fedbuff", "steps": 5, "size": 4},
     "fedcompass": {"name": "fedcompass", "q_min": 4, "q_max": 16},
@@ -69,6 +78,7 @@ class Counts:
     pauses: int = 0
     site_kills: int = 0
     site_pauses: int = 0
+    helper_kills: int = 0
     died: int = 0
     full: int = 0
     recovery: list[float] = field(default_factory=list)
@@ -97,6 +107,7 @@ class Storm:
         self.server = self.network = 0
         self.relay_port = 0
         self.processes: list[int] = []
+        self.secure, self.helpers = "privacy" in recipe, dict[str, int]()
         self.room: int | None = None
         self.starts, self.full, self.lease = 0, full, lease
         self.paused: dict[int, float] = {}  # a process's place, and when it goes on
@@ -109,6 +120,7 @@ class Storm:
         words = [
             "serve", str(self.recipe), "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
             "--lease", str(self.lease), "--log", "json", "--set", f"until.versions={versions}",
+            "--unmask-timeout", "3",
         ]  # fmt: skip
 
         def work() -> None:
@@ -163,9 +175,22 @@ class Storm:
         names = [f"site-{i}" for i in range(self.sites) if i % PROCESSES == place]
         address = f"127.0.0.1:{self.relay_port}"
         return fork(
-            lambda: take_part(address, names, self.sites, self.logs, self.pace, self.hostile),
+            lambda: take_part(address, names, self.sites, self.logs, self.pace, self.hostile, self.secure),
             self.directory / f"sites-{place}.log",
         )
+
+    def start_helper(self, name: str) -> None:
+        """Start a helper."""
+        address, state = f"127.0.0.1:{self.relay_port}", self.directory / name
+        self.helpers[name] = fork(
+            lambda: help_out(address, name, state), self.directory / f"helper-{name}.log"
+        )
+
+    def _kill_a_helper(self) -> None:
+        name = self.chance.choice(HELPERS)
+        kill(self.helpers[name])
+        self.counts.helper_kills += 1
+        self.start_helper(name)
 
     # ---- the storm ----
 
@@ -200,7 +225,11 @@ class Storm:
             time.sleep(seconds / 2)
             os.kill(self.server, signal.SIGCONT)
             self.counts.pauses += 1
+        next_kill = time.monotonic() + self.chance.uniform(0.1, 3.0)
         while time.monotonic() < until and not has_ended(self.server):
+            if self.secure and time.monotonic() > next_kill:
+                self._kill_a_helper()
+                next_kill = time.monotonic() + self.chance.uniform(0.1, 3.0)
             self._continue_sites()
             time.sleep(0.005)
 
@@ -244,7 +273,7 @@ class Storm:
 
     def close(self) -> None:
         """End all processes."""
-        for process in (self.server, *self.processes):
+        for process in (self.server, *self.processes, *self.helpers.values()):
             if process:
                 kill(process)
         if self.network:
@@ -254,7 +283,7 @@ class Storm:
                 os.waitpid(self.network, 0)
 
 
-def recipe(algorithm: str, sites: int, seed: int, hidden: int, hostile: int) -> dict[str, Any]:
+def recipe(algorithm: str, sites: int, seed: int, hidden: int, hostile: int, secure: bool) -> dict[str, Any]:
     """A tiny model on few samples, or an MLP with so many hidden units. All is believed of hostile sites."""
     return {
         "clients": sites,
@@ -266,6 +295,7 @@ def recipe(algorithm: str, sites: int, seed: int, hidden: int, hostile: int) -> 
         "evaluate": {"versions": 1} if hostile else {"seconds": 5.0},
         "seed": seed,
         **({"guard": False} if hostile else {}),
+        **({"privacy": {"clip": 1.0, "secure": {"helpers": list(HELPERS)}}} if secure else {}),
     }
 
 
@@ -288,6 +318,7 @@ class Findings:
     aggregated_twice: int
     wrong: list[str]
     redone: str
+    releases: str
 
 
 def examine(state: Path, logs: Path) -> Findings:
@@ -309,6 +340,11 @@ def examine(state: Path, logs: Path) -> Findings:
     left = sorted(p.name for p in state.glob("*.safetensors"))
     if left != ["model.safetensors"]:
         wrong.append(f"files are left: {left}")
+    summed = Counter(task for row in rows if row.name == "releasing" for task in (row.data or {})["tasks"])
+    if in_two := [task for task, times in summed.items() if times > 1]:
+        wrong.append(f"in two manifests: {in_two[:10]}")
+    released = [row.data or {} for row in rows if row.name == "released"]
+    failed = [data["reason"] for data in released if data["reason"]]
     redone = redo(record, rows, logs / "updates")
     if redone.startswith("other"):
         wrong.append(f"the model of the journal is {redone}")
@@ -325,11 +361,14 @@ def examine(state: Path, logs: Path) -> Findings:
         aggregated_twice=len(taken_twice),
         wrong=wrong,
         redone=redone,
+        releases=f"{len(released)}, of them failed: {len(failed)}",
     )
 
 
 def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     """Take the journal's updates in once more, from the sites' copies, and compare with the final model."""
+    if "privacy" in record.meta:
+        return redo_sums(record, rows, updates)
     spec = read_run_spec(record.meta["plan"])
     learner = server_learner(spec.model, spec.training, None, spec.sample_shape, spec.classes)
     info = RunInfo("again", {}, spec.seed, spec.classes, spec.training.batch_size)
@@ -359,6 +398,45 @@ def redo(record: RunRecord, rows: list[Row], updates: Path) -> str:
     return "the same bytes" if same else "other bytes than model.safetensors"
 
 
+def redo_sums(record: RunRecord, rows: list[Row], updates: Path) -> str:
+    """The same for masked updates: their sums are made again from what the sites have masked."""
+    spec, plan = read_run_spec(record.meta["plan"]), ReleasePlan.read(record.meta["privacy"])
+    learner = server_learner(spec.model, spec.training, None, spec.sample_shape, spec.classes)
+    algorithm, unsure, tasks = spec.make_algorithm(), 0, dict[int, int]()
+    releases = Releases(plan, ReleaseSeeds(lambda _: b"", lambda _, __: b""), masked=True)
+    tensors = GlobalModel(algorithm, learner.initial(spec.seed), releases=releases)
+    schedule = with_privacy(algorithm, plan.privacy).schedule
+    engine = Engine(schedule, spec.seed, lambda _: None, tensors)
+
+    def rounded(task: int) -> Integers:
+        nonlocal unsure
+        paths = sorted(updates.glob(f"{task}-*.safetensors"))
+        unsure += len(paths) > 1
+        return plan.grid.round(load_file(paths[0])["delta"][: plan.parameters].numpy(), rounding_of(task))
+
+    for row in rows:
+        if row.kind != "event":
+            continue
+        event, result = event_of(row), None
+        if isinstance(event, Releasing):
+            tasks = dict(zip(event.tasks, event.weights, strict=True))
+        if isinstance(event, Released) and not event.reason:
+            total = np.zeros(plan.parameters, np.int64)
+            for task, weight in tasks.items():
+                total += weight * rounded(task)
+            releases.sums[event.version] = total
+        if isinstance(event, Arrived):
+            base = tensors.bases[event.task][1]
+            result = LocalResult(torch.zeros(0), base.integers, {}, 0.05)
+        engine.apply(row.t, event, result)
+    if unsure:
+        return f"not compared: {unsure} tasks were trained twice, with another outcome"
+    found = load_file(record.path / "model.safetensors")
+    made = tensors.model.state_dict()
+    same = found.keys() == made.keys() and all(torch.equal(found[name], made[name]) for name in found)
+    return "the same bytes" if same else "other bytes than model.safetensors"
+
+
 def replayed(state: Path, log: Path) -> bool:
     """Does `offbeat replay` agree?"""
     process = fork(lambda: call_offbeat(["replay", str(state)]), log)
@@ -378,6 +456,8 @@ def report(storm: Storm, findings: Findings, replay: bool) -> None:
         "tracebacks in the server's logs": tracebacks(storm.directory),
         "sites' processes killed": c.site_kills,
         "sites' processes paused": c.site_pauses,
+        "helpers killed": c.helper_kills,
+        "releases": f.releases,
         "connections": ", ".join(f"{count} {fate}" for fate, count in sorted(relayed.items())),
         "seconds to come back (median, most)": f"{median(c.recovery):.2f}, {max(c.recovery):.2f}",
         "versions": f.versions,
@@ -415,6 +495,7 @@ def main() -> int:
     parser.add_argument("--pace", type=float, default=0.05, help="seconds that a local step takes at least")
     parser.add_argument("--hidden", type=int, default=0, help="from 900 on an update is not a small one")
     parser.add_argument("--hostile", type=int, default=0, help="how many sites send absurd updates")
+    parser.add_argument("--secure", action="store_true", help="updates are masked for three helpers")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")
     parser.add_argument("--lease", type=float, default=6.0, help="of the sites; longer on a busy machine")
     parser.add_argument("--patience", type=float, default=300.0, help="seconds for the end to come")
@@ -423,12 +504,16 @@ def main() -> int:
     leave_when_told()
     directory = chosen.directory or Path(tempfile.mkdtemp(prefix="offbeat-faults-"))
     directory.mkdir(parents=True, exist_ok=True)
-    experiment = recipe(chosen.algorithm, chosen.sites, chosen.seed, chosen.hidden, chosen.hostile)
+    experiment = recipe(
+        chosen.algorithm, chosen.sites, chosen.seed, chosen.hidden, chosen.hostile, chosen.secure
+    )
     storm = Storm(directory, experiment, chosen.seed, chosen.pace, chosen.full, chosen.lease, chosen.hostile)
     try:
         storm.start_server()
         storm.await_server()
         storm.start_network()
+        for name in HELPERS if storm.secure else ():
+            storm.start_helper(name)
         storm.processes = [storm.start_sites(place) for place in range(PROCESSES)]
         storm.blow(chosen.kills - 1)
         storm.calm(chosen.patience)

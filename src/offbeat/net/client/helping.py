@@ -147,8 +147,8 @@ class HelperClient:
         self._helper.serve(committee)
         told = {
             "epoch": committee.epoch, "helpers": ", ".join(own.name for own in committee.helpers),
-            "clients_of_a_release": f"{committee.least} to {committee.most}",
-            "largest_share": committee.dominance,
+            "releases": f"of {committee.least} to {committee.most} clients, none above "
+            f"{100 * committee.dominance:g} % of the weight",
         }  # fmt: skip
         log.info("helping", extra=told)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.core.events import ClientId
+from offbeat.core.events import ClientId, TaskId
 from offbeat.core.learner import LocalResult
 from offbeat.core.privacy import Privacy
 from offbeat.core.sums import SumGrid
@@ -67,6 +67,10 @@ class Masking:
         grid = SumGrid(committee.most, committee.weight_bits, committee.clip, parameters, dithered=True)
         return cls(committee, grid, client, site)
 
+    def rounding(self, task: TaskId) -> bytes:
+        """Fresh bytes for the rounding of a task's update: known ones would tell of it."""
+        return os.urandom(SEED_BYTES)
+
     def submission(
         self, a: TaskAssignment, steps: int, result: LocalResult, factor: float
     ) -> UpdateSubmission:
@@ -79,7 +83,7 @@ class Masking:
             factor: f of the algorithm; it is f Δ that is clipped.
         """
         delta = result.delta[: self.grid.parameters].numpy()
-        y = self.grid.round(delta, os.urandom(SEED_BYTES), factor)
+        y = self.grid.round(delta, self.rounding(a.task), factor)
         masked = mask(y, self.committee, a.task, self.client, self.site)
         vector = torch.from_numpy(masked.vector.view("int32"))
         none = torch.zeros(0, dtype=torch.int64)

@@ -26,6 +26,11 @@ FIELDS = (
     "seconds",
     "epsilon",
     "spent",
+    "helper",
+    "helpers",
+    "epoch",
+    "fingerprint",
+    "releases",
     "reason",
 )
 """What a log line may say besides its time, level and event."""
