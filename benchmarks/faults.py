@@ -8,8 +8,8 @@ directory and port; the sites' processes are killed and started again, and pause
 Now and then the server may write only small files for a while, as on a full disk, until it gives up.
 With `--hostile` so many sites send updates that make the loss collapse, the guard against them is off, and
 the run goes back to its last good version again and again while it is killed.
-With `--secure` updates are masked for three helpers, processes that are killed as well. The sites keep in clear
-what they mask, and round it as follows from the task, so that the sums can be made again.
+With `--secure` updates are masked for three helpers, processes that are killed as well. The sites keep what
+they mask in clear, and round it as follows from the task, so that the sums can be made again.
 Each site writes every acknowledgement to disk before it goes on. When all kills are done the run is let reach
 a number of versions. Then every acknowledged update must be in the journal, once; no update may be in two
 aggregations; a replay must agree; and the journal's updates, taken in once more from the sites' own copies,

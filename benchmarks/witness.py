@@ -171,7 +171,7 @@ def _keep(directory: Path, result: UpdateSubmission) -> None:
         tensors["shared"] = result.shared
     octets = save(tensors)
     directory.mkdir(exist_ok=True)
-    part = directory / f"{os.getpid()}.part"
+    part = directory / f"{os.getpid()}-{result.task}.part"  # sites train side by side
     part.write_bytes(octets)
     part.replace(directory / f"{result.task}-{sha256(octets).hexdigest()[:16]}.safetensors")
 

@@ -72,6 +72,8 @@ def _show(s: "Snapshot", state: str) -> None:
         from offbeat.core.privacy import privacy_text
 
         out.print(privacy_text(s.privacy), markup=False)
+    if s.helpers is not None:
+        out.print(s.helpers.text, markup=False)
     heads = ("site", "state", "task", "steps", "steps/s", "staleness", "updates", "samples", "last heard")
     table = plain_table(*heads)
     for column in table.columns:

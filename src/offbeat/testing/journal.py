@@ -114,6 +114,9 @@ class JournalAudit:
         timers: The time for which each timer is set.
         staleness: Of all arrivals, in order.
         measuring: Clients whose channels are being measured, `None` if nobody's are.
+        epoch: Number of committees so far.
+        released: The last version whose masked sum is known, or has failed.
+        summed: Tasks whose masked updates were summed.
     """
 
     def __init__(self) -> None:
@@ -129,6 +132,8 @@ class JournalAudit:
         self.timers: dict[str, float] = {}
         self.staleness: list[int] = []
         self.measuring: list[int] | None = None
+        self.epoch = self.released = 0
+        self.summed: set[int] = set()
         self._row: Row | None = None  # the one at hand
         self._rows = 0
         self._asked: int | None = None  # the task whose request for a model is the event at hand
@@ -292,6 +297,25 @@ class JournalAudit:
         made = row.version is not None and 0 < row.version <= self.version
         self.check(made and bool(_data(row)["reason"]), "version", f"version {row.version} is skipped")
 
+    def _committee(self, row: Row) -> None:
+        self.epoch += 1
+        self.check(
+            _data(row)["epoch"] == self.epoch, "releases", f"committee {self.epoch} is told as another"
+        )
+
+    def _releasing(self, row: Row) -> None:
+        made = row.version is not None and self.released < row.version <= self.version
+        self.check(made, "releases", f"version {row.version} is released out of order")
+        for task in _data(row)["tasks"]:
+            self.check(self.tasks[task].end == "aggregated", "releases", f"task {task} is not to be summed")
+            self.check(task not in self.summed, "releases", f"task {task} is in two sums")
+            self.summed.add(task)
+
+    def _released(self, row: Row) -> None:
+        made = row.version is not None and self.released < row.version <= self.version
+        self.check(made, "releases", f"version {row.version} is released out of order")
+        self.released = row.version or 0
+
     def _rolled_back(self, row: Row) -> None:
         to = _data(row)["to"]
         self.check(0 <= to < self.version, "version", f"a rollback from {self.version} to {to}")
@@ -382,8 +406,15 @@ _EVENTS = {
     "ready": JournalAudit._ready, "measured": JournalAudit._measured, "arrived": JournalAudit._arrived,
     "lost": JournalAudit._lost, "left": JournalAudit._left, "timer": JournalAudit._timer,
     "skipped": JournalAudit._skipped, "rolled_back": JournalAudit._rolled_back,
+    "committee": JournalAudit._committee, "releasing": JournalAudit._releasing,
+    "released": JournalAudit._released,
 }  # fmt: skip
-_VERSIONED = ("skipped", "rolled_back")  # events whose row has the version that they are about
+_VERSIONED = (
+    "skipped",
+    "rolled_back",
+    "releasing",
+    "released",
+)  # events whose row has the version that they are about
 _COMMANDS = {
     "train": JournalAudit._train, "send": JournalAudit._send, "recall": JournalAudit._recall,
     "aggregate": JournalAudit._aggregate, "measure": JournalAudit._measure, "upload": JournalAudit._upload,

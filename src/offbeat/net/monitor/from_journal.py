@@ -9,7 +9,7 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
 from offbeat.core.releases import PrivacyLedger, ReleasePlan
-from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
+from offbeat.net.monitor.snapshot import HelpersView, SiteState, SiteView, Snapshot, ended
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric
 
@@ -58,6 +58,8 @@ class JournalView:
     rollbacks: int = 0
     ledger: PrivacyLedger | None = None
     spent: int = 0
+    helpers: str | None = None
+    released: int = 0
     _sites: dict[int, SiteView] = field(default_factory=dict)
 
     def feed(self, row: Row) -> None:
@@ -80,10 +82,22 @@ class JournalView:
             self.stopped = data["reason"]
         elif row.name == "skipped":
             self.skipped += 1
+        elif row.name == "committee":
+            self.helpers = ", ".join(name for name, _ in data["helpers"])
+        elif row.name == "released":
+            self.released = row.version or self.released
         elif row.name == "rolled_back":
             self.version, self.rollbacks = row.version or self.version, self.rollbacks + 1
+            self.released = self.version
         elif row.client is not None:
             self._apply_to_site(row, data, self._site(row.client))
+
+    def _helpers(self) -> HelpersView | None:
+        if self.helpers is None:
+            return None
+        waiting = self.released + 1 if self.released < self.version and self.stopped is None else None
+        text = f"helpers: {self.helpers}"
+        return HelpersView(text if waiting is None else f"{text}; release {waiting} waits", None, waiting)
 
     def _privacy(self) -> Mapping[str, float] | None:
         """What has been spent; the clients that left for it are those of the journal's last release."""
@@ -107,7 +121,7 @@ class JournalView:
             bytes_up=last.bytes_up if last else 0, bytes_down=last.bytes_down if last else 0,
             rejected=dict(self.rejected), sites=sites, stopped=self.stopped,
             metrics=last.found if last else {}, skipped=self.skipped, rollbacks=self.rollbacks, diverged=None,
-            privacy=self._privacy(),
+            privacy=self._privacy(), helpers=self._helpers(),
             guarded=sum(count for reason, count in self.rejected.items() if reason.startswith(_GUARD)),
         )  # fmt: skip
 

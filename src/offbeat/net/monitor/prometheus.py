@@ -81,6 +81,11 @@ class _SnapshotCollector(Collector):
         for name, (words, key) in PRIVACY.items():
             if s.privacy is not None and key in s.privacy:
                 yield GaugeMetricFamily(f"offbeat_{name}", words, s.privacy[key])
+        if s.helpers is not None and s.helpers.connected is not None:
+            words = "Helpers of secure aggregation that are connected."
+            yield GaugeMetricFamily("offbeat_helpers_connected", words, s.helpers.connected)
+            words, waits = "1 while a release waits for its helpers.", s.helpers.waiting is not None
+            yield GaugeMetricFamily("offbeat_release_waiting", words, waits)
         for name, (words, counter) in COUNTERS.items():
             yield CounterMetricFamily(f"offbeat_{name}", words, counter(s))
         rejected = CounterMetricFamily(

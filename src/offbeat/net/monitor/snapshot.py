@@ -40,6 +40,21 @@ class SiteView:
     allowed: tuple[int, int] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class HelpersView:
+    """The helpers of a run with secure aggregation.
+
+    Attributes:
+        text: Who they are, who is away, and what is waited for, in one line.
+        connected: Number of those that are connected. None means that it is not known.
+        waiting: The release that waits for its sum. None means that none does.
+    """
+
+    text: str
+    connected: int | None = None
+    waiting: int | None = None
+
+
 def ended(site: SiteView) -> SiteView:
     """A site as it is once the run has ended: its task is over."""
     state: SiteState = "away" if site.state == "away" else "idle"
@@ -72,6 +87,7 @@ class Snapshot:
         rollbacks: Number of returns to an earlier version.
         diverged: That the updates of most sites are refused. None means that they are not, or not known.
         privacy: What the busiest client has spent, as `Summary.privacy`. None without noise.
+        helpers: The helpers. None without secure aggregation.
     """
 
     run: str
@@ -95,6 +111,7 @@ class Snapshot:
     rollbacks: int = 0
     diverged: str | None = None
     privacy: Mapping[str, float] | None = None
+    helpers: HelpersView | None = None
 
     @property
     def alarms(self) -> list[str]:

@@ -102,9 +102,12 @@ class SecureAggregation:
         line = f"helpers: {', '.join(told)}"
         if not self.ready:
             return f"{line}; the committee is formed when all are there"
-        if self._unmasking is None:
-            return line
-        return f"{line}; release {self._unmasking.release} is {self._unmasking.phase.value}"
+        return line if self.waiting is None else f"{line}; release {self.waiting} waits for them"
+
+    @property
+    def waiting(self) -> Version | None:
+        """The release that waits for its sum; None means that none does."""
+        return self._release.version if self._driver.engine.waiting else None
 
     def document(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """The run specification, with the names of the helpers as they are now."""

@@ -304,6 +304,8 @@
       ["returns to an earlier version", s.rollbacks],
     ];
     const told = counted.filter(([, count]) => count).map(([what, count]) => `${what}: ${whole.format(count)}`);
+    at("helpers").hidden = !s.helpers;
+    if (s.helpers) at("helpers").textContent = s.helpers.text;
     const privacy = s.privacy, spent = at("privacy");
     spent.hidden = !privacy;
     if (privacy) {
