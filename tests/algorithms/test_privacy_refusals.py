@@ -16,6 +16,7 @@ from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
+from offbeat.secure.refusals import SecureRefusal
 from tests.sim.sim_worlds import digits, normed
 
 PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
@@ -170,7 +171,7 @@ def test_what_privacy_refuses_is_refused_in_these_words(name: str):
     assert re.search(pattern(Refusal[name]), sentence)
 
 
-def pattern(refusal: Refusal) -> str:
+def pattern(refusal: Refusal | SecureRefusal) -> str:
     """A sentence in which anything stands for what was given."""
     parts = re.split(r"\{[^}]*\}", refusal.value)
     return r".+".join(map(re.escape, parts))
@@ -179,10 +180,11 @@ def pattern(refusal: Refusal) -> str:
 def test_every_sentence_is_tested_and_on_the_page():
     assert set(CASES) == set(Refusal.__members__)
     shown = re.findall(r"^- `(.+)`$", PAGE.read_text("utf-8"), flags=re.MULTILINE)
-    for refusal in Refusal:
+    said = [*Refusal, *SecureRefusal]  # the latter are tested where they are said
+    for refusal in said:
         assert any(re.fullmatch(pattern(refusal), line) for line in shown), refusal.value
     for line in shown:
-        assert any(re.fullmatch(pattern(refusal), line) for refusal in Refusal), line
+        assert any(re.fullmatch(pattern(refusal), line) for refusal in said), line
 
 
 def test_the_page_names_the_algorithms_that_go_with_privacy():

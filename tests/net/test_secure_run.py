@@ -15,6 +15,7 @@ import offbeat as ob
 from offbeat.algorithms.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
+from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
@@ -23,17 +24,21 @@ from offbeat.core.model import Model
 from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import ServerOptions, SitePolicy, join, serve
 from offbeat.net.client.helping import help_run
 from offbeat.net.client.masking import Masking
+from offbeat.net.client.store import PendingUpdate, SiteStore
+from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.server.learner import server_learner
+from offbeat.net.transport import ClientChannel
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.replay import replay
 from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, shares_of_digits, torch_left_alone
+from tests.net.test_what_leaves_a_site import failing
 
 HELPERS = ("anna", "bert", "cleo")
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -150,3 +155,100 @@ def test_the_sums_are_those_of_the_updates_in_clear(
     told = snapshot_of(record).helpers
     assert told is not None
     assert told.text == "helpers: anna, bert, cleo"
+
+
+def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Masked vectors, boxes and public numbers; a training that fails is an update; a helper may be away."""
+    hurry(monkeypatch)
+    said: list[FromSite] = []
+
+    def connect(network: MemoryNetwork, name: str) -> Any:
+        async def opened() -> ClientChannel:
+            channel = await network.connect(name)()
+            send = channel.send
+            channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
+            return channel
+
+        return opened
+
+    async def lose_a_helper(network: MemoryNetwork, helping: dict[str, "asyncio.Task[str]"]) -> None:
+        while not any(isinstance(message, UpdateSubmission) for message in said):
+            await asyncio.sleep(0.01)
+        helping["bert"].cancel()
+
+    with torch_left_alone():
+        monkeypatch.setattr("offbeat.local.learner.TorchLearner.train", failing(ob.TorchLearner.train))
+        run = federation(
+            tmp_path,
+            ob.fedbuff(size=3, steps=2),
+            privacy_of(),
+            tasks=15,
+            connect=connect,
+            later=lose_a_helper,
+        )  # fmt: skip
+        assert asyncio.run(run) == "reached 15 client tasks"
+    assert {type(message) for message in said} == {Register, UpdateSubmission, Leave}
+    updates = [message for message in said if isinstance(message, UpdateSubmission)]
+    for update in updates:
+        assert isinstance(update.delta, torch.Tensor)
+        assert update.delta.dtype == torch.int32
+        assert [len(box) for box in update.boxes] == [112, 112, 112]
+        assert len(update.committee) == 32
+        assert (update.metrics, update.shared, len(update.integers)) == ({}, None, 0)
+    assert all(message.labels is None for message in said if isinstance(message, Register))
+    assert "Ann" not in repr(said)
+    words = np.concatenate([update.delta.numpy().view(np.uint8) for update in updates])  # type: ignore[union-attr]
+    counts = np.bincount(words, minlength=256)
+    assert ((counts - counts.mean()) ** 2 / counts.mean()).sum() < 400  # of 256 bins; an update in clear: 1e5
+    released = read_run(tmp_path / "run").entries("released")
+    assert all(not row["reason"] for row in released)
+    assert released[-1]["helpers"] == ["anna", "cleo"]
+
+
+def test_a_site_leaves_a_committee_that_it_does_not_allow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is masked: the policy of each site names another key for a helper."""
+    hurry(monkeypatch)
+    policy = SitePolicy(helpers=dict.fromkeys(HELPERS, "0" * 64))
+
+    async def run() -> list[Any]:
+        data, test = shares_of_digits(3, samples=180, test_samples=60)
+        network = MemoryNetwork()
+        server = asyncio.create_task(
+            serve(
+                ob.fedbuff(size=3, steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+                options=ServerOptions(clients=3), test=test, privacy=privacy_of(), linger=0.1,
+            )
+        )  # fmt: skip
+        helpers = [
+            asyncio.create_task(help_run(network.connect(name), name, tmp_path / name)) for name in HELPERS
+        ]
+        sites = [join(network.connect(f"site-{i}"), d, policy=policy) for i, d in enumerate(data)]
+        found = await asyncio.wait_for(asyncio.gather(*sites, return_exceptions=True), 300)
+        for task in (*helpers, server):
+            task.cancel()
+        await asyncio.gather(*helpers, server, return_exceptions=True)
+        return found
+
+    with torch_left_alone():
+        for error in asyncio.run(run()):
+            assert isinstance(error, UsageError)
+            assert str(error) == "the key of helper anna is not the one in the policy file"
+    with pytest.raises(UsageError, match=r"refuses a run that is not secure: it allows helpers anna"):
+        policy.check_plan(ob.fedbuff().objective, ())
+
+
+def test_a_pending_masked_update_is_sent_again_as_it_was(tmp_path: Path) -> None:
+    """A site's process that comes back masks nothing a second time."""
+    store, none = SiteStore(tmp_path / "site"), torch.zeros(0, dtype=torch.int64)
+    store.begin("run")
+    vector = torch.arange(-5, 5, dtype=torch.int32)
+    update = UpdateSubmission(7, 5, vector, none, {}, 0.1, None, b"c" * 32, (b"1" * 112, b"\xff" * 112))
+    store.save(PendingUpdate(update))
+    store.close()
+    again = SiteStore(tmp_path / "site").pending
+    assert again is not None
+    assert torch.equal(again.update.delta, vector)  # type: ignore[arg-type]
+    assert (again.update.committee, again.update.boxes) == (update.committee, update.boxes)
+    assert (again.update.lr, again.update.steps) == (0.1, 5)

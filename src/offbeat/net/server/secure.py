@@ -258,6 +258,8 @@ class SecureAggregation:
         epoch = 1 if before is None else before.epoch + 1
         driver.apply(now, CommitteeFormed(epoch, run.hex(), keys))
         assert self.committee is not None
+        if before is None:
+            log.info("guards against bad updates see sums only")
         log.info("committee formed", extra={"epoch": epoch, "helpers": ", ".join(self.names)})
         for name in (*self.names, *(site.name for site in driver.registry.sites.values() if site.connected)):
             driver.send(name, self.committee)
