@@ -80,7 +80,7 @@ def explained(a: int, b: int, sd: float, kind: str, draws: int = 20_000) -> floa
 
 def test_the_best_estimate_knows_no_more_than_from_the_real_sum() -> None:
     assert explained(15, 8, 5.0, "normal", 4000) <= 0.06  # sampling error of 4000 draws
-    assert explained(15, 8, 5.0, "none", 4000) > 0.15
+    assert explained(15, 8, 1.0, "none", 4000) > 0.2  # all that was hidden
 
 
 @pytest.mark.thorough
