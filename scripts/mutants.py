@@ -193,8 +193,8 @@ MUTANTS = [
     ),
     Mutant(
         "algorithms/feddyn.py",
-        "alpha=self.alpha / update.task.population",
-        "alpha=self.alpha / len(updates)",
+        "alpha = self.alpha / _population([u.task for u in updates])",
+        "alpha = self.alpha / len(updates)",
         PAPERS,
         "FedDyn: h is a mean over all clients",
     ),

@@ -40,6 +40,7 @@ from offbeat.data import (
     load as load,
 )
 from offbeat.inference.export import ExportedModel as ExportedModel, export as export
+from offbeat.local.examples_privacy import ExamplesPrivacy as ExamplesPrivacy
 from offbeat.local.client_task import ClientTask as ClientTask
 from offbeat.local.learner import TorchLearner as TorchLearner
 from offbeat.local.loop import LoopLearner as LoopLearner

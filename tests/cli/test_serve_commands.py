@@ -433,6 +433,21 @@ def test_a_policy_that_is_none_is_refused_in_one_line(
     refused(answer, f"--policy {re.escape(str(file))}:? {says}")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("noise", "give each option once, such as noise=1.0,clip=1.0"),
+        ("noise=1,noise=2", "give each option once"),
+        ("noise=0", "noise = '0' is not allowed"),
+        ("nois=1", 'unknown key nois; did you mean "noise"'),
+        ("noise=1", "needs --state: what is spent must outlive the process"),
+    ],
+)
+def test_privacy_of_examples_that_is_none_is_refused_in_one_line(text: str, says: str, offbeat: Any) -> None:
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--examples-privacy", text)
+    refused(answer, f"--examples-privacy .*{says}")
+
+
 def test_tokens_that_cannot_be_written_are_refused(
     offbeat: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -18,6 +18,7 @@ from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
 if TYPE_CHECKING:
+    from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.local.learner import TorchLearner
     from offbeat.local.loop import LoopLearner
     from offbeat.net.client.policy import SitePolicy
@@ -83,6 +84,14 @@ def join(
     helper_token_file: Annotated[
         Path | None, file_option("of the helper, as `offbeat enrol` made it")
     ] = None,
+    examples_privacy: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="privacy of each example from everybody (DP-SGD), such as "
+            "noise=1.0,clip=1.0,epsilon=8,delta=1e-5; needs --state",
+        ),
+    ] = None,
     min_step_seconds: Annotated[
         float, typer.Option(help="least duration of a local step, to try things out")
     ] = 0.0,
@@ -117,6 +126,9 @@ def join(
     own = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
     own_policy = None if policy is None else _read_policy(policy)
+    examples = None if examples_privacy is None else _examples_privacy(examples_privacy)
+    if examples is not None and state is None:
+        raise UsageError("--examples-privacy needs --state: what is spent must outlive the process")
     limits = Limits()
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
@@ -124,6 +136,7 @@ def join(
         validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
+        examples_privacy=examples,
     )  # fmt: skip
     os.umask(0o077)  # for what the site's own code writes
     if helper is None:
@@ -169,6 +182,27 @@ def _read_policy(file: Path) -> "SitePolicy":
     except ValidationError as error:
         known = [field.name for field in fields(SitePolicy)]
         raise UsageError(f"--policy {file}: {format_error(error, known)}") from None
+
+
+def _examples_privacy(text: str) -> "ExamplesPrivacy":
+    """The options of `--examples-privacy`."""
+    from dataclasses import fields
+
+    from pydantic import TypeAdapter, ValidationError
+
+    from offbeat.core.validation import format_error
+    from offbeat.local.examples_privacy import ExamplesPrivacy
+
+    option = f"--examples-privacy {text}"
+    pairs = [part.partition("=") for part in text.split(",")]
+    given = {key.strip(): value for key, _, value in pairs}
+    if len(given) < len(pairs) or not all(equals for _, equals, _ in pairs):
+        raise UsageError(f"{option} is not allowed: give each option once, such as noise=1.0,clip=1.0")
+    try:
+        return TypeAdapter(ExamplesPrivacy).validate_python(given)
+    except ValidationError as error:
+        known = [field.name for field in fields(ExamplesPrivacy)]
+        raise UsageError(f"{option}: {format_error(error, known)}") from None
 
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":

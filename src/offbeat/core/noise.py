@@ -35,7 +35,7 @@ def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) ->
         seed: 32 bytes.
         near: Distance from a probability below which a decision is made exactly; tests raise it.
     """
-    stream, found, count = _WordStream(seed), [np.empty(0, np.int64)], 0
+    stream, found, count = WordStream(seed), [np.empty(0, np.int64)], 0
     piece = min(_PIECE, max(64, 4 * size))
     with localcontext() as context:
         context.prec = _DIGITS
@@ -45,7 +45,7 @@ def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) ->
     return np.concatenate(found)[:size]
 
 
-def _candidates(sigma: int, count: int, stream: "_WordStream", near: float) -> Integers:
+def _candidates(sigma: int, count: int, stream: "WordStream", near: float) -> Integers:
     """Those of `count` candidates that are kept: discrete Laplace of scale t = σ + 1, then rejection."""
     t = sigma + 1
     u = stream.below(t, count)
@@ -64,14 +64,20 @@ def _candidates(sigma: int, count: int, stream: "_WordStream", near: float) -> I
     return values
 
 
-class _WordStream:
-    """64-bit words of SHAKE-256, one counter a request."""
+class WordStream:
+    """64-bit words of SHAKE-256, one counter a request.
 
-    def __init__(self, seed: bytes) -> None:
-        self._seed, self._counter = seed, 0
+    Args:
+        seed: 32 bytes.
+        label: What the words are for: streams of different labels are independent.
+    """
+
+    def __init__(self, seed: bytes, label: bytes = b"offbeat/1/noise") -> None:
+        self._seed, self._label, self._counter = seed, label, 0
 
     def draw(self, count: int) -> Words:
-        data = shake_256(b"offbeat/1/noise" + self._seed + self._counter.to_bytes(8, "big")).digest(8 * count)
+        """Uniform words."""
+        data = shake_256(self._label + self._seed + self._counter.to_bytes(8, "big")).digest(8 * count)
         self._counter += 1
         return np.frombuffer(data, "<u8")
 
@@ -108,6 +114,10 @@ class _WordStream:
             values[i] = v
         return values.astype(np.int64)
 
+    def uniform(self, count: int) -> Floats:
+        """Uniform numbers in [0, 1), of 53 bits."""
+        return np.ldexp((self.draw(count) >> np.uint64(11)).astype(np.float64), -53)
+
     def normal(self, count: int) -> Floats:
         """Standard normal numbers by Box-Muller, of uniform numbers of 53 bits."""
         half = (count + 1) // 2
@@ -133,7 +143,7 @@ def banded_noise(sigma: int, past: Sequence[Floats], f: Sequence[float], size: i
         size: Coordinates.
         seed: 32 bytes.
     """
-    noise = sigma * _WordStream(seed).normal(size)
+    noise = sigma * WordStream(seed).normal(size)
     for factor, earlier in zip(f[1:], past, strict=False):
         noise -= factor * earlier
     return noise

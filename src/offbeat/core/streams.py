@@ -35,6 +35,7 @@ class Purpose(IntEnum):
     LOOP = 15  # draws of a user's own training loop in a client's task
     ROUND = 16  # 32 bytes from which the rounding of a client's update follows
     NOISE = 17  # 32 bytes from which the noise of a release follows
+    EXAMPLES = 18  # 32 bytes from which batches and noise of a task with privacy of examples follow
 
 
 def stream(seed: int, purpose: Purpose, client: int = 0, task: int = 0) -> np.random.Generator:

@@ -35,6 +35,15 @@ from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.evaluation import evaluate
+from offbeat.local.examples_privacy import (
+    ExampleGradients,
+    ExamplesPrivacy,
+    check_by_example,
+    check_examples,
+    example_batches,
+    gradients_by_example,
+    sampling_rate,
+)
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
@@ -47,6 +56,15 @@ from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 ROOT_TASK = 2**62
 """Number of the server's own training of version 0, for its random streams: no task of a client has it."""
+
+
+Secret = Callable[[LocalTask], bytes]
+"""secret(task): the 32 bytes from which batches and noise of a task with privacy of examples follow."""
+
+
+def _simulated_secret(task: LocalTask) -> bytes:
+    """A simulated client's: a run repeats itself, and is not private."""
+    return stream(task.seed, Purpose.EXAMPLES, task.client, task.task).bytes(32)
 
 
 class TorchLearner:
@@ -70,6 +88,7 @@ class TorchLearner:
             objects by name. None means the accuracy, for classification.
         personal: Patterns such as "head.*" of parameters and buffers that stay at their client: each client
             trains its own (FedPer, FedBN).
+        examples: Privacy of each client's examples. None means that each step takes a batch as it is.
 
     Raises:
         UsageError: An argument is of another kind, the arguments do not fit each other, or the device is not
@@ -87,18 +106,27 @@ class TorchLearner:
         evaluate: Evaluate | None = None,
         metrics: Wanted | None = None,
         personal: Sequence[str] = (),
+        examples: ExamplesPrivacy | None = None,
     ) -> None:
         check_arguments(module, data, {"loss": loss, "step": step, "evaluate": evaluate}, personal)
         self.data, self.training = data, training
         self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
         self.criterion = Criterion(loss, step, evaluate, training.class_weights)
-        self.metrics, self.personal = metrics, tuple(personal)
+        self.metrics, self.personal, self.examples = metrics, tuple(personal), examples
         make_metrics(metrics or ())  # an unknown one is refused now
         self._seed = 0
         self._ready: DeviceState | None = None
         self._root: TorchLearner | None = None
         self._samples = (data.rows.offsets[1:] - data.rows.offsets[:-1]).tolist()
+        self._secret: Secret = _simulated_secret
         check_device(training.device)
+        if examples is not None:
+            check_examples(examples, training, data)
+            if examples.epsilon is not None:
+                raise UsageError(
+                    f"examples.epsilon = {examples.epsilon:g} is a budget for all of a site's runs: leave it "
+                    "out in a simulation, or give it to join"
+                )
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
@@ -131,6 +159,28 @@ class TorchLearner:
         other._samples, other._ready = [0] * client + self._samples, None
         check_device(other.training.device)
         return other
+
+    def with_examples_privacy(self, examples: ExamplesPrivacy, secret: Secret) -> "TorchLearner":
+        """This learner, with privacy of examples.
+
+        Args:
+            examples: The options.
+            secret: Gives the 32 bytes of a task, which nobody else may know and no two tasks share.
+
+        Raises:
+            UsageError: The training options, or the module, do not go with it.
+        """
+        other = copy(self)
+        other.examples, other._secret = examples, secret
+        check_examples(examples, self.training, self.data)
+        other._check_by_example(self._make())
+        return other
+
+    def _check_by_example(self, module: nn.Module) -> None:
+        """Raises `UsageError` for a module or a loss that mixes examples, as the first client's show."""
+        rows = max((self.data.client_indices(c)[:3] for c in range(self.data.clients)), key=len)
+        gather = self.data.train.gather
+        check_by_example(module, self.criterion.train, gather(rows), [gather(row) for row in rows.split(1)])
 
     @property
     def root_samples(self) -> int:
@@ -186,6 +236,8 @@ class TorchLearner:
         """
         self._seed = seed
         module = self._make()
+        if self.examples is not None:
+            self._check_by_example(module)
         model = Model.of(module, self.personal)
         if not model.layout.parameters:
             personal = ", or stay at the clients (personal)" if self.personal else ""
@@ -300,10 +352,19 @@ class TorchLearner:
             optimizer = training.build(bench.trainable, lr)
             batches, scaler = enumerate(self._batches(task)), training.scaler()
             per_epoch = self.steps_per_epoch(task.client)
-            yield Session(
+            session = Session(
                 bench, base, task, inputs, training, self.criterion, per_epoch, objective, optimizer, run,
                 total, batches, scaler,
             )  # fmt: skip
+            if self.examples is None:
+                yield session
+            else:
+                self.examples.check_objective(objective)
+                samples, secret = self.samples(task.client), self._secret(task)
+                expected = sampling_rate(self.batch_size, samples) * samples
+                session.examples = ExampleGradients(self.examples, bench.trainable, expected, secret)
+                with gradients_by_example(bench.module):
+                    yield session
 
     def _steps(
         self, session: Session, batches: Iterator[tuple[int, Parts]], watch: TaskControl | None = None
@@ -340,6 +401,8 @@ class TorchLearner:
 
     def _parts(self, ready: DeviceState, rows: Tensor) -> Parts:
         """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
+        if not len(rows):  # with privacy of examples
+            return []
         if self.training.accumulate == 1:
             return [(ready.gather(rows), 1.0)]
         parts = [part for part in rows.tensor_split(self.training.accumulate) if len(part)]
@@ -348,6 +411,10 @@ class TorchLearner:
     def _rows(self, task: LocalTask) -> Iterator[Tensor]:
         """Start the stream of the task's batches, valid until the next; iterate over their samples."""
         own = self.data.client_indices(task.client)
+        if self.examples is not None:
+            rate = sampling_rate(self.batch_size, len(own))
+            found = example_batches(self._secret(task), len(own), rate, task.steps)
+            return (own.index_select(0, rows) for rows in found)
         rng = self.prepare().streams(task.seed).at(Purpose.TRAIN, task.client, task.task)
         found = batches(rng, len(own), self.training.batch_size, task.steps)
         return (own.index_select(0, rows) for rows in found)

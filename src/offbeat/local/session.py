@@ -12,6 +12,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.data.dataset import Batch
 from offbeat.local.criterion import Criterion
+from offbeat.local.examples_privacy import ExampleGradients
 from offbeat.local.flat_module import FlatModule
 from offbeat.local.training import Optimizer, Training
 
@@ -39,6 +40,7 @@ class Session:
         scaler: Scales the loss in half precision. None means that there is no need to.
         factors: Factors of the learning rate of the steps so far, where they differ.
         losses: Numbers of this session's steps, and the losses of their parts.
+        examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
     """
 
     bench: FlatModule
@@ -56,6 +58,7 @@ class Session:
     scaler: torch.amp.GradScaler | None = None
     factors: list[float] = field(default_factory=list)
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
+    examples: ExampleGradients | None = None
 
 
 def checkpoint(session: Session) -> Tensors:

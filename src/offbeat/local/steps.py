@@ -11,6 +11,7 @@ from offbeat.core.model import Model
 from offbeat.core.objective import FreshModel
 from offbeat.data.dataset import Batch
 from offbeat.local.errors import unfit_batch
+from offbeat.local.examples_privacy import ExampleGradients
 from offbeat.local.session import Parts, Session
 
 
@@ -34,7 +35,10 @@ def take_steps(
         merging = watch.fresh(step) if watch is not None else _planned_merge(session, step)
         if merging is not None:
             _merge(session, *merging, parts)
-        _backward(session, step, parts)
+        if session.examples is None:
+            _backward(session, step, parts)
+        else:
+            _backward_by_example(session, session.examples, parts)
         session.objective.adjust(session.run)
         _optimize(session, step)
 
@@ -54,6 +58,20 @@ def _backward(session: Session, step: int, parts: Parts) -> None:
         session.losses.append((step, loss))
     if scaler is not None:
         scaler.unscale_(session.optimizer)  # type: ignore[arg-type]
+
+
+def _backward_by_example(session: Session, examples: ExampleGradients, parts: Parts) -> None:
+    """The clipped gradients of a batch's examples and their noise; of no example it is noise alone.
+
+    A loss that is not finite ends nothing, as that would tell of one example: such ones have gradients of 0.
+    """
+    examples.begin()
+    for batch, share in parts:
+        loss = _loss(session, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        examples.add()
+        session.total += (loss.detach() * share).nan_to_num(0.0, 0.0, 0.0)
+    examples.end()
 
 
 def _optimize(session: Session, step: int) -> None:

@@ -93,6 +93,11 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
     Raises:
         UsageError: The data cannot be loaded, or the model cannot be made.
     """
+    if recipe.examples is not None:
+        raise UsageError(
+            "examples is the privacy that a site gives its own examples: leave it out here, and give it to "
+            "offbeat join --examples-privacy"
+        )
     data = recipe.data
     tested: Samples | None = None
     root: Samples | None = None

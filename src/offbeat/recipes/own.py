@@ -12,6 +12,7 @@ from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Samples, as_samples, class_labels
 from offbeat.data.federated import FederatedData, Source, federate
 from offbeat.local.criterion import Evaluate, Loss, Step
+from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import Wanted
 from offbeat.named import load_named, named_errors
@@ -94,6 +95,7 @@ class OwnTraining(TypedDict):
     evaluate: Evaluate | None
     metrics: Wanted | None
     personal: Sequence[str]
+    examples: ExamplesPrivacy | None
 
 
 def own_training(recipe: Recipe) -> OwnTraining:
@@ -104,6 +106,7 @@ def own_training(recipe: Recipe) -> OwnTraining:
         evaluate=_function(recipe.evaluate_batch, "evaluate_batch"),
         metrics=_metrics(recipe.metrics),
         personal=recipe.personal,
+        examples=recipe.examples,
     )
 
 

@@ -11,6 +11,7 @@ from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.privacy import Privacy
 from offbeat.core.types import Count, Finite
 from offbeat.data.registry import DATASETS, dataset_options
+from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
@@ -95,6 +96,7 @@ class Recipe(Section):
         evaluate_batch: evaluate(module, batch) of `TorchLearner`, "module:function".
         metrics: Metrics beside the loss: built-in ones or "module:function"; a mapping gives them names.
         personal: Patterns such as "head.*" of tensors that stay at their client.
+        examples: Privacy of each client's examples, DP-SGD in its local steps. None means that there is none.
         world: Speeds, links and availability of the clients.
         algorithm: The algorithm of `offbeat run`: a label, or a mapping with `name` and hyper-parameters.
         algorithms: Hyper-parameters of each algorithm by label; a label that is not an algorithm's name has
@@ -129,6 +131,7 @@ class Recipe(Section):
     evaluate_batch: FunctionName | None = None
     metrics: tuple[str, ...] | dict[str, str] | None = None
     personal: tuple[str, ...] = ()
+    examples: ExamplesPrivacy | None = None
     world: World = World()
     algorithm: dict[str, Any]
     algorithms: dict[str, dict[str, Any]] = {}

@@ -54,6 +54,11 @@ _CONTENTS = {
         "name a new committee; never restore the file from a copy, which would allow an update to be "
         "released twice",
     ),
+    "examples.safetensors": Contents(
+        "what the site's examples have spent of their privacy",
+        "restore the newest copy; an older one has tasks missing, and without any the budget begins anew, so "
+        "take part with other examples",
+    ),
     "update.safetensors": Contents(
         "the site's update that is not acknowledged", "delete the file: the site does its task again"
     ),

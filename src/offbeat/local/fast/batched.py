@@ -244,6 +244,8 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
     for option in _PLAIN:
         if (value := getattr(training, option)) != getattr(plain, option):
             raise _refused(f"with {option} = {value!r}", f"with its default, {getattr(plain, option)!r}")
+    if learner.examples is not None:
+        raise _refused("with privacy of examples", "without it")
     if learner.criterion.step is not None or learner.personal:
         raise _refused("with a step of one's own, or tensors that stay at clients", "by a loss")
     tensors_of(learner)

@@ -12,10 +12,12 @@ from torch import nn
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
+from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import Connect, SiteClient
+from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
@@ -45,6 +47,7 @@ async def join(
     keep_model: KeepModel | None = None,
     min_step_seconds: float = 0.0,
     policy: SitePolicy | None = None,
+    examples_privacy: ExamplesPrivacy | None = None,
     clock: Clock | None = None,
 ) -> str:
     """Train on one's own data in a server's run until it finishes.
@@ -72,6 +75,8 @@ async def join(
             frozen. The run must share its model (`ServerOptions.share_model`).
         min_step_seconds: Least duration of a local step, to try out an algorithm with slow sites.
         policy: What the site refuses to train, to evaluate and to send. None means the default one.
+        examples_privacy: Privacy of each of the site's examples from everybody, the server included. What is
+            spent is kept in `state`. None means that there is none.
         clock: Source of time.
 
     Returns:
@@ -84,12 +89,17 @@ async def join(
     keep = None if keep_model is None else model_keeper(keep_model)
     site = Site.of(data, model, learner, allow, device, validation, policy)
     await asyncio.to_thread(warm_up)
-    labels = site.labels if tell_labels else None
+    store, examples = SiteStore(Path(state) if state is not None else None), None
+    if examples_privacy is not None:
+        if state is None:
+            raise UsageError("examples privacy needs state: what is spent must outlive the process")
+        examples = ExamplesLedger(examples_privacy, Path(state))
+    labels = site.labels if tell_labels and examples is None else None
     client = SiteClient(
-        connect, make_context(site, threads, min_step_seconds), site.samples,
-        tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch, held_out=site.held_out,
-        store=SiteStore(Path(state) if state is not None else None), clock=clock, give_up_after=give_up_after,
-        keep=keep,
+        connect, make_context(site, threads, min_step_seconds, examples), site.samples,
+        tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch,
+        held_out=0 if examples is not None else site.held_out, store=store, clock=clock,
+        give_up_after=give_up_after, keep=keep,
     )  # fmt: skip
     return await client.run()
 
@@ -127,12 +137,15 @@ def warm_up() -> None:
     optimizer.step()
 
 
-def make_context(site: Site, threads: int = 1, min_step_seconds: float = 0.0) -> Prepare:
+def make_context(
+    site: Site, threads: int = 1, min_step_seconds: float = 0.0, examples: ExamplesLedger | None = None
+) -> Prepare:
     """A function that makes a site's training context from a server's run spec."""
 
     def prepare(document: Mapping[str, Any], client: ClientId) -> TrainingContext:
         torch.set_num_threads(threads)
-        context = TrainingContext.of(read_run_spec(document), site, client, min_step_seconds)
+        spec = read_run_spec(document)
+        context = TrainingContext.of(spec, site, client, min_step_seconds, examples)
         return context.evaluating(threads)
 
     return prepare

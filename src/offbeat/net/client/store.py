@@ -84,7 +84,7 @@ class SiteStore:
             return
         self._newest = task, base
         try:
-            self._write(_NEWEST, {"about": _packed({"run": self.run, "newest": self._newest})})
+            self._write(_NEWEST, {"about": packed({"run": self.run, "newest": self._newest})})
         except RunError as error:
             log.error("%s: that version %d was sent is in memory only", error, base)
 
@@ -94,7 +94,7 @@ class SiteStore:
         r = pending.update
         about = {"run": self.run, "task": r.task, "steps": r.steps, "metrics": dict(r.metrics), "lr": r.lr}
         tensors: Tensors = {
-            "about": _packed(
+            "about": packed(
                 {
                     **about,
                     "held": pending.held,
@@ -135,14 +135,14 @@ class SiteStore:
         if state.exists() or update.exists():
             with reading(state):
                 tensors = read_tensors(state)
-                self.run = str(_unpacked(tensors.pop("about"))["run"])
+                self.run = str(unpacked(tensors.pop("about"))["run"])
                 self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
         self._load_newest(directory / _NEWEST)
         if update.exists():
             try:
                 with reading(update):
                     tensors = read_tensors(update)
-                    about = _unpacked(tensors["about"])
+                    about = unpacked(tensors["about"])
                     if about["run"] == self.run:
                         self.pending = _pending(about, tensors)
             except DamageError as error:
@@ -153,13 +153,13 @@ class SiteStore:
     def _load_newest(self, path: Path) -> None:
         if path.exists():
             with reading(path):
-                noted: Any = _unpacked(read_tensors(path)["about"])
+                noted: Any = unpacked(read_tensors(path)["about"])
                 if noted["run"] == self.run:
                     task, version = noted["newest"]
                     self._newest = int(task), int(version)
 
     def _save_state(self) -> None:
-        about = _packed({"run": self.run})
+        about = packed({"run": self.run})
         self._write(_STATE, {"about": about, **{f"state.{n}": t for n, t in self.state.items()}})
 
     def _write(self, name: str, tensors: Tensors) -> None:
@@ -188,7 +188,7 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
     return PendingUpdate(update, state, bool(about["held"]))
 
 
-def _packed(about: dict[str, object]) -> Tensor:
+def packed(about: dict[str, object]) -> Tensor:
     """A small mapping as a tensor, to go into the same file."""
     return _octets(json.dumps(about).encode())
 
@@ -197,6 +197,6 @@ def _octets(data: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
 
 
-def _unpacked(tensor: Tensor) -> dict[str, object]:
+def unpacked(tensor: Tensor) -> dict[str, object]:
     about: dict[str, object] = json.loads(tensor.numpy().tobytes())
     return about

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import dataclass
 from functools import partial
@@ -31,9 +32,11 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.privacy import Privacy
 from offbeat.core.streams import Purpose, stream
+from offbeat.local.examples_privacy import sampling_rate
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
-from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
+from offbeat.net.client.examples_ledger import ExamplesLedger
+from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError, SitePolicy
 from offbeat.net.client.private_update import failed_update, private_update
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
@@ -63,6 +66,7 @@ class TrainingContext:
     what an update is multiplied by before it is clipped, from its number of steps; None means by 1.
     `parameters` is the model's number of them. `masking` masks the updates of a secure run; None of any
     other, and before its helpers are known.
+    `examples` counts what the site's examples spend; None means that they have no privacy of their own.
     """
 
     client: ClientId
@@ -78,10 +82,16 @@ class TrainingContext:
     clip_factor: Callable[[int], float] | None = None
     parameters: int = 0
     masking: "Masking | None" = None
+    examples: ExamplesLedger | None = None
 
     @classmethod
     def of(
-        cls, spec: RunSpec, site: Site, client: ClientId, min_step_seconds: float = 0.0
+        cls,
+        spec: RunSpec,
+        site: Site,
+        client: ClientId,
+        min_step_seconds: float = 0.0,
+        examples: ExamplesLedger | None = None,
     ) -> "TrainingContext":
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
         objective, policy, metrics = spec.objective(site.allow), site.policy, spec.metrics or {}
@@ -90,18 +100,36 @@ class TrainingContext:
             require_masks()
         learner = site.make_learner(spec, client)
         policy.check_batch(site.samples, learner.batch_size)
+        if examples is not None:
+            learner = _by_example(learner, objective, site.samples, examples)
         return cls(
             client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy,
             privacy=spec.privacy, clip_factor=partial(spec.clip_factor, allow=site.allow),
-            parameters=spec.parameters,
+            parameters=spec.parameters, examples=examples,
         )  # fmt: skip
+
+    @property
+    def private(self) -> bool:
+        """Whether nothing leaves the site of a training but the update."""
+        return self.privacy is not None or self.examples is not None
+
+    def begin(self, steps: int) -> None:
+        """Charge a task's steps to the examples, unless the policy refuses it, which `local_task` tells.
+
+        Raises:
+            UsageError: Their budget does not allow it.
+        """
+        if self.examples is not None:
+            with suppress(PolicyError):
+                self.policy.check_task(steps, self.learner.samples(self.client), self.learner.batch_size)
+                self.examples.begin(steps)
 
     def evaluating(self, threads: int) -> "TrainingContext":
         """The same context, ready for evaluations if the site holds out samples.
 
         To be called where no task is in training: modules are made with PyTorch's global random stream.
         """
-        if self.privacy or not (self.policy.evaluations and self.learner.held_out(self.client)):
+        if self.private or not (self.policy.evaluations and self.learner.held_out(self.client)):
             return self
         evaluator = self.learner
         if isinstance(evaluator, TorchLearner):
@@ -131,7 +159,9 @@ class TrainingContext:
 
     def submission(self, a: TaskAssignment, steps: int, result: LocalResult) -> UpdateSubmission:
         """The update of a task that ended after so many steps, as the policy has it; not encoded."""
-        if self.privacy is not None:
+        if self.privacy is None:
+            result = result if self.examples is None else private_update(result, a.model, inf)
+        else:
             assert self.privacy.clip is not None
             factor = self.clip_factor(steps) if self.clip_factor is not None else 1.0
             if self.privacy.secure is not None:
@@ -143,6 +173,21 @@ class TrainingContext:
         r = self.policy.clipped(result, a.model.layout)
         check_own_metrics(r.metrics)
         return UpdateSubmission(a.task, steps, r.delta, r.integers, r.metrics, r.lr, r.shared)
+
+
+def _by_example(
+    learner: TorchLearner | LoopLearner, objective: Objective, samples: int, examples: ExamplesLedger
+) -> TorchLearner:
+    """The learner with privacy of examples. Raises `UsageError` where there is none."""
+    if isinstance(learner, LoopLearner):
+        raise UsageError(
+            "examples privacy needs Offbeat's own local steps, a loop of one's own has others: give data, or "
+            "a TorchLearner"
+        )
+    examples.options.check_objective(objective)
+    private = learner.with_examples_privacy(examples.options, lambda _: examples.secret)
+    examples.prepare(sampling_rate(learner.batch_size, samples))
+    return private
 
 
 def check_own_metrics(metrics: Metrics) -> None:
@@ -244,7 +289,7 @@ class TrainingTask(TaskControl):
         except TaskCancelledError:
             raise
         except Exception:
-            if c.privacy is None:
+            if not c.private:
                 raise
             log.exception("task %d failed: zeros are sent in place of its update", a.task)
             return failed_update(a.model, state)
@@ -260,7 +305,7 @@ class TrainingTask(TaskControl):
         if a.hold and c.privacy is None:
             assert isinstance(update.delta, torch.Tensor)
             norm = float(update.delta[: a.model.layout.parameters].norm())
-            update = replace(update, metrics={**result.metrics, "norm": norm})
+            update = replace(update, metrics={**update.metrics, "norm": norm})
         elif not a.hold:
             update = c.encode(update)
         return PendingUpdate(update, result.state, held=a.hold)

@@ -169,6 +169,7 @@ class Worker:
         assert self._context is not None
         if self._context.privacy is not None:
             self._store.check_version(assignment.task, assignment.base)
+        self._context.begin(assignment.steps)
         loop = asyncio.get_running_loop()
 
         def ask(task: TrainingTask) -> None:
@@ -209,7 +210,7 @@ class Worker:
         except Exception as error:
             log.exception("version %d cannot be evaluated", request.version)
             told = type(error).__name__
-            told = told if self._context.privacy is not None else f"{told}: {error}"
+            told = told if self._context.private else f"{told}: {error}"
             result = EvaluationResult(request.version, 0, {}, told)
         self._send(result)
 
@@ -231,7 +232,7 @@ class Worker:
             self._failures += 1
             if self._current is current:
                 self._current = None
-                self._send(TaskFailed(current.task, told if current.context.privacy is None else kind))
+                self._send(TaskFailed(current.task, kind if current.context.private else told))
             return
         if self._current is current:
             try:

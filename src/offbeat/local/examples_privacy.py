@@ -1,0 +1,291 @@
+"""Differential privacy of each example of a client: DP-SGD in its local steps.
+
+Abadi et al., Deep Learning with Differential Privacy, 2016, Algorithm 1. A step takes each of the client's n
+examples with probability p = min(1, batch size / n), clips each one's gradient, and steps with
+
+    (Σ clipped gradients + N(0, (noise · clip)² I)) / (p n).
+
+Which examples a step takes and its noise follow from 32 secret bytes of the task. The update of a task, what
+is aggregated of it, and all that follows tell of the client's data no more than these steps do. The noise is
+of floating-point numbers, which the theorem does not cover.
+"""
+
+import warnings
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+from math import inf, isfinite
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+
+from offbeat.core.errors import UsageError
+from offbeat.core.extras import requires_extra
+from offbeat.core.noise import WordStream
+from offbeat.core.objective import Objective
+from offbeat.core.types import Positive
+from offbeat.core.validation import checked_dataclass
+from offbeat.data.dataset import Batch
+from offbeat.data.federated import FederatedData
+from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.training import Training
+
+_MANY = 1_000_000  # steps of one site, at most
+
+
+@checked_dataclass
+class ExamplesPrivacy:
+    """Options of the privacy of examples.
+
+    Attributes:
+        noise: Standard deviation of a step's noise, divided by `clip`.
+        clip: Greatest L2 norm of an example's gradient, over all parameters that are trained.
+        epsilon: ε that all tasks of a site may spend together, in all runs. None means that what is spent is
+            counted, and not limited.
+        delta: δ, in (0, 1); below 1 / number of examples.
+    """
+
+    noise: Positive = 1.0
+    clip: Positive = 1.0
+    epsilon: Positive | None = None
+    delta: Annotated[float, Field(gt=0, lt=1)] = 1e-5
+
+    def check_objective(self, objective: Objective) -> None:
+        """Raises `UsageError` for an objective whose steps take more of the examples than a gradient."""
+        if type(objective) not in (Plain, Proximal):
+            name = type(objective).__name__.lower()
+            raise UsageError(
+                f"examples privacy knows the objectives plain and proximal, {name} is another: choose an "
+                "algorithm with one of them"
+            )
+
+
+History = Sequence[tuple[float, float, int]]
+"""Local steps of one kind each: noise, p, number of steps."""
+
+
+def examples_epsilon(history: History, delta: float) -> float:
+    """ε of each example after these steps, by the accountant of Gopi et al., 2021, as Opacus has it.
+
+    Args:
+        history: The steps.
+        delta: δ.
+
+    Raises:
+        UsageError: Opacus is not installed.
+    """
+    with requires_extra("opacus"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import PRVAccountant
+
+        accountant = PRVAccountant()
+        accountant.history = [entry for entry in history if entry[2]]
+        return float(accountant.get_epsilon(delta)) if accountant.history else 0.0
+
+
+def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> float:
+    """How many more steps with probability `rate` the budget allows; infinite without one.
+
+    It takes seconds, as ε is computed some ten times.
+    """
+    if options.epsilon is None:
+        return inf
+    limit = options.epsilon
+
+    def allowed(steps: int) -> bool:
+        return examples_epsilon([*history, (options.noise, rate, steps)], options.delta) <= limit
+
+    least = _renyi_steps_within(options, history, rate)  # fewer, and found at once
+    most = least + 1 + least // 4
+    while most < _MANY and allowed(most):
+        least, most = most, most + 1 + most // 4
+    while most - least > 1:
+        middle = (least + most) // 2
+        least, most = (middle, most) if allowed(middle) else (least, middle)
+    return least
+
+
+def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float) -> int:
+    """How many steps the budget allows by Rényi divergences, whose bound is looser."""
+    with requires_extra("opacus"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus.accountants import RDPAccountant
+
+        def allowed(steps: int) -> bool:
+            accountant = RDPAccountant()
+            accountant.history = [*history, (options.noise, rate, steps)]
+            return bool(accountant.get_epsilon(options.delta) <= limit)
+
+        limit = options.epsilon or 0.0
+        return bisect_left(range(1, _MANY), True, key=lambda steps: not allowed(steps))
+
+
+def sampling_rate(batch_size: int, samples: int) -> float:
+    """p: the probability with which a step takes an example."""
+    return min(1.0, batch_size / samples)
+
+
+class ExampleGradients:
+    """The gradients of one task's steps.
+
+    Args:
+        options: Noise and clip.
+        parameters: The parameters that are trained.
+        batch: p n, what a step takes on average.
+        secret: The task's 32 bytes.
+    """
+
+    def __init__(
+        self, options: ExamplesPrivacy, parameters: Sequence[Tensor], batch: float, secret: bytes
+    ) -> None:
+        self._options, self._parameters, self._batch = options, list(parameters), batch
+        self._noise = WordStream(secret, b"offbeat/1/example-noise")
+        self._sums: list[Tensor] = []
+
+    def begin(self) -> None:
+        """A step begins."""
+        self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
+        self._clear()
+
+    def add(self) -> None:
+        """Add the clipped gradients of the examples of which the loss was just differentiated."""
+        found = [(total, _gradients(p)) for total, p in zip(self._sums, self._parameters, strict=True)]
+        squares = sum((g.flatten(1).double().square().sum(1) for _, g in found if g is not None), 0.0)
+        if isinstance(squares, float):
+            return
+        norms = squares.sqrt()
+        factors = torch.where(norms.isfinite(), (self._options.clip / norms).clamp(max=1.0), 0.0)
+        for total, gradients in found:
+            if gradients is not None:
+                kept = torch.where(norms.isfinite().view(-1, *[1] * total.ndim), gradients, 0.0)
+                total += torch.tensordot(factors.to(kept.dtype), kept, 1)
+        self._clear()
+
+    def end(self) -> None:
+        """Write the step's noised gradient where the optimizer takes it."""
+        deviation = self._options.noise * self._options.clip
+        for parameter, total in zip(self._parameters, self._sums, strict=True):
+            drawn = torch.from_numpy(self._noise.normal(total.numel())).to(total)
+            parameter.grad = (total + deviation * drawn.view_as(total)) / self._batch
+
+    def _clear(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+            parameter.grad_sample = None  # type: ignore[attr-defined]
+
+
+def _gradients(parameter: Tensor) -> Tensor | None:
+    """The gradients of the examples [n, …] that Opacus has left at a parameter."""
+    found: Any = getattr(parameter, "grad_sample", None)
+    if isinstance(found, list):  # of several passes
+        found = torch.stack(found).sum(0)
+    return found if found is None else found.detach()
+
+
+def example_batches(secret: bytes, samples: int, rate: float, steps: int) -> Iterator[Tensor]:
+    """The positions of the examples that each step takes, each with probability `rate`."""
+    words = WordStream(secret, b"offbeat/1/examples")
+    for _ in range(steps):
+        yield torch.from_numpy((words.uniform(samples) < rate).nonzero()[0])
+
+
+@contextmanager
+def gradients_by_example(module: nn.Module) -> Iterator[None]:
+    """Within it a backward pass of a mean over a batch leaves each example's gradient at the parameters.
+
+    Raises:
+        UsageError: The module mixes examples, or Opacus is not installed.
+    """
+    check_module_by_example(module)
+    with requires_extra("opacus"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        from opacus import GradSampleModule
+    wrapped = GradSampleModule(module, strict=False)
+    try:
+        with warnings.catch_warnings():  # of the first layer, whose input needs no gradient
+            warnings.filterwarnings("ignore", message="Full backward hook is firing")
+            yield
+    finally:
+        wrapped.to_standard_module()
+
+
+def check_module_by_example(module: nn.Module) -> None:
+    """Raises `UsageError` for a module whose outputs for an example depend on others."""
+    if any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+        raise UsageError("batch_norm mixes examples: use group_norm")
+
+
+def check_by_example(
+    module: nn.Module, loss: Callable[[nn.Module, Batch], Tensor], together: Batch, alone: Sequence[Batch]
+) -> None:
+    """Check, on a few examples, that the gradients in a batch are those of its examples one at a time.
+
+    Only then is what one of them changes at most `clip`. They are not where the module or the loss mixes
+    examples, the loss is no mean, examples are not the first dimension of each layer's input, or a parameter
+    is used by two layers. Dropout is left out, whose draws differ.
+
+    Args:
+        module: The module, which is left as it is.
+        loss: loss(module, batch), the mean over a batch.
+        together: The examples in one batch.
+        alone: The same examples, in a batch each.
+
+    Raises:
+        UsageError: They differ, or Opacus cannot find them.
+    """
+    module = deepcopy(module).cpu().train()
+    for layer in module.modules():
+        layer.train(not isinstance(layer, _DropoutNd))
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    try:
+        with gradients_by_example(module):
+            loss(module, together).backward()  # type: ignore[no-untyped-call]
+            found = [_gradients(parameter) for parameter in parameters]
+        own = [torch.autograd.grad(loss(module, batch), parameters, allow_unused=True) for batch in alone]
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(
+            f"{type(module).__name__} gives no gradients by example ({type(error).__name__}): make it of "
+            "layers that Opacus knows"
+        ) from error
+    if not _alike(found, own):
+        raise UsageError(
+            f"{type(module).__name__} or its loss mixes examples: an example's gradient in a batch is not "
+            "that of the example alone; the loss must be a mean, and examples the first dimension everywhere"
+        )
+
+
+def _alike(found: Sequence[Tensor | None], own: Sequence[Sequence[Tensor | None]]) -> bool:
+    """Whether each example's gradients are its own, up to rounding; those not finite are left out."""
+    for row, gradients in enumerate(own):
+        difference = size = 0.0
+        for together, alone in zip(found, gradients, strict=True):
+            if together is None and alone is None:
+                continue
+            if together is not None and len(together) != len(own):
+                return False
+            theirs = 0.0 if together is None else together[row].double()
+            ours = 0.0 if alone is None else alone.double()
+            difference += float(torch.as_tensor(theirs - ours).square().sum())
+            size += float(torch.as_tensor(ours).square().sum())
+        if isfinite(size) and not difference <= 1e-6 * size + 1e-12:
+            return False
+    return True
+
+
+def check_examples(options: ExamplesPrivacy, training: Training, data: FederatedData) -> None:
+    """Raises `UsageError` unless training options and clients go with privacy of examples."""
+    for option in ("precision", "class_weights"):
+        if (value := getattr(training, option)) != getattr(Training(), option):
+            raise UsageError(f"examples privacy does not go with {option} = {value!r}: leave it out")
+    largest = int((data.rows.offsets[1:] - data.rows.offsets[:-1]).max()) if data.clients else 0
+    if options.delta * largest >= 1:
+        raise UsageError(
+            f"delta = {options.delta:g} is not allowed with {largest} examples: it must be below 1/{largest}"
+        )

@@ -1,0 +1,144 @@
+"""What a site's examples spend: charged before a task, in all runs, never less than was trained."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.errors import DamageError, RunError, UsageError
+from offbeat.data.federated import federate
+from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.local.objectives import Plain
+from offbeat.models.registry import LogisticSpec
+from offbeat.net import ServerOptions, join, serve
+from offbeat.net.client.examples_ledger import FILE, ExamplesLedger
+from offbeat.net.client.policy import SitePolicy
+from offbeat.net.client.task import TrainingContext
+from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
+from offbeat.net.transport import ClientChannel
+from offbeat.testing.network import MemoryNetwork
+from tests.net.support import hurry, shares_of_digits, torch_left_alone
+
+pytest.importorskip("opacus")
+
+OPTIONS = ExamplesPrivacy(noise=2.0, clip=0.5, epsilon=3.0)
+RATE = 0.1
+
+
+def test_steps_are_charged_before_they_are_made_and_outlive_the_process(tmp_path: Path) -> None:
+    ledger = ExamplesLedger(OPTIONS, tmp_path)
+    ledger.prepare(RATE)
+    ledger.begin(7)
+    first = ledger.secret
+    again = ExamplesLedger(OPTIONS, tmp_path)  # it died in the task, which is begun again
+    assert (again.charged, again.secret) == (7, b"")
+    again.prepare(RATE)
+    again.begin(7)
+    assert again.charged == 14
+    assert len({first, again.secret, bytes(32)}) == 3
+    other = ExamplesLedger(ExamplesPrivacy(noise=3.0), tmp_path)  # other options do not forget
+    other.prepare(0.2)
+    other.begin(5)
+    assert ExamplesLedger(OPTIONS, tmp_path).charged == 19
+    assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
+
+
+def test_a_task_beyond_the_budget_is_not_begun(tmp_path: Path) -> None:
+    ledger = ExamplesLedger(OPTIONS, tmp_path)
+    ledger.prepare(RATE)
+    tasks = 0
+    told = ""
+    while not told:
+        try:
+            ledger.begin(20)
+            tasks += 1
+        except UsageError as error:
+            told = str(error)
+    assert told == "its privacy budget is spent: a task of 20 steps goes beyond ε = 3 at δ = 1e-05"
+    assert tasks > 1
+    assert ExamplesLedger(OPTIONS, tmp_path).charged == 20 * tasks
+    assert examples_epsilon([(2.0, RATE, 20 * tasks)], 1e-5) <= 3.0
+    assert examples_epsilon([(2.0, RATE, 20 * (tasks + 1))], 1e-5) > 3.0
+
+
+def test_a_task_is_not_begun_where_the_charge_cannot_be_written(tmp_path: Path) -> None:
+    ledger = ExamplesLedger(OPTIONS, tmp_path / "gone")
+    ledger.prepare(RATE)
+    with pytest.raises(RunError, match="cannot write what is spent"):
+        ledger.begin(3)
+    assert ledger.secret == b""
+
+
+def test_a_damaged_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"spent")
+    with pytest.raises(DamageError, match="what the site's examples have spent"):
+        ExamplesLedger(OPTIONS, tmp_path)
+
+
+def test_a_task_that_the_policy_refuses_is_not_charged(tmp_path: Path) -> None:
+    data, _ = shares_of_digits(1, samples=40, test_samples=20)
+    learner = ob.TorchLearner(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), federate([data[0]]))
+    ledger = ExamplesLedger(ExamplesPrivacy(), tmp_path)
+    ledger.prepare(RATE)
+    context = TrainingContext(0, learner, Plain(), None, 1, policy=SitePolicy(max_steps=5), examples=ledger)
+    context.begin(6)
+    assert (ledger.charged, ledger.secret) == (0, b"")
+    context.begin(5)
+    assert ledger.charged == 5
+
+
+def test_a_run_over_the_network_until_the_budget_is_spent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hurry(monkeypatch)
+    data, test = shares_of_digits(1, samples=150, test_samples=50)
+    said: list[FromSite] = []
+    network = MemoryNetwork()
+    options = ExamplesPrivacy(noise=1.5, clip=1.0, epsilon=3.0)
+
+    async def connect() -> ClientChannel:
+        channel = await network.connect("private")()
+        send = channel.send
+        channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
+        return channel
+
+    async def run() -> None:
+        server = asyncio.create_task(
+            serve(
+                ob.fedbuff(size=1, steps=8), LogisticSpec(), ob.Training(lr=0.5, batch_size=15),
+                tmp_path / "run", network.listen, test=test, seed=3, linger=0.2,
+                options=ServerOptions(clients=1, until=ob.Until(tasks=1000), evaluate=ob.Every(versions=10)),
+            )
+        )  # fmt: skip
+        site = join(connect, data[0], validation=0.1, examples_privacy=options, state=tmp_path / "site")
+        try:
+            await asyncio.wait_for(site, 300)
+        finally:
+            server.cancel()
+            await asyncio.gather(server, return_exceptions=True)
+
+    with torch_left_alone(), pytest.raises(UsageError, match="its privacy budget is spent"):
+        asyncio.run(run())
+    assert isinstance(said[-1], Leave)
+    assert said[-1].reason.startswith("its privacy budget is spent: a task of 8 steps goes beyond ε = 3")
+    updates = [message for message in said if isinstance(message, UpdateSubmission)]
+    assert {type(message) for message in said} <= {Register, Heartbeat, UpdateSubmission, Leave}
+    assert all((u.metrics, u.shared) == ({}, None) for u in updates)
+    assert any(isinstance(u.delta, torch.Tensor) and u.delta.any() for u in updates)
+    (register,) = [message for message in said if isinstance(message, Register)]
+    assert (register.labels, register.held_out) == (None, 0)
+    ledger = ExamplesLedger(options, tmp_path / "site")
+    assert ledger.charged == 8 * len(updates)
+    assert 2.0 < examples_epsilon([(1.5, 15 / 135, ledger.charged)], 1e-5) <= 3.0
+
+
+def test_what_a_site_cannot_give_privacy_is_refused(tmp_path: Path) -> None:
+    data, _ = shares_of_digits(1, samples=20, test_samples=20)
+    network = MemoryNetwork()
+    with pytest.raises(
+        UsageError, match="examples privacy needs state: what is spent must outlive the process"
+    ):
+        asyncio.run(join(network.connect("a"), data[0], examples_privacy=OPTIONS))
