@@ -180,7 +180,9 @@ class TorchLearner:
         """Raises `UsageError` for a module or a loss that mixes examples, as the first client's show."""
         rows = max((self.data.client_indices(c)[:3] for c in range(self.data.clients)), key=len)
         gather = self.data.train.gather
-        check_by_example(module, self.criterion.train, gather(rows), [gather(row) for row in rows.split(1)])
+        check_by_example(
+            module, self.criterion.train, gather(rows), [gather(row) for row in torch.split(rows, 1)]
+        )
 
     @property
     def root_samples(self) -> int:
