@@ -1,0 +1,138 @@
+"""Tune every algorithm of the leaderboard with the same budget, and write the study of each data set.
+
+    python benchmarks/leaderboard/tune.py [DATA ...] [--jobs 1]
+
+Eight trials a label and data set, on one world and two seeds that no study has: four learning rates, then four
+values of the label's own option with the best of them (board.yaml). What decides is the time to the data set's
+target. Called again it goes on from the rows in studies/results; without runs to make, it writes the studies
+again: benchmarks/leaderboard/DATA.yaml, which
+
+    offbeat reproduce benchmarks/leaderboard/digits.yaml:board
+
+runs on all worlds.
+"""
+
+import argparse
+import json
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from offbeat.core.errors import RunError
+from offbeat.recipes.compare import RunProgress
+from offbeat.recipes.load import change
+from offbeat.recipes.trace import inline_trace
+from offbeat.studies import Trial, tune
+
+HERE = Path(__file__).parent
+RESULTS = HERE.parents[1] / "studies" / "results"
+TRIALS, SEEDS = 8, 2
+LR = "training.lr"
+Document = dict[str, Any]
+
+
+def read_board(path: Path = HERE / "board.yaml") -> Document:
+    """The leaderboard's plan."""
+    found: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    return found
+
+
+def data_recipe(board: Document, data: str) -> Document:
+    """The recipe of a data set, not tuned."""
+    recipe: Document = deepcopy(board["recipe"])
+    for key, value in board["data"][data]["set"].items():
+        change(recipe, key, deepcopy(value), f"data.{data}.set:")
+    return recipe
+
+
+def tune_label(board: Document, data: str, label: str, jobs: int = 1, results: Path = RESULTS) -> Trial:
+    """The best of the label's trials."""
+    recipe = data_recipe(board, data) | {"evaluate": {"seconds": board["recipe"]["evaluate"]["seconds"]}}
+    name = f"leaderboard/{data}-tuning"
+
+    def best_of(settings: list[Document]) -> Trial:
+        return tune(
+            name, recipe, label, settings, trials=TRIALS, seeds=SEEDS, results=results, processes=jobs,
+            watch=_watch,
+        ).best  # fmt: skip
+
+    rates = [{LR: rate} for rate in board["learning_rates"]]
+    rate = best_of(rates).options.get(LR, recipe["training"]["lr"])
+    more = [
+        {LR: rate, **option} if LR not in option else {LR: float(f"{rate * option[LR]:.3g}")}
+        for option in board["options"][label]
+    ]
+    return best_of([*rates, *more])
+
+
+def _watch(report: RunProgress) -> None:
+    if report.finished:
+        took = "" if report.processor is None else f": {report.processor:.1f} s"
+        print(f"{report.name}{took}", flush=True)
+
+
+def tuned_study(board: Document, data: str, chosen: Mapping[str, Trial]) -> Document:
+    """The study of a data set: each label with the options chosen, on every world."""
+    recipe = data_recipe(board, data)
+    for label, trial in chosen.items():
+        spec = recipe["algorithms"][label]
+        for key, value in trial.options.items():
+            section, _, option = key.partition(".")
+            if section == "algorithm":
+                change(spec, option, value, f"{label}:")
+            else:
+                spec.setdefault("set", {})[key] = value
+    title = board["data"][data]["title"]
+    return {
+        "title": f"Leaderboard on {title}", "paper": "", "recipe": recipe,
+        "columns": {name: {"world": _world(world)} for name, world in board["worlds"].items()},
+        "sizes": {"laptop": {}},
+        "items": {"board": {"title": f"Every algorithm on {title}, tuned", "shows": "time"}},
+    }  # fmt: skip
+
+
+def _world(world: Document) -> Document:
+    """The world with the values of its trace."""
+    document: Document = {"world": deepcopy(world)}
+    if "trace" in world:
+        document["world"]["trace"] = str(HERE / world["trace"])
+    inline_trace(document)
+    found: Document = json.loads(json.dumps(document["world"]))
+    return found
+
+
+def study_text(study: Document) -> str:
+    """The study as its file has it."""
+    head = "# Written by benchmarks/leaderboard/tune.py from board.yaml and the rows of the tuning.\n"
+    return head + yaml.safe_dump(study, sort_keys=False, width=110)
+
+
+def main() -> None:
+    """Tune and write."""
+    board = read_board()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("data", nargs="*", help=f"data sets; default: {', '.join(board['data'])}")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    words = parser.parse_args()
+    for data in words.data or list(board["data"]):
+        chosen, failed = {}, []
+        for label in board["options"]:
+            try:
+                chosen[label] = tune_label(board, data, label, words.jobs)
+            except RunError as error:
+                failed.append(label)
+                print(f"{data} {label} could not be tuned: {error}", flush=True)
+                continue
+            best = chosen[label]
+            print(f"{data} {label}: {dict(best.options)} {best.score:.1f} s, {best.best:.3f}", flush=True)
+        if failed:
+            print(f"{data}: no study is written, as these are not tuned: {', '.join(failed)}", flush=True)
+        else:
+            (HERE / f"{data}.yaml").write_text(study_text(tuned_study(board, data, chosen)), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
