@@ -44,18 +44,34 @@ RUNS = [
     ("fedcompass", "appfl", "own"),
 ]
 WHY = {
-    ("fedbuff", "offbeat", "paper"): "w := w + (1/K) Σ (1 + τ)^-½ Δ_i, Δ_i from the model the client started from",
+    (
+        "fedbuff",
+        "offbeat",
+        "paper",
+    ): "w := w + (1/K) Σ (1 + τ)^-½ Δ_i, Δ_i from the model that the client got",
     ("fedbuff", "flgo", "paper"): "the same formula, clients start again at once",
     ("fedbuff", "flgo", "own"): "the same formula; a client that has answered waits until the buffer is full",
     ("fedbuff", "flsim", "paper"): "the same formula: rate 1/K, exponent ½, normalised to staleness 0",
     ("fedbuff", "flsim", "own"): "the sum of K updates is not divided by K (rate 1), no weight by staleness: "
     "steps K times as long. Its default rate is 0.001, which is not shown",
-    ("fedbuff", "appfl", "paper"): "α = m/K makes up for its divisor m; Δ_i counts from the current model, not "
-    "from the one the client started from: stale models pull back",
+    (
+        "fedbuff",
+        "appfl",
+        "paper",
+    ): "α = m/K makes up for its divisor m; Δ_i counts from the current "
+    "model, not from the one that the client got: stale models pull back",
     ("fedbuff", "appfl", "own"): "α = 0.9 over the number of clients m instead of K, no weight by staleness",
     ("fedcompass", "offbeat", "paper"): "w := w + Σ 0.9 (1 + τ)^-½ p_i Δ_i, p_i = n_i/n",
-    ("fedcompass", "appfl", "paper"): "p_i = 1/m; w := (1 - Σ α_i) w + Σ α_i w_i: counts from the current model",
-    ("fedcompass", "appfl", "own"): "the same without the weight by staleness",
+    (
+        "fedcompass",
+        "appfl",
+        "paper",
+    ): "p_i = 1/m; w := (1 - Σ α_i) w + Σ α_i w_i, which counts from the current model, and so pulls back",
+    (
+        "fedcompass",
+        "appfl",
+        "own",
+    ): "the same without the weight by staleness; speeds are averaged, 0.9 of the newest, as in its examples",
 }
 Job = dict[str, Any]
 
@@ -93,7 +109,8 @@ def ours(job: Job, algorithm: str) -> dict[str, Any]:
         "fedcompass": lambda: ob.fedcompass(q_min=Q_MIN, q_max=Q_MAX, latest=LATEST),
     }
     run = ob.simulate(
-        options[algorithm](), ob.World(SPEEDS), ob.TorchLearner(net, data, ob.Training(lr=LR, batch_size=BATCH)),
+        options[algorithm](), ob.World(SPEEDS),
+        ob.TorchLearner(net, data, ob.Training(lr=LR, batch_size=BATCH)),
         seed=job["seed"], until=ob.Until(seconds=SECONDS), evaluate=ob.Every(seconds=EVERY), guard=None,
     )  # fmt: skip
     curve = [(row["t"], row["accuracy"]) for row in run.metrics]
@@ -126,7 +143,9 @@ def measure(seeds: int, peers: Path) -> None:
             name = f"{algorithm} {peer} {variant} {seed}"
             if name in kept:
                 continue
-            found = ours(job, algorithm) if peer == "offbeat" else theirs(job, peers, peer, algorithm, variant)
+            found = (
+                ours(job, algorithm) if peer == "offbeat" else theirs(job, peers, peer, algorithm, variant)
+            )
             curve = found.pop("curve")
             kept[name] = {
                 **found, "final": round(curve[-1][1], 4),
@@ -182,22 +201,23 @@ def page(kept: dict[str, Any]) -> str:
     seeds = len({name.rsplit(" ", 1)[1] for name in kept})
     return f"""# The peers' FedBuff and FedCompass
 
-What do the implementations of FLGo, FLSim and APPFL learn from the same start as ours? {CLIENTS} clients with
-Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to {max(SPEEDS):g} s a local step, {STEPS} steps a task
-(FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}), FedBuff's K = {SIZE}, SGD at {LR} in batches of {BATCH}, an MLP of
-32 units, {SECONDS:.0f} virtual seconds, {seeds} seeds. Data, shares, speeds and the initial model of a seed are the
-same for all; batches are drawn alike, not the same.
+What do the implementations of FLGo, FLSim and APPFL learn from the same start as ours? {CLIENTS} clients
+with Dirichlet(0.3) shares of the digits, {min(SPEEDS):g} to {max(SPEEDS):g} s a local step, {STEPS} steps a
+task (FedCompass: {Q_MIN} to {Q_MAX}, λ = {LATEST}), FedBuff's K = {SIZE}, SGD at {LR} in batches of {BATCH},
+an MLP of 32 units, {SECONDS:.0f} virtual seconds, {seeds} seeds. Data, shares, speeds and the initial model
+of a seed are the same for all. The peers have the same batches; ours are drawn alike from another stream.
 
-A peer's own server code gets the updates: FLGo's `package_handler`, FLSim's `FedAvgWithLRFedBuffAggregator`,
-APPFL's `FedBuffAggregator`, and its `CompassScheduler` with `FedCompassAggregator`. None of their simulators can
-be given these speeds for all of these, and APPFL's FedCompass knows real time only; so a loop of ours trains and
-delivers, and APPFL's scheduler gets its clock and timers from it. *As it is*: the peer's own defaults. *Set as
-the paper*: options by which its formula comes as near to the paper's as it can.
+A peer's own server code gets the updates: FLGo's `package_handler`, FLSim's
+`FedAvgWithLRFedBuffAggregator`, APPFL's `FedBuffAggregator`, and its `CompassScheduler` with
+`FedCompassAggregator`. FLSim's simulator draws its own times, and APPFL's FedCompass knows real time only; so
+a loop of ours trains and delivers for all of them, and APPFL's scheduler gets its clock and timers from it.
+*As it is*: the peer's own defaults (FLSim: but for the rate). *Set as the paper*: options by which its
+formula comes as near to the paper's as it can.
 
 {table(kept)}
-Times are geometric means with the 95 % bootstrap interval over seeds; a run that did not get there counts as
-{SECONDS:.0f} s. Written by `benchmarks/peers_learning.py --page docs/peers.md` from `studies/results/peers.json`;
-how fast the peers run is on [another page](speed.md).
+Times are geometric means with the 95 % bootstrap interval over seeds; a run that did not get there counts
+as {SECONDS:.0f} s. Written by `benchmarks/peers_learning.py --page docs/peers.md` from
+`studies/results/peers.json`; how fast the peers run is on [another page](speed.md).
 """
 
 

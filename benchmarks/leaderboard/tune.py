@@ -2,10 +2,10 @@
 
     python benchmarks/leaderboard/tune.py [DATA ...] [--jobs 1]
 
-Eight trials a label and data set, on one world and two seeds that no study has: four learning rates, then four
-values of the label's own option with the best of them (board.yaml). What decides is the time to the data set's
-target. Called again it goes on from the rows in studies/results; without runs to make, it writes the studies
-again: benchmarks/leaderboard/DATA.yaml, which
+Eight trials a label and data set, on one world and two seeds that no study has: four learning rates, then
+four values of the label's own option with the best of them (board.yaml). What decides is the time to the data
+set's target. Called again it goes on from the rows in studies/results; without runs to make, it writes the
+studies again: benchmarks/leaderboard/DATA.yaml, which
 
     offbeat reproduce benchmarks/leaderboard/digits.yaml:board
 
@@ -14,18 +14,19 @@ runs on all worlds.
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import yaml
+from ranks import blocks_of, rank
 
-from offbeat.core.errors import RunError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.recipes.compare import RunProgress
 from offbeat.recipes.load import change
 from offbeat.recipes.trace import inline_trace
-from offbeat.studies import Trial, tune
+from offbeat.studies import ItemRows, Results, Trial, item_rows, load_study, tune
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parents[1] / "studies" / "results"
@@ -74,9 +75,37 @@ def _watch(report: RunProgress) -> None:
         print(f"{report.name}{took}", flush=True)
 
 
+def labels_of(board: Document, data: str) -> list[str]:
+    """The labels that a data set has: all, or the best of the ranks by time, and FedAvg."""
+    labels = list(board["options"])
+    count = board["data"][data].get("best")
+    if count is None:
+        return labels
+    everywhere = [name for name, plan in board["data"].items() if "best" not in plan]
+    boards = read_boards(everywhere)
+    blocks = blocks_of(boards, labels, "time") if len(boards) == len(everywhere) else {}
+    if len(blocks) < len(everywhere) * len(board["worlds"]):
+        raise UsageError(
+            f"{data} has the best of {' and '.join(everywhere)}, which are not run: run them first"
+        )
+    best = {each.label for each in rank(labels, blocks)[:count]}
+    return [label for label in labels if label in {*best, "fedavg"}]
+
+
+def read_boards(names: Iterable[str], results: Path = RESULTS) -> dict[str, ItemRows]:
+    """The rows of those of some data sets that are tuned."""
+    paths = {name: HERE / f"{name}.yaml" for name in names}
+    return {
+        name: item_rows(load_study(path), "board", "laptop", Results(results))
+        for name, path in paths.items()
+        if path.exists()
+    }
+
+
 def tuned_study(board: Document, data: str, chosen: Mapping[str, Trial]) -> Document:
     """The study of a data set: each label with the options chosen, on every world."""
     recipe = data_recipe(board, data)
+    recipe["algorithms"] = {label: recipe["algorithms"][label] for label in chosen}
     for label, trial in chosen.items():
         spec = recipe["algorithms"][label]
         for key, value in trial.options.items():
@@ -119,7 +148,7 @@ def main() -> None:
     words = parser.parse_args()
     for data in words.data or list(board["data"]):
         chosen, failed = {}, []
-        for label in board["options"]:
+        for label in labels_of(board, data):
             try:
                 chosen[label] = tune_label(board, data, label, words.jobs)
             except RunError as error:

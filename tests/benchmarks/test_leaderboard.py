@@ -1,0 +1,100 @@
+"""The leaderboard: its ranks by hand, and its page, its studies and the peers' page from the rows alone."""
+
+import importlib
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests.sampling import thorough
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "leaderboard"
+MODULES = ("ranks", "tune", "page")
+
+
+@pytest.fixture(autouse=True)
+def as_scripts_see(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The folder's modules import each other by name."""
+    monkeypatch.syspath_prepend(FOLDER)
+    yield
+    for name in MODULES:
+        sys.modules.pop(name, None)
+
+
+def test_ranks_and_who_is_behind() -> None:
+    ranks = importlib.import_module("ranks")
+    clear = {("d", world): [[1.0, 2.0, 3.0], [1.5, 2.5, float("inf")]] for world in ("a", "b", "c")}
+    first, second, third = ranks.rank(["x", "y", "z"], clear)
+    assert (first.label, first.mean, first.low, first.high, first.behind) == ("x", 1, 1, 1, False)
+    assert (second.label, second.behind) == ("y", True)
+    assert (third.label, third.mean, third.behind) == ("z", 3, True)
+    tied = ranks.rank(["x", "y"], {("d", "a"): [[1.0, 2.0], [2.0, 1.0], [3.0, 3.0]]})
+    assert [(each.mean, each.behind) for each in tied] == [(1.5, False), (1.5, False)]
+    assert tied[0].low < 1.5 < tied[0].high
+    assert ranks.rank(["x"], {}) == []
+
+
+def test_targets_that_were_not_reached_share_the_last_rank() -> None:
+    ranks = importlib.import_module("ranks")
+    never = float("inf")
+    found = {each.label: each.mean for each in ranks.rank(["x", "y", "z"], {("d", "a"): [[never, 5, never]]})}
+    assert found == {"x": 2.5, "y": 1, "z": 2.5}
+
+
+def test_the_pages_are_what_the_rows_give() -> None:
+    page = importlib.import_module("page")
+    boards = page.read_boards(page.read_board()["data"])
+    written = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    assert page.render(boards) == written, "python benchmarks/leaderboard/page.py"
+    peers = _script(ROOT / "benchmarks" / "peers_learning.py")
+    kept = json.loads((ROOT / "studies" / "results" / "peers.json").read_text(encoding="utf-8"))
+    written = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert peers.page(kept) == written, "python benchmarks/peers_learning.py --page docs/peers.md"
+
+
+def test_every_label_has_four_options_and_every_study_builds() -> None:
+    tune = importlib.import_module("tune")
+    board = tune.read_board()
+    assert set(board["options"]) == set(board["recipe"]["algorithms"])
+    assert {len(options) for options in board["options"].values()} == {4}
+    assert len(board["learning_rates"]) + 4 + 1 == tune.TRIALS
+    from offbeat.studies import Trial, study_cells
+    from offbeat.studies.load import make_study
+
+    chosen = {
+        label: Trial({"training.lr": 0.3, **own[0]}, 1, 1, 1, 1) for label, own in board["options"].items()
+    }
+    study = make_study("leaderboard/digits", tune.tuned_study(board, "digits", chosen))
+    assert len(study_cells(study, "laptop")) == 3 * len(board["worlds"]) * len(board["options"])
+
+
+@thorough
+def test_the_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
+    import shutil
+
+    tune = importlib.import_module("tune")
+    board = tune.read_board()
+    for data in board["data"]:
+        written = FOLDER / f"{data}.yaml"
+        if not written.exists():
+            continue
+        name = f"leaderboard-{data}-tuning.csv"  # a copy: should a row be missing, its run is made there
+        shutil.copy(ROOT / "studies" / "results" / name, tmp_path)
+        chosen = {
+            label: tune.tune_label(board, data, label, 1, tmp_path) for label in tune.labels_of(board, data)
+        }
+        assert tune.study_text(tune.tuned_study(board, data, chosen)) == written.read_text(encoding="utf-8")
+
+
+def _script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
