@@ -48,8 +48,7 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         f"{TRIALS} trials for a data set, on the world *normal* and {SEEDS} seeds of its own: four learning "
         "rates, then four values of its own option with the best of them; the time to the target decided. "
         "`benchmarks/leaderboard/board.yaml` has it all, the studies beside it what was chosen. "
-        "The algorithm `wireless` needs a radio and is left out. There is no guard, and gradients are clipped "
-        "at 10.",
+        "The algorithm `wireless` needs a radio and is left out. There is no guard; gradients are clipped at 10.",
         markdown(
             [["world", "what it is"], *([name, _world(world)] for name, world in board["worlds"].items())]
         ),
@@ -60,7 +59,7 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         "\n".join(
             [
                 "```console",
-                f"$ python benchmarks/leaderboard/tune.py {' '.join(board['data'])} # writes each one's study",
+                f"$ python benchmarks/leaderboard/tune.py {' '.join(board['data'])}",
                 *(
                     f"$ offbeat reproduce benchmarks/leaderboard/{data}.yaml:board --jobs 1"
                     for data in boards
