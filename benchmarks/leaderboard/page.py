@@ -48,7 +48,7 @@ def render(boards: Mapping[str, ItemRows]) -> str:
         f"{TRIALS} trials for a data set, on the world *normal* and {SEEDS} seeds of its own: four learning "
         "rates, then four values of its own option with the best of them; the time to the target decided. "
         "`benchmarks/leaderboard/board.yaml` has it all, the studies beside it what was chosen. "
-        "The algorithm `wireless` needs a radio and is left out. There is no guard; gradients are clipped at 10.",
+        "The algorithm `wireless` needs a radio and is left out. No guard; gradients are clipped at 10.",
         markdown(
             [["world", "what it is"], *([name, _world(world)] for name, world in board["worlds"].items())]
         ),
