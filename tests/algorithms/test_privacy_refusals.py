@@ -177,6 +177,20 @@ def pattern(refusal: Refusal | SecureRefusal) -> str:
     return r".+".join(map(re.escape, parts))
 
 
+def test_a_release_that_does_not_fit_a_message_is_refused():
+    secure = ob.Privacy(clip=0.5, most=4000, secure=ob.Secure(helpers=("a", "b", "c")))
+    with pytest.raises(ob.UsageError) as error:
+        open_run(
+            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=ServerOptions(clients=10), seed=0,
+            sample_shape=(4,), classes=2, test=None, initial=None, label=None, recipe=None,
+            checkpoint_seconds=1.0, privacy=secure,
+        )  # fmt: skip
+    assert str(error.value) == (
+        "most = 4000 is not allowed with helpers = 3, colluding = 1: a release of more than 2545 updates "
+        "does not fit into a message"
+    )
+
+
 def test_every_sentence_is_tested_and_on_the_page():
     assert set(CASES) == set(Refusal.__members__)
     shown = re.findall(r"^- `(.+)`$", PAGE.read_text("utf-8"), flags=re.MULTILINE)

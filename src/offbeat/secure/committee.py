@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from itertools import chain, combinations
+from math import comb
 from struct import pack
 
 from offbeat.core.events import ClientId, TaskId
@@ -42,6 +43,11 @@ def _bytes_of(field: Field) -> bytes:
 def fingerprint(public_key: bytes) -> str:
     """SHA-256 of a helper's public key, in hexadecimal, as a site's policy file names it."""
     return sha256(public_key).hexdigest()
+
+
+def box_bytes(helpers: int, colluding: int) -> int:
+    """Bytes of a box: a key of HPKE, the seeds of the groups that a helper is in, and a tag."""
+    return _KEY_BYTES + SEED_BYTES * comb(helpers - 1, colluding) + _TAG_BYTES
 
 
 @dataclass(frozen=True)
@@ -129,7 +135,7 @@ class Committee:
     @property
     def box_bytes(self) -> int:
         """Bytes of a box of seeds: a key of HPKE, the seeds, and a tag."""
-        return _KEY_BYTES + SEED_BYTES * len(self.held_by(0)) + _TAG_BYTES
+        return box_bytes(len(self.helpers), self.colluding)
 
     def held_by(self, helper: int) -> list[int]:
         """The groups whose seeds a helper holds, in order."""
@@ -168,17 +174,19 @@ class Committee:
                 )
         return None
 
-    def mismatch(self, plan: Privacy) -> str | None:
+    def mismatch(self, plan: Privacy, parameters: int | None = None) -> str | None:
         """What differs from a run's plan, as a site or helper got it; None if nothing does.
 
         Args:
             plan: The run's complete options, with `secure`.
+            parameters: Parameters of the plan's model. None means that they are not compared.
         """
         assert plan.secure is not None
         planned = {
             "clip": plan.clip, "weight_bits": plan.weight_bits, "least": plan.fewest, "most": plan.most,
             "dominance": plan.dominance, "colluding_clients": plan.colluding_clients,
             "colluding": plan.secure.colluding, "helpers": ", ".join(plan.secure.helpers),
+            "parameters": self.parameters if parameters is None else parameters,
         }  # fmt: skip
         names = ", ".join(helper.name for helper in self.helpers)
         for option, value in planned.items():

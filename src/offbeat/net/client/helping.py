@@ -12,12 +12,11 @@ from random import Random
 from typing import Any
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.privacy import Privacy
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.client import Connect
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
-from offbeat.net.run_spec import read_run_spec
+from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.runs.files import make_directory
 from offbeat.secure.committee import Committee, fingerprint
@@ -76,7 +75,7 @@ class HelperClient:
 
     def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
         self._connect, self._helper, self.clock = connect, helper, clock
-        self._plan: Privacy | None = None
+        self._spec: RunSpec | None = None
         self._lease, self._last_message, self._last_served = 60.0, 0.0, 0.0
         self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
 
@@ -130,7 +129,7 @@ class HelperClient:
                 case Rejected():
                     raise ChannelClosedError(message.reason)
                 case Registered():
-                    self._lease, self._plan = message.lease, _plan(message.plan)
+                    self._lease, self._spec = message.lease, _secure_spec(message.plan)
                 case Committee():
                     self._adopt(message)
                 case UnmaskRequest():
@@ -140,9 +139,9 @@ class HelperClient:
 
     def _adopt(self, committee: Committee) -> None:
         """Serve the committee, if it is the one that the run's plan has. Raises `UsageError`."""
-        if self._plan is None:
+        if self._spec is None or self._spec.privacy is None:
             raise UsageError("the server tells a committee before its plan")
-        if (different := committee.mismatch(self._plan)) is not None:
+        if (different := committee.mismatch(self._spec.privacy, self._spec.parameters)) is not None:
             raise UsageError(different)
         self._helper.serve(committee)
         told = {
@@ -162,9 +161,9 @@ class HelperClient:
             channel.send(Heartbeat())
 
 
-def _plan(document: Mapping[str, Any]) -> Privacy:
-    """The options of privacy of a run. Raises `UsageError` for one that is not secure."""
-    privacy = read_run_spec(document).privacy
-    if privacy is None or privacy.secure is None:
+def _secure_spec(document: Mapping[str, Any]) -> RunSpec:
+    """The specification of a run. Raises `UsageError` for one that is not secure."""
+    spec = read_run_spec(document)
+    if not spec.secure:
         raise UsageError("the run is not secure: it needs no helpers")
-    return privacy
+    return spec

@@ -57,9 +57,7 @@ class Masking:
         """
         if plan is None or plan.secure is None:
             raise UsageError("the server tells a committee in a run that is not secure")
-        different = committee.mismatch(plan)
-        if different is None and committee.parameters != parameters:
-            different = f"the committee has parameters = {committee.parameters}, the model has {parameters}"
+        different = committee.mismatch(plan, parameters)
         if different is None and pinned is not None:
             different = committee.unpinned(pinned)
         if different is not None:

@@ -317,7 +317,7 @@ class SecureAggregation:
         """
         self._unmasking = None
         while self._driver.engine.waiting:
-            self._finish(now, reason.format(release=self._release.version), begin=False)
+            self._finish(now, reason.replace("{release}", str(self._release.version)), begin=False)
 
     @property
     def _release(self) -> Aggregate:

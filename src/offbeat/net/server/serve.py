@@ -35,15 +35,19 @@ from offbeat.net.server.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel
+from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model
 from offbeat.runs.files import read_model
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import FORMAT, MODEL, SERVED
+from offbeat.secure.committee import box_bytes
+from offbeat.secure.refusals import SecureRefusal
 from offbeat.version import __version__
 
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
 """Begins to listen; every connection of a site is passed to the function it is called with."""
+_ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
 
 
 class Listener(Protocol):
@@ -275,7 +279,22 @@ def _release_plan(
     privacy = complete_privacy(privacy, algorithm, clients)
     if privacy.fewest > clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=clients)
+    _check_requests(privacy)
     return ReleasePlan(privacy, layout.parameters, clients)
+
+
+def _check_requests(privacy: Privacy) -> None:
+    """Raises `UsageError` where what helpers are asked about the largest release does not fit a message."""
+    secure = privacy.secure
+    if secure is None:
+        return
+    assert privacy.most is not None
+    helpers, colluding = len(secure.helpers), secure.colluding
+    allowed = Limits().envelope // (box_bytes(helpers, colluding) + _ENTRY_BYTES)
+    if privacy.most > allowed:
+        raise SecureRefusal.MOST.error(
+            most=privacy.most, helpers=helpers, colluding=colluding, allowed=allowed
+        )
 
 
 def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool) -> None:
