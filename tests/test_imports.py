@@ -40,7 +40,8 @@ MAY_USE: dict[str, set[str]] = {
     "secure": {"core", "runs"},
     "callbacks": {"lazy", "core", "named", "runs", "version"},
     "sim": {
-        "callbacks", "core", "runs", "world", "algorithms", "local", "data", "metrics", "vectors", "version",
+        "callbacks", "core", "runs", "secure", "world", "algorithms", "local", "data", "metrics", "vectors",
+        "version",
     },
     "net": {
         "callbacks", "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data", "metrics",

@@ -1,4 +1,4 @@
-"""What an exact integer sum of two updates tells beyond the real-valued sum: nothing, for the dither.
+"""What an exact sum of weighted integers tells beyond the real-valued sum: nothing, for the dither.
 
 S = c̃_1 y_1 + c̃_2 y_2 modulo one weight depends on the other update alone, as in a knapsack. Weights of 8
 bits without dither give the updates away. With the normal dither of 1.5 · 2^w nothing can be told from

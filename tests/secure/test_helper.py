@@ -11,7 +11,7 @@ import pytest
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile, TaskRelease
-from offbeat.secure.masks import add_masks
+from offbeat.secure.masks import add_masks, mask
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 from offbeat.secure.unmasking import check_instance
 from tests.secure.federation import Federation, committee_of
@@ -180,6 +180,24 @@ def test_an_update_is_in_one_release_only(
         answer = helper.answer(change(request))
         assert isinstance(answer, UnmaskRefused)
         assert answer.reason in {f"task {task} was released before, in release 12" for task in (80, 81)}
+
+
+def test_other_seeds_of_the_same_updates_are_another_release(federation: Federation) -> None:
+    """Two sums that differ in one box would tell the mask of one update."""
+    request = federation.request(0)
+    federation.helpers[0].answer(request)
+    entry = federation.entries[1]
+    forged = mask(np.zeros(100, np.int64), federation.committee, entry.task, entry.client, entry.site)
+    answer = federation.helpers[0].answer(changed(request, 1, box=forged.boxes[0]))
+    assert isinstance(answer, UnmaskRefused)
+    assert answer.reason == "task 80 was released before, in release 12"
+
+
+@pytest.mark.parametrize("field", ["task", "client", "weight"])
+def test_numbers_of_too_many_bits_are_refused(federation: Federation, field: str) -> None:
+    answer = federation.helpers[0].answer(changed(federation.request(0), 1, **{field: 2**63}))
+    assert answer == UnmaskRefused(12, "a release, task, client or weight has more than 64 bits")
+    assert isinstance(federation.helpers[0].answer(federation.request(0)), UnmaskShare)
 
 
 def test_any_helpers_of_two_releases_have_one_in_common_that_refuses(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the server and T helpers see of masked updates is uniform but for the sum; one more sees all.
+"""What the server and T helpers see is uniform but for the sum; with one more helper nothing is hidden.
 
 The argument of docs/privacy.md, executed: of each update the adversary takes off the masks it knows. What is
 left is uniform, and the answers of the other helpers follow from it and from the sum.
@@ -78,7 +78,7 @@ def test_what_is_left_of_an_update_is_uniform_for_t_helpers(
 
 
 def test_the_other_helpers_tell_nothing_but_the_sum(tmp_path: Path) -> None:
-    """R, the sum of the masks that T helpers lack, is Σ c̃ v' − S: uniform v' and S simulate it."""
+    """R, the sum of the masks that T helpers lack, is Σ c̃ v' − S: it can be simulated."""
     sums = []
     for run, updates in enumerate(two_runs_of_one_sum()):
         made = masked(tmp_path / str(run), 3, 1, updates)

@@ -92,6 +92,18 @@ def test_rounding_follows_from_the_seed_alone(learner):
     assert outcome(run(learner, NOISY)) == outcome(run(learner, NOISY))
 
 
+@pytest.mark.parametrize("name", ["fedbuff", *thorough("feddyn", "fednova", "fedat", "fedcompass", "asofed")])
+@pytest.mark.parametrize("noise", [None, *thorough(Noise(multiplier=4.0, bands=3))])
+def test_masks_change_no_bit(name, noise, learner):
+    pytest.importorskip("cryptography")
+    until = ob.Until(tasks=20 if name == "fedbuff" else 60)
+    plain, masked = (
+        outcome(run(learner, Privacy(clip=5.0, noise=noise, secure=Secure(masks=masks)), name, until=until))
+        for masks in (False, True)
+    )
+    assert masked == plain
+
+
 # ---- noise ----
 
 

@@ -69,10 +69,13 @@ class Secure:
         colluding: T, most helpers that may collude with the server. There are at most 2T + 1 helpers: then
             any two sets of T + 1, which is what a release needs, have one in common, which notices that an
             update is released again.
+        masks: Whether a simulation masks updates and asks helpers, all in its process, for the same bits; a
+            deployed run does in any case.
     """
 
     helpers: tuple[str, ...] = ()
     colluding: Count = 1
+    masks: bool = False
 
     @model_validator(mode="after")
     def _committee(self) -> Self:

@@ -4,11 +4,12 @@ A release is one sum that is formed and used: one `Aggregate`. `ReleasePlan` has
 `PrivacyLedger` what follows from its journal alone, `Releases` what needs tensors.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from math import ceil, inf
-from typing import Any, Self
+from operator import iadd
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -224,6 +225,24 @@ class ReleaseSeeds:
     rounding: Callable[[Task, Aggregate], bytes]
 
 
+class RoundedUpdate(NamedTuple):
+    """A clipped and rounded update of a release: y in grid steps, with c̃, its integer weight."""
+
+    task: Task
+    weight: int
+    values: Integers
+
+
+SumUpdates = Callable[[Aggregate, Iterable[RoundedUpdate]], Integers]
+"""Gives S = Σ c̃_i y_i of a release."""
+
+
+def exact_sum(release: Aggregate, updates: Iterable[RoundedUpdate]) -> Integers:
+    """S, in the clear."""
+    del release
+    return reduce(iadd, (update.weight * update.values for update in updates))
+
+
 class Releases:
     """Forms the sums of a run and adds their noise.
 
@@ -231,6 +250,7 @@ class Releases:
         plan: What is fixed for the run.
         seeds: Where the randomness comes from.
         masked: Whether updates are masked, so that helpers tell their sums.
+        sum_updates: How updates that are not masked are summed.
 
     Attributes:
         masked: As given.
@@ -238,8 +258,14 @@ class Releases:
         memory: The last b − 1 noise vectors by their distance, float64: secret, and saved with the run.
     """
 
-    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds, masked: bool = False) -> None:
-        self.plan, self._seeds, self.masked = plan, seeds, masked
+    def __init__(
+        self,
+        plan: ReleasePlan,
+        seeds: ReleaseSeeds,
+        masked: bool = False,
+        sum_updates: SumUpdates = exact_sum,
+    ) -> None:
+        self.plan, self._seeds, self.masked, self._sum_updates = plan, seeds, masked, sum_updates
         self.sums: dict[Version, Integers] = {}
         self.memory: Tensors = {}
         self._drawn: tuple[Version, Integers] | None = None  # the noise of the release at hand
@@ -269,7 +295,7 @@ class Releases:
         if self.masked:
             released = self.sums.pop(command.version)
         else:
-            released = self._sum(updates, weights, factors, command)
+            released = self._sum_updates(command, self._rounded(updates, weights, factors, command))
         if noise is not None:
             released = released + noise
         self._drawn = None
@@ -290,16 +316,14 @@ class Releases:
         noise = self._noise(command)
         return total if noise is None else total + noise
 
-    def _sum(
+    def _rounded(
         self, updates: Sequence[Update], weights: Sequence[int], factors: Sequence[float], command: Aggregate
-    ) -> Integers:
-        """S = Σ c̃_i y_i, the only place where updates meet."""
+    ) -> Iterator[RoundedUpdate]:
+        """The updates of a release as integers, one at a time."""
         grid = self.plan.grid
-        total = np.zeros(grid.parameters, np.int64)
         for update, weight, factor in zip(updates, weights, factors, strict=True):
-            delta = update.delta[: grid.parameters].numpy()
-            total += weight * grid.round(delta, self._seeds.rounding(update.task, command), factor)
-        return total
+            delta, seed = update.delta[: grid.parameters].numpy(), self._seeds.rounding(update.task, command)
+            yield RoundedUpdate(update.task, weight, grid.round(delta, seed, factor))
 
     def _noise(self, command: Aggregate) -> Integers | None:
         """e_r in grid steps, drawn once for each release; None without noise."""

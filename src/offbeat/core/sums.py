@@ -141,8 +141,8 @@ class SumGrid:
         """y' of one attempt; None where its norm is above Y."""
         y, squared = np.empty(len(delta), np.int64), 0.0
         for n, (part, out) in enumerate(zip(_parts(delta), _parts(y), strict=True)):
-            value: npt.NDArray[Any] = part * np.float64(scale)
-            value += _uniforms(seed, (attempt << 32) + n, len(part))
+            value = _uniforms(seed, (attempt << 32) + n, len(part))
+            value += part * np.float64(scale)
             np.floor(value, out=value)
             squared += float(value @ value)
             out[:] = value
@@ -167,7 +167,9 @@ def _words(label: bytes, seed: bytes, chunk: int, count: int) -> npt.NDArray[np.
 
 def _uniforms(seed: bytes, chunk: int, count: int) -> Floats:
     """U in (0, 1)."""
-    return (_words(b"offbeat/1/round", seed, chunk, count).astype(np.float64) + 0.5) * 2.0**-32
+    found: Floats = _words(b"offbeat/1/round", seed, chunk, count) * 2.0**-32
+    found += 2.0**-33
+    return found
 
 
 def _normals(seed: bytes, chunk: int, count: int) -> Floats:

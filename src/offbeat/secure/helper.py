@@ -4,16 +4,20 @@ It holds each release to the committee's bounds, and each update to one release.
 answers, so that it gives the same answer again after a crash, and never another.
 """
 
+from hashlib import sha256
+from itertools import chain
+
 import numpy as np
 
 from offbeat.core.events import TaskId
-from offbeat.secure.committee import Committee
+from offbeat.secure.committee import Committee, hashed_text
 from offbeat.secure.helper_file import HelperFile, TaskRelease
 from offbeat.secure.masks import HelperKey, add_masks
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare
 from offbeat.secure.refusals import SecureRefusal
 
 Seeds = list[dict[int, bytes]]
+_TOP = 2**63
 
 
 class Helper:
@@ -66,7 +70,10 @@ class Helper:
         if committee is None or request.committee != committee.digest:
             return UnmaskRefused(release, SecureRefusal.OTHER_COMMITTEE.format(release=release))
         entries = [(entry.task, entry.client, entry.weight) for entry in request.entries]
-        released = TaskRelease(release, committee.manifest(release, entries))
+        if not all(-_TOP <= number < _TOP for number in chain((release,), *entries)):
+            return UnmaskRefused(release, SecureRefusal.NUMBERS.value)
+        manifest = committee.manifest(release, entries)
+        released = TaskRelease(release, _with_boxes(manifest, request.entries))
         earlier = self._file.released(task for task, _, _ in entries)
         reason = (
             committee.refusal(release, entries)
@@ -88,7 +95,7 @@ class Helper:
             for group in sorted(set(request.groups))
         ]
         add_masks(total, [seed for seed, _ in pairs], [weight for _, weight in pairs])
-        return UnmaskShare(release, released.manifest, request.groups, self.instance, total)
+        return UnmaskShare(release, manifest, request.groups, self.instance, total)
 
     def _group_refusal(self, committee: Committee, groups: tuple[int, ...]) -> str | None:
         held = committee.held_by(self._number(committee))
@@ -109,6 +116,12 @@ class Helper:
 
     def _number(self, committee: Committee) -> int:
         return [helper.name for helper in committee.helpers].index(self.name)
+
+
+def _with_boxes(manifest: bytes, entries: tuple[UnmaskEntry, ...]) -> bytes:
+    """The digest of a release with its boxes: the same updates with other seeds would be another sum."""
+    boxes = (entry.box for entry in sorted(entries, key=lambda entry: entry.task))
+    return sha256(hashed_text(manifest, *boxes)).digest()
 
 
 def _released_before(earlier: dict[TaskId, TaskRelease], released: TaskRelease) -> str | None:

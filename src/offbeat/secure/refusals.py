@@ -10,6 +10,7 @@ class SecureRefusal(StrEnum):
     """A sentence with which something is refused; names in braces stand for what was given."""
 
     OTHER_COMMITTEE = "release {release} is of another committee than this helper's"
+    NUMBERS = "a release, task, client or weight has more than 64 bits"
     CLIENTS = "release {release} has the updates of {clients} clients: {least} to {most} are summed together"
     CLIENT_TWICE = "client {client} is in release {release} twice"
     TASK_TWICE = "task {task} is in release {release} twice"

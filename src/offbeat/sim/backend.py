@@ -26,7 +26,7 @@ from offbeat.core.learner import (
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model, Tensors
 from offbeat.core.recorded import RecordedJournal, ReplayError
-from offbeat.core.releases import Releases, ReleaseSeeds
+from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
 from offbeat.core.streams import Purpose, stream
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates
@@ -45,9 +45,8 @@ class LiveBackend:
 
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
         algorithm, self.clients = experiment.algorithm, clients
-        plan, releases = experiment.release_plan, None
-        if plan is not None:
-            releases = Releases(plan, simulated_seeds(experiment.seed))
+        plan = experiment.release_plan
+        releases = None if plan is None else simulated_releases(plan, experiment.seed)
         self.tensors = GlobalModel(
             algorithm, experiment.initial, train_root=experiment.train_root, releases=releases
         )
@@ -169,6 +168,16 @@ class LiveBackend:
     def completed(self) -> Model:
         """The current version, complete."""
         return self._experiment.complete(self.tensors.model)
+
+
+def simulated_releases(plan: ReleasePlan, seed: int) -> Releases:
+    """Forms sums with randomness that follows from the run's seed, through real masks if asked to."""
+    secure, seeds = plan.privacy.secure, simulated_seeds(seed)
+    if secure is None or not secure.masks:
+        return Releases(plan, seeds)
+    from offbeat.sim.masked_sums import MaskedSums  # needs the extra secure
+
+    return Releases(plan, seeds, sum_updates=MaskedSums(plan))
 
 
 def simulated_seeds(seed: int) -> ReleaseSeeds:
