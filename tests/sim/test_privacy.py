@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import offbeat as ob
+from offbeat.algorithms.private import sum_only
 from offbeat.core.accounting import epsilon_of, largest_mu
 from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
@@ -283,6 +284,55 @@ def test_a_run_is_resumed_with_the_same_privacy_only(learner, tmp_path: Path):
 
 
 # ---- learning ----
+
+
+class Exact(GlobalModel):
+    """Makes each version from float64 sums with the rounded weights, without grid, dither and clip."""
+
+    def _step(self, updates, command):  # type: ignore[no-untyped-def]
+        aggregator, grid = self._algorithm.aggregator, self.releases.plan.grid
+        weights = dict(zip(command.tasks, command.note["weights"], strict=True))
+        scaled = [command.note["scale"] * weights[u.task.id] / grid.q for u in updates]
+        factors = [aggregator.factor(u.task) for u in updates]
+        total = sum(c * f * u.delta.double() for c, f, u in zip(scaled, factors, updates, strict=True))
+        tasks, bases = [u.task for u in updates], [u.base for u in updates]
+        return aggregator.from_sum(
+            UpdateSum(total.float(), scaled, tasks, bases, command.note), self.model, self.memory
+        )
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", sum_only())
+def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monkeypatch):
+    """Within 0.3 points, over the last evaluations of two seeds."""
+
+    def accuracy() -> float:
+        found = []
+        for seed in range(2):
+            data = ob.load("digits")
+            order = np.argsort(data.train.y.numpy() + np.random.default_rng(seed).random(len(data.train)) * 6)
+            federated = ob.federate(data, None, np.array_split(order, 5))
+            learner = ob.TorchLearner(mlp, federated, ob.Training(lr=0.2, batch_size=20))
+            every, until = ob.Every(versions=5), ob.Until(tasks=400)
+            run = ob.simulate(
+                make(name), CALM, learner, seed=seed, until=until, evaluate=every, privacy=SECURE
+            )
+            found += [row["accuracy"] for row in run.metrics[-6:]]
+        return float(np.mean(found))
+
+    integers = accuracy()
+    monkeypatch.setattr(backend, "GlobalModel", Exact)
+    assert integers == pytest.approx(accuracy(), abs=0.003)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("bits", [0, 4])
+def test_masks_change_no_bit_for_weights_of_any_bits(bits, learner):
+    outcomes = [
+        outcome(run(learner, Privacy(clip=5.0, weight_bits=bits, secure=Secure(masks=masks)), "feddyn"))
+        for masks in (False, True)
+    ]
+    assert outcomes[0] == outcomes[1]
 
 
 @pytest.mark.thorough

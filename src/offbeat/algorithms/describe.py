@@ -13,12 +13,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import takewhile
 from typing import Any
 
+from offbeat.algorithms.private import check_sums
 from offbeat.algorithms.registry import Factory, year
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.objective import Objective
+from offbeat.core.privacy import Privacy, Secure
 
 _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
 
@@ -58,6 +60,15 @@ def parts(algorithm: Algorithm) -> list[Part]:
 def driver_needs(algorithm: Algorithm) -> list[Feature]:
     """What an algorithm needs of its driver, in the order in which features are listed."""
     return [feature for feature in Feature if feature in algorithm.requires]
+
+
+def with_privacy_text(algorithm: Algorithm) -> str:
+    """Whether sums of updates are enough for an algorithm, or why it is refused with privacy."""
+    try:
+        check_sums(algorithm, Privacy(clip=1.0, secure=Secure()))
+    except UsageError as error:
+        return str(error)
+    return "sums of updates are enough"
 
 
 def made_with_defaults(factory: Factory[...]) -> Algorithm | str:

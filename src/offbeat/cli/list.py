@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from offbeat.algorithms import Factory
 
 NOTHING = "nothing: weighted sums of updates are enough"
+NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before you rely on it"
 
 
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
@@ -77,6 +78,7 @@ def show_algorithms(out: Console) -> None:
     """Print every algorithm on a line or two."""
     from offbeat.algorithms import ALGORITHMS
     from offbeat.algorithms.describe import driver_needs, made_with_defaults, short_paper
+    from offbeat.algorithms.private import sum_only
     from offbeat.core.algorithm import Algorithm
 
     table = _table("algorithm", "what it does", "paper", "needs of its driver")
@@ -85,11 +87,13 @@ def show_algorithms(out: Console) -> None:
         needs = ", ".join(driver_needs(made)) or "–" if isinstance(made, Algorithm) else f"? ({made})"
         add_row(table, factory.name, factory.summary, short_paper(factory.paper), needs)
     out.print(table)
+    for line in (f"\nwith privacy, for which sums are enough: {', '.join(sum_only())}", NOT_REVIEWED):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     """Print one algorithm: its paper, its options, its parts, what it requires."""
-    from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts
+    from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, with_privacy_text
     from offbeat.core.algorithm import Algorithm
 
     made = made_with_defaults(factory)
@@ -112,6 +116,8 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     out.print("needs of its driver, with its defaults:" + ("" if needs else f" {NOTHING}"), soft_wrap=True)
     for feature in needs:
         out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
+    for line in (f"with privacy, with its defaults: {with_privacy_text(made)}", NOT_REVIEWED):
+        out.print(line, markup=False, soft_wrap=True)
 
 
 def _table(*heads: str) -> Table:
