@@ -202,6 +202,7 @@ def test_the_accountant_is_that_of_opacus_step_by_step() -> None:
     assert examples_epsilon([], 1e-5) == 0.0
 
 
+@pytest.mark.thorough
 def test_the_budget_allows_the_most_steps_within_it() -> None:
     options, before = ExamplesPrivacy(noise=1.0, epsilon=2.0), [(1.2, 0.05, 20)]
     steps = steps_within(options, before, 0.05)

@@ -35,7 +35,7 @@ from offbeat.data.federated import FederatedData
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.training import Training
 
-_MANY = 1_000_000  # steps of one site, at most
+_FEW, _MANY = 10_000, 1_000_000  # steps of one site: so many counted exactly, and at most
 
 
 @checked_dataclass
@@ -91,7 +91,8 @@ def examples_epsilon(history: History, delta: float) -> float:
 def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> float:
     """How many more steps with probability `rate` the budget allows; infinite without one.
 
-    It takes seconds, as ε is computed some ten times.
+    It takes seconds, as ε is computed some ten times. Beyond 10,000 steps, where that takes minutes, fewer
+    are allowed: those that Rényi divergences give, whose bound is looser.
     """
     if options.epsilon is None:
         return inf
@@ -100,7 +101,9 @@ def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> flo
     def allowed(steps: int) -> bool:
         return examples_epsilon([*history, (options.noise, rate, steps)], options.delta) <= limit
 
-    least = _renyi_steps_within(options, history, rate)  # fewer, and found at once
+    least = _renyi_steps_within(options, history, rate)
+    if least > _FEW:
+        return least
     most = least + 1 + least // 4
     while most < _MANY and allowed(most):
         least, most = most, most + 1 + most // 4
@@ -111,7 +114,7 @@ def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> flo
 
 
 def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float) -> int:
-    """How many steps the budget allows by Rényi divergences, whose bound is looser."""
+    """How many steps the budget allows by Rényi divergences; found at once."""
     with requires_extra("opacus"), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from opacus.accountants import RDPAccountant
@@ -122,7 +125,10 @@ def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float)
             return bool(accountant.get_epsilon(options.delta) <= limit)
 
         limit = options.epsilon or 0.0
-        return bisect_left(range(1, _MANY), True, key=lambda steps: not allowed(steps))
+        most = 1
+        while most < _MANY and allowed(most):
+            most *= 2
+        return most // 2 + bisect_left(range(most // 2 + 1, most), True, key=lambda steps: not allowed(steps))
 
 
 def sampling_rate(batch_size: int, samples: int) -> float:
