@@ -50,8 +50,8 @@ class SecureRefusal(StrEnum):
         "release {release} is not used: a new committee has taken the place of the one it was masked for"
     )
     MOST = (
-        "most = {most} is not allowed with helpers = {helpers}, colluding = {colluding}: a release of more "
-        "than {allowed} updates does not fit into a message"
+        "most = {most} is not allowed with helpers = {helpers}, colluding = {colluding}: "
+        "a release of more than {allowed} updates does not fit into a message"
     )
     NOT_SECURE = "this run is secure, which the site's version of Offbeat does not know: upgrade the site"
     NOT_A_SITE = "{name} is a helper of this run: connect with offbeat helper, or choose another name"

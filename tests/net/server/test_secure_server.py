@@ -209,6 +209,7 @@ def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
     """What was masked for the old one is trained again, and nothing is summed twice."""
     f = SecureFederation(tmp_path, tasks=20)
     renewed: list[int] = []
+    served = "helper a serves another committee already: start it with a new file, and name a new committee"
 
     def renew(i: int, f: SecureFederation) -> None:
         if len(f.journal("released")) == 2 and f.coordinator.driver.engine.waiting and not renewed:
@@ -216,6 +217,13 @@ def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
             for name in HELPERS:
                 f.restart_helper(name, "new.db")
             f.die(helpers=HELPERS)
+        elif len(f.journal("committee")) == 2 and len(renewed) == 1 and f.committee is not None:
+            renewed.append(i)  # a process of the old committee that nobody has ended
+            f.inbox.append(("a", Register(0, 0, secure=True, public_key=bytes(32), committee=bytes(32))))
+        elif len(renewed) == 2 and f.said[-1:] and ("a", Rejected(served)) in f.said:
+            renewed.append(i)
+            f.coordinator.disconnected(f.now, "a")
+            f.registers("a")
 
     drive(f, 2000, renew)
     assert f.coordinator.stopped == "reached 20 client tasks"
@@ -223,6 +231,7 @@ def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:
     reason = "masked for another committee: the task is trained again"
     assert any(isinstance(m, UpdateAck) and m.reason == reason for _, m in f.said)
     assert any("a new committee has taken the place" in reason for reason in skips(f))
+    assert len(renewed) == 3
     assert not f.journal("released")[-1]["reason"]
     f.check_manifests()
     arrived = [row.task for row in f.rows if row.name == "arrived"]

@@ -228,7 +228,10 @@ class SecureAggregation:
                 except UsageError as error:
                     self._gone.add(name)
                     return str(error)
+                self._gone.discard(name)
                 return None
+            if register.committee:  # of a committee that this one has replaced
+                return SecureRefusal.COMMITTED.format(name=name)
             if not self._replaces:
                 self._gone.add(name)
                 return SecureRefusal.OWN_KEY.format(name=name)
@@ -257,6 +260,7 @@ class SecureAggregation:
         keys = tuple((name, self._keys[name].hex()) for name in self.names)
         epoch = 1 if before is None else before.epoch + 1
         driver.apply(now, CommitteeFormed(epoch, run.hex(), keys))
+        self._replaces = False  # once in a server's process
         assert self.committee is not None
         if before is None:
             log.info("guards against bad updates see sums only")
