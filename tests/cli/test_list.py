@@ -10,6 +10,7 @@ from rich.console import Console
 import offbeat as ob
 from offbeat import algorithms
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
+from offbeat.algorithms.private import sum_only
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
 from offbeat.core.features import DRIVERS, Feature
@@ -64,6 +65,8 @@ def test_every_algorithm_shows_its_parts_and_needs(name: str) -> None:
     for feature in Feature:
         assert (f"  {feature}: {feature.description}" in text) == (feature in made.requires)
     assert set(driver_needs(made)) == made.requires <= DRIVERS
+    assert ("with privacy, with its defaults: sums of updates are enough" in text) == (name in sum_only())
+    assert listing.NOT_REVIEWED in text
     for part in parts(made):
         assert part.summary
         assert part.exchange

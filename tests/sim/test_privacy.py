@@ -93,7 +93,7 @@ def test_rounding_follows_from_the_seed_alone(learner):
     assert outcome(run(learner, NOISY)) == outcome(run(learner, NOISY))
 
 
-@pytest.mark.parametrize("name", ["fedbuff", *thorough("feddyn", "fednova", "fedat", "fedcompass", "asofed")])
+@pytest.mark.parametrize("name", ["fedbuff", *thorough("feddyn", "fednova", "fedat", "fedcompass")])
 @pytest.mark.parametrize("noise", [None, *thorough(Noise(multiplier=4.0, bands=3))])
 def test_masks_change_no_bit(name, noise, learner):
     pytest.importorskip("cryptography")
@@ -305,6 +305,7 @@ class Exact(GlobalModel):
 @pytest.mark.parametrize("name", sum_only())
 def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monkeypatch):
     """Within 0.3 points, over the last evaluations of two seeds."""
+    summed = ob.asofed() if name == "asofed" else make(name)  # the example's is against copies
 
     def accuracy() -> float:
         found = []
@@ -314,9 +315,7 @@ def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monke
             federated = ob.federate(data, None, np.array_split(order, 5))
             learner = ob.TorchLearner(mlp, federated, ob.Training(lr=0.2, batch_size=20))
             every, until = ob.Every(versions=5), ob.Until(tasks=400)
-            run = ob.simulate(
-                make(name), CALM, learner, seed=seed, until=until, evaluate=every, privacy=SECURE
-            )
+            run = ob.simulate(summed, CALM, learner, seed=seed, until=until, evaluate=every, privacy=SECURE)
             found += [row["accuracy"] for row in run.metrics[-6:]]
         return float(np.mean(found))
 

@@ -20,10 +20,13 @@ NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before y
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
     """List the algorithms and what they need, or one with its paper, its options and its parts."""
     from offbeat.algorithms import ALGORITHMS
+    from offbeat.algorithms.private import sum_only
     from offbeat.core.validation import did_you_mean
 
     if name is None:
         show_algorithms(out)
+        for line in (f"\nwith privacy, for which sums are enough: {', '.join(sum_only())}", NOT_REVIEWED):
+            out.print(line, markup=False, soft_wrap=True)
     elif name in ALGORITHMS:
         show_algorithm(out, ALGORITHMS[name])
     else:
@@ -78,7 +81,6 @@ def show_algorithms(out: Console) -> None:
     """Print every algorithm on a line or two."""
     from offbeat.algorithms import ALGORITHMS
     from offbeat.algorithms.describe import driver_needs, made_with_defaults, short_paper
-    from offbeat.algorithms.private import sum_only
     from offbeat.core.algorithm import Algorithm
 
     table = _table("algorithm", "what it does", "paper", "needs of its driver")
@@ -87,8 +89,6 @@ def show_algorithms(out: Console) -> None:
         needs = ", ".join(driver_needs(made)) or "–" if isinstance(made, Algorithm) else f"? ({made})"
         add_row(table, factory.name, factory.summary, short_paper(factory.paper), needs)
     out.print(table)
-    for line in (f"\nwith privacy, for which sums are enough: {', '.join(sum_only())}", NOT_REVIEWED):
-        out.print(line, markup=False, soft_wrap=True)
 
 
 def show_algorithm(out: Console, factory: "Factory[...]") -> None:

@@ -167,8 +167,9 @@ def _words(label: bytes, seed: bytes, chunk: int, count: int) -> npt.NDArray[np.
 
 def _uniforms(seed: bytes, chunk: int, count: int) -> Floats:
     """U in (0, 1)."""
-    found: Floats = np.ldexp(_words(b"offbeat/1/round", seed, chunk, count).astype(np.float64), -32)
-    found += 2.0**-33
+    found = _words(b"offbeat/1/round", seed, chunk, count).astype(np.float64)
+    found += 0.5
+    found *= 2.0**-32
     return found
 
 
