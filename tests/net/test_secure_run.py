@@ -39,6 +39,7 @@ from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, shares_of_digits, torch_left_alone
 from tests.net.test_what_leaves_a_site import failing
+from tests.sampling import thorough
 
 HELPERS = ("anna", "bert", "cleo")
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -121,7 +122,7 @@ def in_clear(record: RunRecord, algorithm: Algorithm, deltas: dict[int, torch.Te
     return tensors.model
 
 
-@pytest.mark.parametrize("name", ["fedbuff", "weighted", "fedcompass"])
+@pytest.mark.parametrize("name", ["weighted", *thorough("fedbuff", "fedcompass")])
 def test_the_sums_are_those_of_the_updates_in_clear(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

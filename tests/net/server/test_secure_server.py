@@ -25,6 +25,12 @@ def model_of(f: SecureFederation) -> bytes:
     return f.coordinator.tensors.model.values.numpy().tobytes()
 
 
+@pytest.fixture(scope="module")
+def honest(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """The model of a run in which nothing happens."""
+    return model_of(run(tmp_path_factory.mktemp("honest")))
+
+
 class Deaths:
     """One death at the first commit of each arrival, release, manifest and sum."""
 
@@ -86,12 +92,12 @@ def skips(f: SecureFederation) -> list[str]:
     return [row["reason"] for row in f.journal("skipped")]
 
 
-def test_one_lying_helper_is_found_out(tmp_path: Path) -> None:
+def test_one_lying_helper_is_found_out(tmp_path: Path, honest: bytes) -> None:
     """The groups are asked of the others, and the sum is the right one."""
-    honest, liar = run(tmp_path / "honest"), SecureFederation(tmp_path / "liar")
+    liar = SecureFederation(tmp_path)
     liar.answers["a"] = shifted
     drive(liar)
-    assert model_of(liar) == model_of(honest)
+    assert model_of(liar) == honest
     assert skips(liar) == []
 
 
@@ -113,14 +119,16 @@ def test_a_lying_helper_that_is_needed_spoils_a_release_and_no_more(tmp_path: Pa
     f.check_manifests()
 
 
-def test_a_silent_helper_delays_and_no_more(tmp_path: Path) -> None:
-    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "silent", unmasking=TIMES)
+@pytest.mark.thorough
+def test_a_silent_helper_delays_and_no_more(tmp_path: Path, honest: bytes) -> None:
+    f = SecureFederation(tmp_path, unmasking=TIMES)
     f.answers["b"] = lambda answer: None
     drive(f, 2000)
-    assert model_of(f) == model_of(honest)
+    assert model_of(f) == honest
     assert all(row["helpers"] == ["a", "c"] for row in f.journal("released"))
 
 
+@pytest.mark.thorough
 def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
     f = SecureFederation(tmp_path, unmasking=TIMES)
 
@@ -144,12 +152,12 @@ def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
     }
 
 
-def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path) -> None:
-    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "restored")
+def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path, honest: bytes) -> None:
+    f = SecureFederation(tmp_path)
     kept: list[bytes] = []
 
     def restore(i: int, f: SecureFederation) -> None:
-        path = tmp_path / "restored" / "a" / "helper.db"
+        path = tmp_path / "a" / "helper.db"
         if f.committee is not None and not kept:
             kept.append(path.read_bytes())
         elif len(f.journal("released")) == 2 and len(kept) == 1:
@@ -163,13 +171,14 @@ def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path) -> Non
     drive(f, meanwhile=restore)
     reason = "the file of helper a is older than the one seen before: name a new committee"
     assert ("a", Rejected(reason)) in f.said
-    assert model_of(f) == model_of(honest)
+    assert model_of(f) == honest
     assert all("a" not in row["helpers"] for row in f.journal("released")[2:])
 
 
-def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path) -> None:
+@pytest.mark.thorough
+def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path, honest: bytes) -> None:
     """It gives the same answer again; the file has no task twice."""
-    honest, f = run(tmp_path / "honest"), SecureFederation(tmp_path / "dies", unmasking=TIMES)
+    f = SecureFederation(tmp_path, unmasking=TIMES)
     asked = 0
 
     def die(answer: Answer) -> Answer | None:
@@ -185,7 +194,7 @@ def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path) -> None:
     f.answers["a"] = die
     drive(f, 2000)
     assert asked > 6
-    assert model_of(f) == model_of(honest)
+    assert model_of(f) == honest
     f.check_manifests()
 
 
