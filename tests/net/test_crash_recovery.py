@@ -29,10 +29,13 @@ def number(printed: str, name: str) -> int:
     return int(line.removeprefix(name).split()[0])
 
 
-@pytest.mark.parametrize("kills", thorough(1, 4))
-def test_a_server_that_is_killed_loses_no_update_and_takes_none_twice(kills: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kills", "more"), thorough((1, ()), (4, ()), (4, ("--secure",))))
+def test_a_server_that_is_killed_loses_no_update_and_takes_none_twice(
+    kills: int, more: tuple[str, ...], tmp_path: Path
+) -> None:
+    """With masked updates the helpers are killed as well."""
     words = ("--sites", "4", "--full", "0.5", "--lease", "20", "--directory", str(tmp_path / "run"))
-    printed = script("faults.py", "--kills", str(kills), *words)
+    printed = script("faults.py", "--kills", str(kills), *words, *more)
     assert number(printed, "server killed") == kills
     assert number(printed, "acknowledged  ") > 0
     assert number(printed, "acknowledged and lost") == 0

@@ -1,0 +1,76 @@
+"""`offbeat helper` and `offbeat join --helper`: processes of their own, with tokens, to the end of a run."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.forks import OFFBEAT, Fork
+
+RECIPE = {
+    "clients": 3,
+    "data": {"dataset": "digits", "samples": 150, "test_samples": 60},
+    "model": "logistic",
+    "training": {"optimizer": "sgd", "lr": 0.1, "batch_size": 20},
+    "algorithm": {"name": "fedbuff", "size": 3, "steps": 2},
+    "until": {"versions": 4},
+    "evaluate": {"versions": 2},
+    "privacy": {"clip": 1.0, "secure": {"helpers": ["anna", "bert", "site-1-helper"]}},
+}
+
+
+@pytest.mark.thorough
+def test_a_secure_run_from_the_command_line(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+    tokens = tmp_path / "tokens.json"
+    names = ("anna", "bert", "site-1-helper", "site-1", "site-2", "site-3")
+    for name in names:
+        enrolled = Fork(OFFBEAT, "enrol", name, "--tokens", tokens).communicate()[0]
+        (tmp_path / f"{name}.token").write_text(enrolled, encoding="utf-8")
+    state = tmp_path / "run"
+    server = Fork(
+        OFFBEAT, "serve", tmp_path / "recipe.yaml", "--state", state, "--listen", "127.0.0.1:0",
+        "--tokens", tokens, "--lease", "60",
+    )  # fmt: skip
+    address = told_address(state / "server.json")
+    started = [
+        Fork(OFFBEAT, "helper", address, "--name", name, "--state", tmp_path / name, *token(tmp_path, name))
+        for name in ("anna", "bert")
+    ]
+    for k in (1, 2, 3):
+        helping = ("--helper", "site-1-helper", "--helper-state", tmp_path / "help") if k == 1 else ()
+        own = ("--helper-token-file", tmp_path / "site-1-helper.token") if k == 1 else ()
+        words = (address, "--data", f"digits:{k}/3", "--state", tmp_path / f"s{k}", *helping, *own)
+        started.append(Fork(OFFBEAT, "join", *words, *token(tmp_path, f"site-{k}")))
+    try:
+        assert server.wait(300) == 0
+        assert [process.wait(60) for process in started] == [0] * 5
+    finally:
+        for process in (server, *started):
+            process.kill()
+            process.communicate()
+    assert "identical" in Fork(OFFBEAT, "replay", state).communicate()[0]
+    assert "helpers: anna, bert, site-1-helper" in Fork(OFFBEAT, "status", state).communicate()[0]
+    for helper in ("anna", "bert", "help"):
+        assert (tmp_path / helper / "helper.db").stat().st_mode & 0o777 == 0o600
+
+
+def token(directory: Path, name: str) -> tuple[object, ...]:
+    return "--token-file", directory / f"{name}.token"
+
+
+def told_address(file: Path) -> str:
+    while not file.exists():
+        time.sleep(0.05)
+    while not (text := file.read_text(encoding="utf-8")):
+        time.sleep(0.05)
+    return str(json.loads(text)["address"])
+
+
+def test_a_helper_needs_its_state(tmp_path: Path) -> None:
+    process = Fork(OFFBEAT, "join", "127.0.0.1:1", "--data", "digits:1/3", "--helper", "anna")
+    printed = "".join(process.communicate())
+    assert "--helper and --helper-state belong together: give both, or neither" in printed
+    assert process.wait(60) == 2
