@@ -1,5 +1,7 @@
 """FedCompass where the printed algorithms leave something open: lateness, leaving, losing, coming back."""
 
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import pytest
@@ -7,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
-from examples.fedcompass_theory import groups_at_equilibrium
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, Event, Joined, Left, Lost, Timer
 from offbeat.core.server import Server
 from tests.sampling import examples
+
+_THEORY = run_path(str(Path(__file__).parents[2] / "examples" / "fedcompass_theory.py"))
+groups_at_equilibrium = _THEORY["groups_at_equilibrium"]
 
 AFTER = 1 + 1e-12  # a timer fires after the arrivals at T_max, which is rounded
 
