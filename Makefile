@@ -50,8 +50,9 @@ INSTRUCTIONS := MKL_ENABLE_INSTRUCTIONS=SSE4_2 MKL_ENABLE_INSTRUCTIONS=AVX2 MKL_
 	ATEN_CPU_CAPABILITY=default ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2
 
 test-bits: env
-	@printf '%s\n' $(INSTRUCTIONS) | xargs -P 2 -I SETTING sh -c 'out=$$(SETTING $(BIN)/pytest -n 0 \
-		-m "bits and not thorough" tests/local tests/sim 2>&1); code=$$?; printf "%s\n%s\n" "SETTING" "$$out"; exit $$code'
+	@printf '%s\n' $(INSTRUCTIONS) | xargs -P 2 -I SETTING sh -c 'dir=$$(mktemp -d); out=$$(SETTING $(BIN)/pytest -n 0 \
+		--basetemp "$$dir/tests" -m "bits and not thorough" tests/local tests/sim 2>&1); code=$$?; rm -rf "$$dir"; \
+		printf "%s\n%s\n" "SETTING" "$$out"; exit $$code'
 
 # Ray is large: it has an environment of its own.
 .venv-ray/installed: pyproject.toml
