@@ -35,7 +35,8 @@ timelines: env
 check: lint docs
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
-PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 2 --dist loadgroup
+# Three workers on two cores: many tests wait for processes and connections of their own.
+PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/pytest -n 3 --dist loadgroup
 
 test: env
 	$(PYTEST)

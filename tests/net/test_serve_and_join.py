@@ -132,8 +132,12 @@ def test_a_federation_learns(algorithm: ob.Algorithm, digits: Any, tmp_path: Pat
     assert last.version == record.meta["summary"]["versions"]
 
 
+@pytest.mark.parametrize(
+    ("seed", "where_it_runs"),
+    [(0, -1), (1, SMALL), *thorough((0, SMALL), (1, -1), (2, SMALL), (2, -1), (3, SMALL), (3, -1))],
+    indirect=["where_it_runs"],
+)
 @pytest.mark.usefixtures("where_it_runs")
-@pytest.mark.parametrize("seed", [0, 1, *thorough(2, 3)])
 def test_a_bad_network_loses_nothing(seed: int, digits: Any, tmp_path: Path) -> None:
     """Links are cut at any message, which may have arrived, and messages come twice."""
     faults = Faults(cut=0.05, duplicate=0.1, delay=0.002, rng=Random(seed))
