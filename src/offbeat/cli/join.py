@@ -163,11 +163,7 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
 
 def _read_policy(file: Path) -> "SitePolicy":
     """The policy of the file of `--policy`."""
-    from dataclasses import fields
-
-    from pydantic import TypeAdapter, ValidationError
-
-    from offbeat.core.validation import format_error
+    from offbeat.core.validation import validated
     from offbeat.net.client.policy import SitePolicy
     from offbeat.recipes.load import parse_yaml
 
@@ -177,20 +173,12 @@ def _read_policy(file: Path) -> "SitePolicy":
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
-    try:
-        return TypeAdapter(SitePolicy).validate_python(document)
-    except ValidationError as error:
-        known = [field.name for field in fields(SitePolicy)]
-        raise UsageError(f"--policy {file}: {format_error(error, known)}") from None
+    return validated(SitePolicy, document, f"--policy {file}")
 
 
 def _examples_privacy(text: str) -> "ExamplesPrivacy":
     """The options of `--examples-privacy`."""
-    from dataclasses import fields
-
-    from pydantic import TypeAdapter, ValidationError
-
-    from offbeat.core.validation import format_error
+    from offbeat.core.validation import validated
     from offbeat.local.examples_privacy import ExamplesPrivacy
 
     option = f"--examples-privacy {text}"
@@ -198,11 +186,7 @@ def _examples_privacy(text: str) -> "ExamplesPrivacy":
     given = {key.strip(): value for key, _, value in pairs}
     if len(given) < len(pairs) or not all(equals for _, equals, _ in pairs):
         raise UsageError(f"{option} is not allowed: give each option once, such as noise=1.0,clip=1.0")
-    try:
-        return TypeAdapter(ExamplesPrivacy).validate_python(given)
-    except ValidationError as error:
-        known = [field.name for field in fields(ExamplesPrivacy)]
-        raise UsageError(f"{option}: {format_error(error, known)}") from None
+    return validated(ExamplesPrivacy, given, option)
 
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":

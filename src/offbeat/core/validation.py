@@ -1,12 +1,12 @@
 """Checked options: one line for a validation error, with the option, its value and what is allowed."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields
 from difflib import get_close_matches
 from functools import partial, wraps
-from typing import Any, TypeVar, dataclass_transform, overload
+from typing import Any, TypeVar, cast, dataclass_transform, overload
 
-from pydantic import ConfigDict, Field, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
@@ -54,6 +54,24 @@ def _checked_dataclass(cls: type[T], kw_only: bool) -> type[T]:
     made.__init__ = make
     found: type[T] = made
     return found
+
+
+def validated(kind: type[T], document: Mapping[str, Any], what: str) -> T:
+    """Make a checked dataclass of a file's or an option's keys and values.
+
+    Args:
+        kind: The dataclass.
+        document: Value by key.
+        what: Where the document is from, for the error: such as `--policy site.yaml`.
+
+    Raises:
+        UsageError: A key is unknown, or a value is not allowed.
+    """
+    try:
+        return TypeAdapter(kind).validate_python(document)
+    except ValidationError as error:
+        known = [each.name for each in fields(cast(Any, kind))]
+        raise UsageError(f"{what}: {format_error(error, known)}") from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

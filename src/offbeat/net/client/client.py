@@ -7,19 +7,19 @@ memory of their own: the worker sends them again.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from random import Random
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Tensors
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
+from offbeat.net.client.reconnecting import Connect, Contact, reconnecting
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import LABELS_NEEDED, Leave, Register, Registered, Rejected, RunFinished
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.transport import ChannelClosedError, ClientChannel
 
-Connect = Callable[[], Awaitable[ClientChannel]]
 log = logging.getLogger(__name__)
 _NOT_SHARED = "{}: leave keep_model (--keep-model) out, or have it served with share_model (--share-model)"
 
@@ -59,13 +59,12 @@ class SiteClient:
         rng: Random | None = None,
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
+        self._contact = Contact(self._clock)
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
         self._tells_labels = False  # until the server says that it needs them
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
-        self._lease, self._last_message = 60.0, 0.0
-        self._last_served = 0.0  # when the site last heard from a server that had registered it
 
     async def run(self) -> str:
         """Take part until the run has finished; returns the reason.
@@ -76,25 +75,14 @@ class SiteClient:
         """
         backoff = Backoff(self._give_up_after, self._rng, self._clock.now())
         try:
-            while True:
-                reason = "the connection was closed"
-                try:
-                    finished = await self._serve(await self._connect())
-                    if finished is not None:
-                        return finished
-                except ChannelRefusedError as error:
-                    raise RunError(str(error)) from None
-                except OSError as error:  # ChannelClosedError is one
-                    reason = str(error) or type(error).__name__
-                backoff.succeeded(self._last_served)
-                await self._clock.sleep(backoff.next_delay(self._clock.now(), reason))
+            return await reconnecting(self._connect, self._serve, self._contact, backoff)
         finally:
             self._worker.close()
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """One connection, to its end or that of the run, whose reason it returns."""
         task = self._worker.task
-        self._last_message = max(self._last_message, self._clock.now())
+        self._contact.hear(served=False)
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
         labels = self._labels if self._tells_labels else None
@@ -117,8 +105,7 @@ class SiteClient:
         registered = False
         while True:
             message = await channel.receive()
-            self._last_message = self._clock.now()
-            self._last_served = self._last_message if registered else self._last_served
+            self._contact.hear(served=registered or isinstance(message, Registered))
             match message:
                 case RunFinished():
                     await self._keep_model(message)
@@ -137,12 +124,11 @@ class SiteClient:
                     if self._keep is not None and not message.shares_model:
                         raise UsageError(_NOT_SHARED.format("the run does not share its model"))
                     log.info("registered: client %d of run %s", message.client, message.run)
-                    self._lease = message.lease
+                    self._contact.lease = message.lease
                     self._heartbeats.cancel()
                     self._start_heartbeats(channel)
                     await self._worker.registered(message, channel.send)
                     registered = True
-                    self._last_served = self._last_message
                 case _ if registered:  # an earlier one belongs to an earlier connection, and is sent again
                     self._worker.handle(message)
 
@@ -156,13 +142,5 @@ class SiteClient:
         await asyncio.to_thread(self._keep, self._worker.own_tensors(finished.run, finished.model))
 
     def _start_heartbeats(self, channel: ClientChannel) -> None:
-        self._heartbeats = asyncio.create_task(self._send_heartbeats(channel))
-
-    async def _send_heartbeats(self, channel: ClientChannel) -> None:
-        """Send three heartbeats a lease; close the connection of a server that is silent for a lease."""
-        while True:
-            await self._clock.sleep(self._lease / 3)
-            if self._clock.now() - self._last_message > self._lease:
-                await channel.close("the server is silent")
-                return
-            channel.send(self._worker.heartbeat())
+        heartbeats = self._contact.send_heartbeats(channel, self._worker.heartbeat)
+        self._heartbeats = asyncio.create_task(heartbeats)

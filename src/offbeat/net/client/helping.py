@@ -13,11 +13,11 @@ from typing import Any
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
-from offbeat.net.client.client import Connect
+from offbeat.net.client.reconnecting import Connect, Contact, reconnecting
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.run_spec import RunSpec, read_run_spec
-from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.runs.files import make_directory
 from offbeat.secure.committee import Committee, fingerprint
 from offbeat.secure.helper import Helper
@@ -60,8 +60,9 @@ async def help_run(
     except OSError as error:
         raise UsageError(f"--state {directory} cannot be made: {error}") from None
     with HelperFile(directory / HELPER_FILE) as file:
-        client = HelperClient(connect, Helper(name, file), clock or SystemClock())
-        return await client.run(Backoff(give_up_after, rng or Random(), client.clock.now()))
+        clock = clock or SystemClock()
+        client = HelperClient(connect, Helper(name, file), clock)
+        return await client.run(Backoff(give_up_after, rng or Random(), clock.now()))
 
 
 class HelperClient:
@@ -74,9 +75,8 @@ class HelperClient:
     """
 
     def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
-        self._connect, self._helper, self.clock = connect, helper, clock
+        self._connect, self._helper, self._contact = connect, helper, Contact(clock)
         self._spec: RunSpec | None = None
-        self._lease, self._last_message, self._last_served = 60.0, 0.0, 0.0
         self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
 
     async def run(self, backoff: Backoff) -> str:
@@ -84,28 +84,18 @@ class HelperClient:
         told = {"helper": self._helper.name, "fingerprint": fingerprint(self._helper.public_key)}
         log.info("helper", extra=told)
         try:
-            while True:
-                reason = "the connection was closed"
-                try:
-                    finished = await self._serve(await self._connect())
-                    if finished is not None:
-                        return finished
-                except ChannelRefusedError as error:
-                    raise RunError(str(error)) from None
-                except OSError as error:  # ChannelClosedError is one
-                    reason = str(error) or type(error).__name__
-                backoff.succeeded(self._last_served)
-                await self.clock.sleep(backoff.next_delay(self.clock.now(), reason))
+            return await reconnecting(self._connect, self._serve, self._contact, backoff)
         finally:
             self._thread.shutdown(wait=True)
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """One connection, to its end or that of the run, whose reason it returns."""
-        self._last_message, committee = self.clock.now(), self._helper.committee
+        self._contact.hear(served=False)
+        committee = self._helper.committee
         serves = b"" if committee is None else committee.digest
         key, instance = self._helper.public_key, self._helper.instance
         channel.send(Register(0, 0, secure=True, public_key=key, instance=instance, committee=serves))
-        heartbeats = asyncio.create_task(self._send_heartbeats(channel))
+        heartbeats = asyncio.create_task(self._contact.send_heartbeats(channel, Heartbeat))
         try:
             return await self._receive(channel)
         except UsageError as error:
@@ -117,9 +107,11 @@ class HelperClient:
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
+        registered = False
         while True:
             message = await channel.receive()
-            self._last_message = self._last_served = self.clock.now()
+            registered = registered or isinstance(message, Registered)
+            self._contact.hear(served=registered)
             match message:
                 case RunFinished():
                     channel.send(Leave("the run has finished"))
@@ -129,7 +121,7 @@ class HelperClient:
                 case Rejected():
                     raise ChannelClosedError(message.reason)
                 case Registered():
-                    self._lease, self._spec = message.lease, _secure_spec(message.plan)
+                    self._contact.lease, self._spec = message.lease, _secure_spec(message.plan)
                 case Committee():
                     self._adopt(message)
                 case UnmaskRequest():
@@ -150,15 +142,6 @@ class HelperClient:
             f"{100 * committee.dominance:g} % of the weight",
         }  # fmt: skip
         log.info("helping", extra=told)
-
-    async def _send_heartbeats(self, channel: ClientChannel) -> None:
-        """Send three heartbeats a lease; close the connection of a server that is silent for a lease."""
-        while True:
-            await self.clock.sleep(self._lease / 3)
-            if self.clock.now() - self._last_message > self._lease:
-                await channel.close("the server is silent")
-                return
-            channel.send(Heartbeat())
 
 
 def _secure_spec(document: Mapping[str, Any]) -> RunSpec:

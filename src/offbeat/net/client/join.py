@@ -16,9 +16,10 @@ from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
-from offbeat.net.client.client import Connect, SiteClient
+from offbeat.net.client.client import SiteClient
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
+from offbeat.net.client.reconnecting import Connect
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext

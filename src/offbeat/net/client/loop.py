@@ -16,9 +16,9 @@ from offbeat.local.client_task import ClientTask
 from offbeat.local.loop import Initial, LoopLearner
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
-from offbeat.net.client.client import Connect
 from offbeat.net.client.join import KeepModel, join
 from offbeat.net.client.policy import SitePolicy
+from offbeat.net.client.reconnecting import Connect
 from offbeat.net.grpc.client import connect as connect_grpc
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits

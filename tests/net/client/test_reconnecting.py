@@ -1,0 +1,105 @@
+"""Connections one after another: what ends them, and what a server that only refuses counts for."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from random import Random
+from typing import cast
+
+import pytest
+
+from offbeat.core.errors import RunError
+from offbeat.net.backoff import Backoff
+from offbeat.net.client.reconnecting import Contact, reconnecting
+from offbeat.net.messages import FromSite, Heartbeat
+from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
+from offbeat.testing import FakeClock
+
+
+class Channel:
+    """The site's end of a connection, of which only what it sends counts."""
+
+    def __init__(self) -> None:
+        self.sent: list[FromSite] = []
+        self.closed: str | None = None
+
+    def send(self, message: FromSite) -> None:
+        self.sent.append(message)
+
+    async def close(self, reason: str = "") -> None:
+        self.closed = reason
+
+
+def channel() -> ClientChannel:
+    return cast(ClientChannel, Channel())
+
+
+class Patient(FakeClock):
+    """Time passes as fast as it is asked for."""
+
+    async def sleep(self, seconds: float) -> None:
+        await self.advance(seconds)
+        await super().sleep(0)
+
+
+async def _connect() -> ClientChannel:
+    return channel()
+
+
+def connected(serve: Callable[[Contact], Awaitable[str | None]], give_up_after: float | None = 100.0) -> str:
+    contact = Contact(Patient())
+
+    async def run() -> str:
+        backoff = Backoff(give_up_after, Random(1), contact.clock.now())
+        return await reconnecting(_connect, lambda _: serve(contact), contact, backoff)
+
+    return asyncio.run(run())
+
+
+def test_a_lost_connection_is_opened_again_until_the_run_has_ended() -> None:
+    ends: list[str | Exception | None] = [None, ChannelClosedError("gone"), OSError("no route"), "converged"]
+
+    async def serve(contact: Contact) -> str | None:
+        end = ends.pop(0)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+    assert connected(serve) == "converged"
+    assert not ends
+
+
+def test_a_server_that_refuses_the_client_ends_it() -> None:
+    async def serve(contact: Contact) -> str | None:
+        raise ChannelRefusedError("the token is unknown")
+
+    with pytest.raises(RunError, match=r"^the token is unknown$"):
+        connected(serve)
+
+
+@pytest.mark.parametrize(("served", "attempts"), [(False, range(2, 20)), (True, range(200, 201))])
+def test_only_a_server_that_has_registered_the_client_was_there(served: bool, attempts: range) -> None:
+    made = 0
+
+    async def serve(contact: Contact) -> str | None:
+        nonlocal made
+        made += 1
+        if made == 200:
+            raise ChannelRefusedError("enough")
+        contact.hear(served=served)
+        return None
+
+    with pytest.raises(RunError, match="enough" if served else "no server for 100 s"):
+        connected(serve)
+    assert made in attempts
+
+
+def test_a_server_that_is_silent_for_a_lease_is_left() -> None:
+    async def run() -> Channel:
+        clock = Patient()
+        own, contact = Channel(), Contact(clock, lease=30.0)
+        await contact.send_heartbeats(cast(ClientChannel, own), Heartbeat)
+        return own
+
+    own = asyncio.run(run())
+    assert own.closed == "the server is silent"
+    assert own.sent == [Heartbeat()] * 3
