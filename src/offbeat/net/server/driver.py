@@ -135,7 +135,7 @@ class Driver:
             begin: Whether a release that waits for its sum now is begun.
         """
         commands = [*self.engine.waiting, *self._advance(now, event, result)]
-        commands = commands[: len(commands) - len(self.engine.waiting)]
+        commands = commands[: len(commands) - len(self.engine.waiting)]  # those that are carried out by now
         for skipped in list(self.tensors.skipped):
             log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
             self._advance(now, skipped, None)
