@@ -35,6 +35,7 @@ EXAMPLES: dict[str, Options] = {
     "fedavgm": {"steps": 4, "momentum": 0.9},
     "fedprox": {"steps": 4, "mu": 0.1},
     "fednova": {"epochs": 1, "clients_per_round": 3, "momentum": 0.5},
+    "fedadagrad": {"steps": 4, "server_lr": 0.02},
     "fedadam": {"steps": 4, "server_lr": 0.02},
     "fedyogi": {"steps": 4, "server_lr": 0.02},
     "fedasync": {"steps": 4, "rho": 0.01},

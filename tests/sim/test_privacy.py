@@ -38,8 +38,11 @@ def learner() -> ob.TorchLearner:
 
 
 def run(learner, privacy, name="fedbuff", *, until=UNTIL, world=CALM, **more) -> ob.Run:  # type: ignore[no-untyped-def]
+    algorithm = (
+        ob.fedat(4, ratio=8.0) if name == "fedat" else make(name)
+    )  # one tier: small ones never release
     return ob.simulate(
-        make(name), world, learner, seed=4, until=until, evaluate=RARELY, privacy=privacy, **more
+        algorithm, world, learner, seed=4, until=until, evaluate=RARELY, privacy=privacy, **more
     )
 
 

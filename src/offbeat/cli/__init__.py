@@ -93,6 +93,8 @@ def main() -> None:
     sys.argv = [word for word in sys.argv if word != "--debug"]  # before or after the command
     try:
         code = app(standalone_mode=False) or 0
+        if sys.stdout is not None:
+            sys.stdout.flush()  # here, where an error of it is told
         if code == _INTERRUPTED:
             raise KeyboardInterrupt
         sys.exit(code)
