@@ -9,8 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import offbeat as ob
+from offbeat.core.buffers import wrap_buffers
 from offbeat.core.errors import UsageError
-from offbeat.core.learner import LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalTask
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import federate
 from offbeat.local.examples_privacy import (
@@ -83,6 +84,13 @@ def test_the_proximal_objective_adds_what_does_not_depend_on_the_data() -> None:
     assert trained(learner(), Proximal(0.3)) == pytest.approx(by_hand(0.2, mu=0.3), abs=1e-6)
 
 
+@pytest.mark.parametrize("policy", ["local", "recompute"])
+def test_what_keeps_a_sites_buffers_is_around_the_objective_and_changes_nothing(policy: str) -> None:
+    assert torch.equal(
+        trained(learner(), wrap_buffers(Proximal(0.3), policy)), trained(learner(), Proximal(0.3))
+    )
+
+
 def test_the_noise_is_that_of_its_size_whatever_the_batch_has() -> None:
     """lr · noise · clip / (p n) a step: of many coordinates and steps that add up."""
     noisy = trained(learner(ExamplesPrivacy(noise=50.0, clip=1.0)))
@@ -131,6 +139,13 @@ def test_an_example_that_overflows_changes_nothing_but_its_own_gradient(value: f
     assert trained(own) == pytest.approx(by_hand(0.2, without=5), abs=1e-6)
 
 
+def test_a_task_taken_up_after_some_steps_has_the_noise_of_the_steps_that_are_left() -> None:
+    own = learner(ExamplesPrivacy(noise=1.0))
+    base = own.initial(0)
+    saved = own.train_until(base, TASK, Plain(), NO_INPUTS, 3)
+    assert torch.equal(own.train_from(base, TASK, Plain(), NO_INPUTS, 3, saved).delta, trained(own))
+
+
 class TimeFirst(nn.Module):
     """A layer in it takes [T, N, …]: Opacus would clip times in place of examples."""
 
@@ -159,6 +174,28 @@ class Tied(TimeFirst):
         return self.outer(
             torch.relu(functional.linear(functional.linear(h, self.inner.weight.T), self.inner.weight))
         )
+
+
+class Keeps(TimeFirst):
+    """Later steps see the mean of examples that earlier ones took."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x[:, 0].mean(1)
+        found = self.outer(torch.relu(self.inner(x - self.mean)))
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return found
+
+
+def test_a_module_that_keeps_something_of_its_examples_is_refused() -> None:
+    own = TorchLearner(Keeps(), federate([samples()]), Training(batch_size=BATCH))
+    with pytest.raises(
+        UsageError, match=r"^Keeps writes to its buffer mean in training: what it keeps there"
+    ):
+        own.with_examples_privacy(NO_NOISE, lambda _: SECRET)
 
 
 @pytest.mark.parametrize("kind", [TimeFirst, Centred, Tied])

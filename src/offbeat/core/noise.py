@@ -81,6 +81,10 @@ class WordStream:
         self._counter += 1
         return np.frombuffer(data, "<u8")
 
+    def seek(self, request: int) -> None:
+        """Go to the words of a request, by its number from 0."""
+        self._counter = request
+
     def below(self, bound: int, count: int) -> Integers:
         """About `count` uniform integers below a bound: words that would favour small ones are dropped."""
         words, limit = self.draw(count), 2**64 // bound * bound

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
+from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.core.noise import WordStream
@@ -57,8 +58,9 @@ class ExamplesPrivacy:
 
     def check_objective(self, objective: Objective) -> None:
         """Raises `UsageError` for an objective whose steps take more of the examples than a gradient."""
-        if type(objective) not in (Plain, Proximal):
-            name = type(objective).__name__.lower()
+        own = unwrap_buffers(objective)
+        if type(own) not in (Plain, Proximal):
+            name = type(own).__name__.lower()
             raise UsageError(
                 f"examples privacy knows the objectives plain and proximal, {name} is another: choose an "
                 "algorithm with one of them"
@@ -153,8 +155,9 @@ class ExampleGradients:
         self._noise = WordStream(secret, b"offbeat/1/example-noise")
         self._sums: list[Tensor] = []
 
-    def begin(self) -> None:
-        """A step begins."""
+    def begin(self, step: int) -> None:
+        """Begin a step; its noise follows from its number, whether or not the earlier ones are made here."""
+        self._noise.seek(step * len(self._parameters))
         self._sums = [torch.zeros_like(parameter) for parameter in self._parameters]
         self._clear()
 
@@ -233,7 +236,8 @@ def check_by_example(
 
     Only then is what one of them changes at most `clip`. They are not where the module or the loss mixes
     examples, the loss is no mean, examples are not the first dimension of each layer's input, or a parameter
-    is used by two layers. Dropout is left out, whose draws differ.
+    is used by two layers. Dropout is left out, whose draws differ. Nor may the module keep anything of them
+    in its buffers, which later steps would see.
 
     Args:
         module: The module, which is left as it is.
@@ -242,16 +246,22 @@ def check_by_example(
         alone: The same examples, in a batch each.
 
     Raises:
-        UsageError: They differ, or Opacus cannot find them.
+        UsageError: They differ, the module writes to its buffers, or Opacus cannot find them.
     """
     module = deepcopy(module).cpu().train()
     for layer in module.modules():
         layer.train(not isinstance(layer, _DropoutNd))
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    buffers = deepcopy(dict(module.named_buffers()))
     try:
         with gradients_by_example(module):
             loss(module, together).backward()  # type: ignore[no-untyped-call]
             found = [_gradients(parameter) for parameter in parameters]
+        written = [
+            name
+            for name, buffer in module.named_buffers()
+            if name not in buffers or not torch.equal(buffer, buffers[name])
+        ]
         own = [torch.autograd.grad(loss(module, batch), parameters, allow_unused=True) for batch in alone]
     except UsageError:
         raise
@@ -260,6 +270,11 @@ def check_by_example(
             f"{type(module).__name__} gives no gradients by example ({type(error).__name__}): make it of "
             "layers that Opacus knows"
         ) from error
+    if written:
+        raise UsageError(
+            f"{type(module).__name__} writes to its buffer {written[0]} in training: what it keeps there of "
+            "examples is neither clipped nor noised, so leave it out"
+        )
     if not _alike(found, own):
         raise UsageError(
             f"{type(module).__name__} or its loss mixes examples: an example's gradient in a batch is not "

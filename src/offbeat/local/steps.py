@@ -38,7 +38,7 @@ def take_steps(
         if session.examples is None:
             _backward(session, step, parts)
         else:
-            _backward_by_example(session, session.examples, parts)
+            _backward_by_example(session, session.examples, step, parts)
         session.objective.adjust(session.run)
         _optimize(session, step)
 
@@ -60,12 +60,12 @@ def _backward(session: Session, step: int, parts: Parts) -> None:
         scaler.unscale_(session.optimizer)  # type: ignore[arg-type]
 
 
-def _backward_by_example(session: Session, examples: ExampleGradients, parts: Parts) -> None:
+def _backward_by_example(session: Session, examples: ExampleGradients, step: int, parts: Parts) -> None:
     """The clipped gradients of a batch's examples and their noise; of no example it is noise alone.
 
     A loss that is not finite ends nothing, as that would tell of one example: such ones have gradients of 0.
     """
-    examples.begin()
+    examples.begin(step)
     for batch, share in parts:
         loss = _loss(session, batch)
         loss.backward()  # type: ignore[no-untyped-call]
