@@ -16,6 +16,7 @@ from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.examples_ledger import FILE, ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
+from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
 from offbeat.net.transport import ClientChannel
@@ -144,3 +145,48 @@ def test_what_a_site_cannot_give_privacy_is_refused(tmp_path: Path) -> None:
         UsageError, match="examples privacy needs state: what is spent must outlive the process"
     ):
         asyncio.run(join(network.connect("a"), data[0], examples_privacy=OPTIONS))
+
+
+def test_a_learner_whose_examples_are_private_in_a_simulation_only_is_refused() -> None:
+    data, _ = shares_of_digits(1, samples=40, test_samples=20)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    learner = ob.TorchLearner(module, federate([data[0]]), examples=ExamplesPrivacy())
+    with pytest.raises(UsageError, match=r"in a simulation only, .* give examples_privacy .* to join"):
+        asyncio.run(join(MemoryNetwork().connect("a"), learner=learner))
+
+
+def test_what_another_process_charged_until_it_left_the_directory_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It makes its last charge while this one waits for the directory."""
+
+    class LateStore(SiteStore):
+        def __init__(self, directory: Path | None = None) -> None:
+            assert directory is not None
+            directory.mkdir()
+            other = ExamplesLedger(UNLIMITED, directory)
+            other.prepare(RATE)
+            other.begin(7)
+            super().__init__(directory)
+
+    found: list[ExamplesLedger] = []
+
+    def make_context(*options: object) -> None:
+        found.extend(option for option in options if isinstance(option, ExamplesLedger))
+        raise InterruptedError
+
+    monkeypatch.setattr("offbeat.net.client.join.SiteStore", LateStore)
+    monkeypatch.setattr("offbeat.net.client.join.make_context", make_context)
+    data, _ = shares_of_digits(1, samples=40, test_samples=20)
+    site = join(MemoryNetwork().connect("a"), data[0], examples_privacy=UNLIMITED, state=tmp_path / "site")
+    with torch_left_alone(), pytest.raises(InterruptedError):
+        asyncio.run(site)
+    assert [ledger.charged for ledger in found] == [7]
+
+
+def test_a_damaged_file_leaves_the_directory_unlocked(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_bytes(b"spent")
+    data, _ = shares_of_digits(1, samples=40, test_samples=20)
+    with pytest.raises(DamageError):
+        asyncio.run(join(MemoryNetwork().connect("a"), data[0], examples_privacy=UNLIMITED, state=tmp_path))
+    SiteStore(tmp_path).close()

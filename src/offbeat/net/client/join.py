@@ -90,12 +90,16 @@ async def join(
     keep = None if keep_model is None else model_keeper(keep_model)
     site = Site.of(data, model, learner, allow, device, validation, policy)
     await asyncio.to_thread(warm_up)
-    examples = None
-    if examples_privacy is not None:
-        if state is None:
-            raise UsageError("examples privacy needs state: what is spent must outlive the process")
-        examples = ExamplesLedger(examples_privacy, Path(state))
+    if examples_privacy is not None and state is None:
+        raise UsageError("examples privacy needs state: what is spent must outlive the process")
     store = SiteStore(Path(state) if state is not None else None)
+    examples = None
+    if examples_privacy is not None and state is not None:
+        try:  # read once the directory is this process's alone: another one may have charged until then
+            examples = ExamplesLedger(examples_privacy, Path(state))
+        except BaseException:
+            store.close()
+            raise
     labels = site.labels if tell_labels and examples is None else None
     client = SiteClient(
         connect, make_context(site, threads, min_step_seconds, examples), site.samples,

@@ -75,6 +75,11 @@ class Site:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")
         if isinstance(learner, LoopLearner):
             return cls(None, None, tuple(allow), learner, policy=policy)
+        if learner.examples is not None:
+            raise UsageError(
+                "the learner's examples are private in a simulation only, where their secrets follow from "
+                "the run's seed: leave examples out, and give examples_privacy (--examples-privacy) to join"
+            )
         return cls(learner.data, None, tuple(allow), learner, learner.training.device, policy)
 
     @property
