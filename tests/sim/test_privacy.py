@@ -307,9 +307,12 @@ class Exact(GlobalModel):
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", sum_only())
 def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monkeypatch):
-    """Within 0.3 points, over the last evaluations of two seeds."""
-    if name == "asofed":
-        pytest.xfail("0.880 with integers, 0.892 without, of two seeds: not looked into yet")
+    """Within 0.3 points, over the last evaluations of two seeds.
+
+    At a learning rate of 0.2 ASO-Fed's runs are chaotic: 1e-6 more or less in each of its steps changes the
+    accuracy of one by 3 points (standard deviation of 20 seeds), as integers do. At 0.05 they follow.
+    """
+    lr = 0.05 if name == "asofed" else 0.2
     summed = ob.asofed() if name == "asofed" else make(name)  # the example's is against copies
 
     def accuracy() -> float:
@@ -318,7 +321,7 @@ def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monke
             data = ob.load("digits")
             order = np.argsort(data.train.y.numpy() + np.random.default_rng(seed).random(len(data.train)) * 6)
             federated = ob.federate(data, None, np.array_split(order, 5))
-            learner = ob.TorchLearner(mlp, federated, ob.Training(lr=0.2, batch_size=20))
+            learner = ob.TorchLearner(mlp, federated, ob.Training(lr=lr, batch_size=20))
             every, until = ob.Every(versions=5), ob.Until(tasks=400)
             run = ob.simulate(summed, CALM, learner, seed=seed, until=until, evaluate=every, privacy=SECURE)
             found += [row["accuracy"] for row in run.metrics[-6:]]
