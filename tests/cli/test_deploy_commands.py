@@ -15,11 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
+from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.net.client.examples_ledger import ExamplesLedger
+from offbeat.net.client.store import PendingUpdate, SiteStore
+from offbeat.net.messages import UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.recipes.build import run_recipe
@@ -99,6 +104,26 @@ def test_status_of_a_directory(offbeat: Any, done: Path) -> None:
     assert "finished" in out.splitlines()[0]
     assert "30 updates arrived" in out
     assert [line.split()[:2] for line in out.splitlines()[-3:]] == [["client", str(c)] for c in range(3)]
+
+
+def test_status_of_a_sites_state(offbeat: Any, tmp_path: Path) -> None:
+    """It is read while the site has locked it, and stays as it is."""
+    pytest.importorskip("opacus")
+    store = SiteStore(tmp_path)
+    store.begin("run-5")
+    assert offbeat("status", tmp_path)[:2] == (0, "a site of run run-5: no update waits\n")
+    ledger = ExamplesLedger(ExamplesPrivacy(noise=2.0, epsilon=8.0), tmp_path)
+    ledger.prepare(0.3)
+    ledger.begin(30)
+    store.save(PendingUpdate(UpdateSubmission(4, 3, torch.zeros(2), torch.zeros(0, dtype=torch.int64))))
+    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
+    code, out, _ = offbeat("status", tmp_path)
+    assert (code, out.splitlines()[0]) == (0, "a site of run run-5: an update waits for the server's answer")
+    epsilon = examples_epsilon([(2.0, 0.3, 30)], 1e-5)
+    expected = f"privacy of examples: ε = {epsilon:.2f} of 8 (δ = 1e-05; 30 local steps)"
+    assert out.splitlines()[1:] == [expected]
+    assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
+    store.close()
 
 
 @pytest.mark.parametrize("option", [("--token-file", "x"), ("--ca", "x"), ("--unencrypted",)])

@@ -1,4 +1,4 @@
-"""The command that shows a deployed run."""
+"""The command that shows a deployed run, or a site's own state."""
 
 import os
 from pathlib import Path
@@ -18,7 +18,9 @@ TOKEN_VARIABLE = "OFFBEAT_TOKEN"
 
 
 def status(
-    target: Annotated[str, typer.Argument(metavar="DIR|URL", help="a run's directory, or its live page")],
+    target: Annotated[
+        str, typer.Argument(metavar="DIR|URL", help="a run's directory, its live page, or a site's state")
+    ],
     token_file: Annotated[
         Path | None, typer.Option(help=f"file with the page's token; else ${TOKEN_VARIABLE}")
     ] = None,
@@ -27,7 +29,7 @@ def status(
         bool, typer.Option("--unencrypted", help="let the token cross the network readable")
     ] = False,
 ) -> None:
-    """Show the sites of a run and how it stands, from its directory or its live page."""
+    """Show the sites of a run and how it stands, from its directory or its live page; or a site's state."""
     if target.startswith(("http://", "https://")):
         token = read_token(token_file) if token_file else os.environ.get(TOKEN_VARIABLE, "").strip() or None
         with requires_extra("net"):
@@ -40,6 +42,11 @@ def status(
                 f"--token-file, --ca and --unencrypted are for a live page: {target} is not a URL, which "
                 "begins with http:// or https://"
             )
+        from offbeat.runs.verify import is_site
+
+        if is_site(Path(target)):
+            _show_site(Path(target))
+            return
         from offbeat.cli.state_dir import unresponsive
         from offbeat.net.monitor.from_journal import snapshot_of
         from offbeat.runs.record import read_run
@@ -50,6 +57,18 @@ def status(
         if record.status == "running" and (reason := unresponsive(Path(target))) is not None:
             state = f"not running: {reason}"
     _show(snapshot, state)
+
+
+def _show_site(directory: Path) -> None:
+    with requires_extra("net"):
+        from offbeat.net.client.examples_ledger import ExamplesSpent
+        from offbeat.net.client.store import SiteSummary
+
+    summary, spent = SiteSummary.read(directory), ExamplesSpent.read(directory)
+    waits = "an update waits for the server's answer" if summary.waits else "no update waits"
+    out.print(f"a site of run {summary.run}: {waits}", markup=False)
+    if spent is not None:
+        out.print(f"privacy of examples: {spent.text}", markup=False)
 
 
 def _show(s: "Snapshot", state: str) -> None:

@@ -51,7 +51,7 @@ class Verification:
 def directories(directory: Path) -> list[Path]:
     """The directories of runs and of sites, this one or below it."""
     inside = sorted(path for path in directory.rglob("*") if path.is_dir())
-    return [path for path in (directory, *inside) if holds_run(path) or _is_site(path)]
+    return [path for path in (directory, *inside) if holds_run(path) or is_site(path)]
 
 
 def verify(directory: Path) -> Verification:
@@ -61,7 +61,7 @@ def verify(directory: Path) -> Verification:
         directory: The directory. No process may be writing it.
     """
     found = Verification(directory)
-    private = _is_site(directory)
+    private = is_site(directory)
     if private and not (directory / _SITE[0]).is_file():
         found.problems.append(str(damage(directory / _SITE[0], "is missing")))
     elif not private:
@@ -121,7 +121,8 @@ def _named(checkpoint: Checkpoint) -> list[str]:
     return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
 
 
-def _is_site(directory: Path) -> bool:
+def is_site(directory: Path) -> bool:
+    """Whether a directory has a site's state."""
     return not holds_run(directory) and any((directory / name).is_file() for name in _SITE)
 
 

@@ -10,7 +10,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.data.federated import federate
-from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon
+from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon
 from offbeat.local.objectives import Plain
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, join, serve
@@ -36,15 +36,15 @@ def test_steps_are_charged_before_they_are_made_and_outlive_the_process(tmp_path
     ledger.begin(7)
     first = ledger.secret
     again = ExamplesLedger(UNLIMITED, tmp_path)  # it died in the task, which is begun again
-    assert (again.charged, again.secret) == (7, b"")
+    assert (again.spent.steps, again.secret) == (7, b"")
     again.prepare(RATE)
     again.begin(7)
-    assert again.charged == 14
+    assert again.spent.steps == 14
     assert len({first, again.secret, bytes(32)}) == 3
     other = ExamplesLedger(ExamplesPrivacy(noise=3.0), tmp_path)  # other options do not forget
     other.prepare(0.2)
     other.begin(5)
-    assert ExamplesLedger(UNLIMITED, tmp_path).charged == 19
+    assert ExamplesLedger(UNLIMITED, tmp_path).spent.steps == 19
     assert (tmp_path / FILE).stat().st_mode & 0o077 == 0
 
 
@@ -61,7 +61,7 @@ def test_a_task_beyond_the_budget_is_not_begun(tmp_path: Path) -> None:
             told = str(error)
     assert told == "its privacy budget is spent: a task of 3 steps goes beyond ε = 3 at δ = 1e-05"
     assert tasks > 1
-    assert ExamplesLedger(OPTIONS, tmp_path).charged == 3 * tasks
+    assert ExamplesLedger(OPTIONS, tmp_path).spent.steps == 3 * tasks
     assert examples_epsilon([(2.0, RATE, 3 * tasks)], 1e-5) <= 3.0
     assert examples_epsilon([(2.0, RATE, 3 * (tasks + 1))], 1e-5) > 3.0
 
@@ -80,6 +80,30 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         ExamplesLedger(OPTIONS, tmp_path)
 
 
+def test_a_site_logs_what_is_spent_and_does_not_take_its_time_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = 100.0
+
+    def slow(history: History, delta: float) -> float:
+        nonlocal now
+        now += 3.0
+        return float(sum(steps for _, _, steps in history))
+
+    monkeypatch.setattr("offbeat.net.client.examples_ledger.examples_epsilon", slow)
+    monkeypatch.setattr("offbeat.net.client.examples_ledger.steps_within", lambda *_: 50)
+    monkeypatch.setattr("offbeat.net.client.examples_ledger.monotonic", lambda: now)
+    caplog.set_level("INFO", "offbeat.net.client.examples_ledger")
+    ledger = ExamplesLedger(OPTIONS, tmp_path)
+    ledger.prepare(RATE)
+    for _ in range(9):
+        ledger.begin(4)
+        now += 20.0
+        ledger.tell()
+    spent = "privacy of examples: ε = {0}.00 of 3 (δ = 1e-05; {0} local steps), {1} more are allowed"
+    assert caplog.messages == [spent.format(*numbers) for numbers in ((0, 50), (12, 38), (24, 26), (36, 14))]
+
+
 def test_a_task_that_the_policy_refuses_is_not_charged(tmp_path: Path) -> None:
     data, _ = shares_of_digits(1, samples=40, test_samples=20)
     learner = ob.TorchLearner(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), federate([data[0]]))
@@ -87,9 +111,9 @@ def test_a_task_that_the_policy_refuses_is_not_charged(tmp_path: Path) -> None:
     ledger.prepare(RATE)
     context = TrainingContext(0, learner, Plain(), None, 1, policy=SitePolicy(max_steps=5), examples=ledger)
     context.begin(6)
-    assert (ledger.charged, ledger.secret) == (0, b"")
+    assert (ledger.spent.steps, ledger.secret) == (0, b"")
     context.begin(5)
-    assert ledger.charged == 5
+    assert ledger.spent.steps == 5
 
 
 @pytest.mark.thorough
@@ -134,8 +158,8 @@ def test_a_run_over_the_network_until_the_budget_is_spent(
     (register,) = [message for message in said if isinstance(message, Register)]
     assert (register.labels, register.held_out) == (None, 0)
     ledger = ExamplesLedger(options, tmp_path / "site")
-    assert ledger.charged == 3 * len(updates)
-    assert 1.5 < examples_epsilon([(2.0, 45 / 135, ledger.charged)], 1e-5) <= 3.0
+    assert ledger.spent.steps == 3 * len(updates)
+    assert 1.5 < examples_epsilon([(2.0, 45 / 135, ledger.spent.steps)], 1e-5) <= 3.0
 
 
 def test_what_a_site_cannot_give_privacy_is_refused(tmp_path: Path) -> None:
@@ -181,7 +205,7 @@ def test_what_another_process_charged_until_it_left_the_directory_is_counted(
     site = join(MemoryNetwork().connect("a"), data[0], examples_privacy=UNLIMITED, state=tmp_path / "site")
     with torch_left_alone(), pytest.raises(InterruptedError):
         asyncio.run(site)
-    assert [ledger.charged for ledger in found] == [7]
+    assert [ledger.spent.steps for ledger in found] == [7]
 
 
 def test_a_damaged_file_leaves_the_directory_unlocked(tmp_path: Path) -> None:

@@ -7,18 +7,65 @@ written: a task that is begun again, after a crash, has other noise, and is char
 
 import logging
 import os
+from dataclasses import dataclass
 from math import inf
 from pathlib import Path
-from typing import Any
+from time import monotonic
+from typing import Any, Self
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.local.examples_privacy import ExamplesPrivacy, examples_epsilon, steps_within
+from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon, steps_within
 from offbeat.net.client.store import packed, unpacked
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 
 log = logging.getLogger(__name__)
 FILE = "examples.safetensors"
+_SHARE = 20  # of the time that passes one part of so many may go into finding ε for the log
+
+
+@dataclass(frozen=True)
+class ExamplesSpent:
+    """What the examples of a site have spent.
+
+    Attributes:
+        history: The steps that were charged.
+        epsilon: The budget. None means that there is none.
+        delta: δ.
+    """
+
+    history: History = ()
+    epsilon: float | None = None
+    delta: float = ExamplesPrivacy().delta
+
+    @classmethod
+    def read(cls, directory: Path) -> Self | None:
+        """What the file of a site's state says; None where there is none. Anybody may read it at any time.
+
+        Raises:
+            DamageError: The file cannot be read.
+        """
+        path = directory / FILE
+        if not path.exists():
+            return None
+        with reading(path):
+            about: Any = unpacked(read_tensors(path)["about"])
+            history = [(float(noise), float(rate), int(n)) for noise, rate, n in about["steps"]]
+            epsilon = about.get("epsilon")
+            delta = float(about.get("delta", cls.delta))
+            return cls(history, None if epsilon is None else float(epsilon), delta)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all runs."""
+        return sum(steps for _, _, steps in self.history)
+
+    @property
+    def text(self) -> str:
+        """It in words; that takes a moment. Raises `UsageError` without Opacus."""
+        limit = "" if self.epsilon is None else f" of {self.epsilon:g}"
+        spent = examples_epsilon(self.history, self.delta)
+        return f"ε = {spent:.2f}{limit} (δ = {self.delta:g}; {self.steps} local steps)"
 
 
 class ExamplesLedger:
@@ -39,11 +86,9 @@ class ExamplesLedger:
     def __init__(self, options: ExamplesPrivacy, directory: Path) -> None:
         self.options, self.secret = options, b""
         self._path, self._rate, self._left = directory / FILE, 1.0, 0.0
-        self._steps: dict[tuple[float, float], int] = {}  # by noise and rate
-        if self._path.exists():
-            with reading(self._path):
-                about: Any = unpacked(read_tensors(self._path)["about"])
-                self._steps = {(float(noise), float(rate)): int(n) for noise, rate, n in about["steps"]}
+        self._told, self._took = -inf, 0.0  # when ε was last logged, and how long that took
+        before = ExamplesSpent.read(directory) or ExamplesSpent()
+        self._steps = {(noise, rate): steps for noise, rate, steps in before.history}
 
     def prepare(self, rate: float) -> None:
         """Find how many steps are left: that takes seconds, and is done before the first task.
@@ -51,9 +96,8 @@ class ExamplesLedger:
         Args:
             rate: Probability with which a step takes an example.
         """
-        self._rate, self._left = rate, steps_within(self.options, self._history, rate)
-        spent = examples_epsilon(self._history, self.options.delta)
-        log.info("each example has spent ε = %.2f (δ = %g) so far", spent, self.options.delta)
+        self._rate, self._left = rate, steps_within(self.options, self.spent.history, rate)
+        self.tell()
 
     def begin(self, steps: int) -> None:
         """Charge a task's steps, durably, and draw its secret.
@@ -70,21 +114,27 @@ class ExamplesLedger:
         kind = self.options.noise, self._rate
         self._steps[kind] = self._steps.get(kind, 0) + steps
         self._left -= steps
-        about = packed({"steps": self._history})
+        spent = self.spent
+        about = packed({"steps": spent.history, "epsilon": spent.epsilon, "delta": spent.delta})
         try:
             write_tensors(self._path, {"about": about})
             sync_directory(self._path.parent)
         except OSError as error:
             raise RunError(f"cannot write what is spent to {self._path}: {error}") from None
-        left = "no limit" if self._left == inf else f"{self._left:.0f} are left"
-        log.info("privacy of examples: %d local steps are charged, %s", self.charged, left)
         self.secret = os.urandom(32)
 
-    @property
-    def _history(self) -> list[tuple[float, float, int]]:
-        return [(noise, rate, steps) for (noise, rate), steps in self._steps.items()]
+    def tell(self) -> None:
+        """Log what is spent, unless that would take more than a twentieth of the time since the last."""
+        begun = monotonic()
+        if begun - self._told < _SHARE * self._took:
+            return
+        left = "no limit" if self._left == inf else f"{self._left:.0f} more are allowed"
+        log.info("privacy of examples: %s, %s", self.spent.text, left)
+        self._told = monotonic()
+        self._took = self._told - begun
 
     @property
-    def charged(self) -> int:
-        """Steps of all runs."""
-        return sum(self._steps.values())
+    def spent(self) -> ExamplesSpent:
+        """What is charged so far."""
+        history = [(noise, rate, steps) for (noise, rate), steps in self._steps.items()]
+        return ExamplesSpent(history, self.options.epsilon, self.options.delta)

@@ -8,7 +8,7 @@ import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -24,6 +24,26 @@ from offbeat.runs.lock import lock
 
 log = logging.getLogger(__name__)
 _STATE, _UPDATE, _NEWEST = "client.safetensors", "update.safetensors", "newest.safetensors"
+
+
+@dataclass(frozen=True)
+class SiteSummary:
+    """What the files of a site's state say, which can be read while the site writes them.
+
+    Attributes:
+        run: The run that the site took part in last.
+        waits: Whether an update waits for the server's answer.
+    """
+
+    run: str
+    waits: bool
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read the files. Raises `DamageError` where they cannot be read."""
+        with reading(directory / _STATE):
+            run = str(unpacked(read_tensors(directory / _STATE)["about"])["run"])
+        return cls(run, (directory / _UPDATE).exists())
 
 
 @dataclass(frozen=True)

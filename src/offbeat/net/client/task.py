@@ -301,6 +301,8 @@ class TrainingTask(TaskControl):
         self._wait()
         if self._cancelled.is_set():
             raise TaskCancelledError
+        if c.examples is not None:
+            c.examples.tell()
         update = c.submission(a, self._end, result)
         if a.hold and c.privacy is None:
             assert isinstance(update.delta, torch.Tensor)
