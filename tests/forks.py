@@ -40,7 +40,7 @@ IMPORTED = (
     "offbeat.recipes.compare", "offbeat.recipes.from_run", "offbeat.report", "offbeat.sim.replay",
     "offbeat.sim.executors.batched", "offbeat.sim.executors.processes", "offbeat.net.server.serve",
     "offbeat.net.grpc.server", "offbeat.net.grpc.client", "offbeat.net.client.join",
-    "offbeat.net.monitor.http", "offbeat.data.site",
+    "offbeat.net.monitor.http", "offbeat.data.site", "opacus.accountants",
 )  # fmt: skip
 SERVER = "FORKS_SERVER"
 """The environment variable that says where the process that forks listens."""
