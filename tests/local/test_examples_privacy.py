@@ -11,7 +11,9 @@ from torch.nn import functional
 import offbeat as ob
 from offbeat.core.buffers import wrap_buffers
 from offbeat.core.errors import UsageError
-from offbeat.core.learner import NO_INPUTS, LocalTask
+from offbeat.core.learner import NO_INPUTS, LocalTask, MergePoint, TaskInputs
+from offbeat.core.model import Model
+from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import federate
 from offbeat.local.examples_privacy import (
@@ -144,6 +146,24 @@ def test_a_task_taken_up_after_some_steps_has_the_noise_of_the_steps_that_are_le
     base = own.initial(0)
     saved = own.train_until(base, TASK, Plain(), NO_INPUTS, 3)
     assert torch.equal(own.train_from(base, TASK, Plain(), NO_INPUTS, 3, saved).delta, trained(own))
+
+
+@pytest.mark.parametrize("objective", [Plain(), Proximal(0.3)])
+def test_a_fresh_model_in_mid_task_changes_nothing_of_these_objectives(objective: Objective) -> None:
+    """Batches, clipping and noise are of the examples alone; an empty batch after it is none that fails."""
+    own = learner(ExamplesPrivacy(noise=1.0))
+    base = own.initial(0)
+    fresh = Model(base.layout, base.values + 1, base.integers)
+    task = LocalTask(TASK.task, TASK.client, TASK.base, STEPS, TASK.seed, fresh=MergePoint(2, 1, 1))
+    merged = own.train(base, task, objective, TaskInputs({}, fresh)).delta
+    assert torch.equal(merged, trained(own, objective))
+
+
+def test_an_objective_that_merges_a_fresh_model_is_refused_in_a_simulation() -> None:
+    own = TorchLearner(convolution(), federate([samples()]), Training(batch_size=BATCH), examples=NO_NOISE)
+    told = "examples privacy knows the objectives plain and proximal, freshmerge is another"
+    with pytest.raises(UsageError, match=told):
+        ob.simulate(ob.fedasmu(steps=4), ob.World([1.0]), own, until=ob.Until(tasks=1), evaluate=None)
 
 
 class TimeFirst(nn.Module):

@@ -17,8 +17,16 @@ from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.examples_ledger import FILE, ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.store import SiteStore
-from offbeat.net.client.task import TrainingContext
-from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
+from offbeat.net.client.task import TrainingContext, TrainingTask
+from offbeat.net.messages import (
+    FromSite,
+    Heartbeat,
+    Leave,
+    ModelResponse,
+    Register,
+    TaskAssignment,
+    UpdateSubmission,
+)
 from offbeat.net.transport import ClientChannel
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, shares_of_digits, torch_left_alone
@@ -114,6 +122,33 @@ def test_a_task_that_the_policy_refuses_is_not_charged(tmp_path: Path) -> None:
     assert (ledger.spent.steps, ledger.secret) == (0, b"")
     context.begin(5)
     assert ledger.spent.steps == 5
+
+
+@pytest.mark.parametrize("value", [0.0, float("nan")])
+def test_a_task_asks_for_a_fresh_model_when_the_server_said_whatever_its_examples(
+    value: float, tmp_path: Path
+) -> None:
+    """A loss that is not finite does not move or leave out the request, nor is anything of it in there."""
+    data, _ = shares_of_digits(1, samples=40, test_samples=20)
+    data[0].x[10:] *= value
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    learner = ob.TorchLearner(module, federate([data[0]]))
+    ledger = ExamplesLedger(UNLIMITED, tmp_path)
+    learner = learner.with_examples_privacy(UNLIMITED, lambda _: ledger.secret)
+    context = TrainingContext(0, learner, Plain(), None, 1, examples=ledger)
+    asked: list[tuple[int, int]] = []
+
+    def ask(task: TrainingTask) -> None:
+        asked.append((task.task, task.steps))
+        task.answer(ModelResponse(task.task, 7, 8, model=learner.initial(2)))
+
+    ledger.prepare(RATE)
+    context.begin(5)
+    assignment = TaskAssignment(3, 0, 5, 1, learner.initial(1), ask_after=2)
+    update = TrainingTask(assignment, context, ask).run({}).update
+    assert (asked, update.steps, update.metrics) == ([(3, 2)], 5, {})
+    assert isinstance(update.delta, torch.Tensor)
+    assert update.delta.any()  # the noise at least
 
 
 @pytest.mark.thorough
