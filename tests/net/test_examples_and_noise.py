@@ -72,6 +72,8 @@ def federation(
             for i, own in enumerate(data)
         ]  # fmt: skip
         ended = await asyncio.wait_for(asyncio.gather(*sites, return_exceptions=True), 300)
+        if not any(isinstance(end, BaseException) for end in ended):
+            await asyncio.wait_for(server, 300)
         for task in (server, *helping):
             task.cancel()
         await asyncio.gather(server, *helping, return_exceptions=True)

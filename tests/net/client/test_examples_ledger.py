@@ -112,6 +112,19 @@ def test_a_site_logs_what_is_spent_and_does_not_take_its_time_with_it(
     assert caplog.messages == [spent.format(*numbers) for numbers in ((0, 50), (12, 38), (24, 26), (36, 14))]
 
 
+def test_what_is_spent_and_cannot_be_told_ends_no_task(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def failing(history: History, delta: float) -> float:
+        raise FloatingPointError
+
+    monkeypatch.setattr("offbeat.net.client.examples_ledger.examples_epsilon", failing)
+    ledger = ExamplesLedger(UNLIMITED, tmp_path)
+    ledger.begin(0)
+    ledger.tell()
+    assert caplog.messages == ["what the examples have spent cannot be told: 0 local steps"]
+
+
 def test_a_task_that_the_policy_refuses_is_not_charged(tmp_path: Path) -> None:
     data, _ = shares_of_digits(1, samples=40, test_samples=20)
     learner = ob.TorchLearner(nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), federate([data[0]]))

@@ -129,7 +129,10 @@ class ExamplesLedger:
         if begun - self._told < _SHARE * self._took:
             return
         left = "no limit" if self._left == inf else f"{self._left:.0f} more are allowed"
-        log.info("privacy of examples: %s, %s", self.spent.text, left)
+        try:
+            log.info("privacy of examples: %s, %s", self.spent.text, left)
+        except Exception:  # a task that failed for it would be charged again
+            log.exception("what the examples have spent cannot be told: %d local steps", self.spent.steps)
         self._told = monotonic()
         self._took = self._told - begun
 
