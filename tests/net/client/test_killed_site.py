@@ -21,7 +21,7 @@ from offbeat.net.transport import OnChannel
 from tests.forks import Fork
 from tests.net.client import killed_site
 from tests.net.client.killed_site import NOISE, SAMPLES, SPENT
-from tests.net.support import LIMITS, torch_left_alone
+from tests.net.support import LIMITS, torch_left_alone, until
 from tests.sampling import thorough
 
 pytest.importorskip("opacus")
@@ -72,6 +72,12 @@ def check(directory: Path) -> tuple[int, int]:
     return begun, charged
 
 
+def left(directory: Path) -> list[str]:
+    """Why the site has left the run, as the server has recorded it."""
+    rows = ob.read_run(directory / "run").rows("event")
+    return [str((row.data or {}).get("reason")) for row in rows if row.name == "left"]
+
+
 def spend_the_rest(address: str, directory: Path, tasks: int) -> None:
     """The last life, whose budget allows so many tasks beside what was charged before, counts them all."""
     _, charged = check(directory)
@@ -109,6 +115,9 @@ def test_a_site_that_is_killed_never_counts_too_little(kills: int, seed: int, tm
                 await asyncio.to_thread(live, address, tmp_path, rng.randint(1, 120), kill % 2 == 1)
                 check(tmp_path)
             await asyncio.to_thread(spend_the_rest, address, tmp_path, 2)
+            await until(
+                lambda: any(why.startswith("its privacy budget is spent: a task") for why in left(tmp_path))
+            )
         finally:
             server.cancel()
             await asyncio.gather(server, return_exceptions=True)
