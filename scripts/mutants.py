@@ -261,6 +261,34 @@ MUTANTS = [
         PAPERS,
         "FedFa's window is full before it moves the model",
     ),
+    Mutant(
+        "net/client/examples_ledger.py",
+        "self.secret = os.urandom(32)",
+        "self.secret = self.secret or os.urandom(32)",
+        "tests/net/client/test_examples_ledger.py",
+        "privacy of examples: each task has its own secret",
+    ),
+    Mutant(
+        "net/client/examples_ledger.py",
+        "        kind = self.options.noise, self._rate\n",
+        "        self._steps, kind = {}, (self.options.noise, self._rate)\n",
+        "tests/net/client/test_examples_ledger.py",
+        "privacy of examples: what was charged before counts",
+    ),
+    Mutant(
+        "local/examples_privacy.py",
+        "self._noise.seek(step * len(self._parameters))",
+        "self._noise.seek(0)",
+        "tests/local/test_examples_privacy.py",
+        "privacy of examples: each step has its own noise",
+    ),
+    Mutant(
+        "local/examples_privacy.py",
+        "    if written:\n",
+        "    if False:\n",
+        "tests/local/test_examples_privacy.py",
+        "privacy of examples: nothing is kept in buffers",
+    ),
 ]
 
 
