@@ -14,8 +14,10 @@ from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
+from offbeat.net.messages import Register
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
+from offbeat.net.server.validation import InvalidUpdateError, check_register
 from offbeat.secure.refusals import SecureRefusal
 from tests.sim.sim_worlds import digits, normed
 
@@ -140,6 +142,16 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         lambda: complete(ob.wireless(**RADIO)),
         "this policy needs exact label counts: add labels: public, or choose another",
     ),
+    "LABELS_TELL_SAMPLES": (
+        lambda: ob.Privacy(**PRIVATE, labels="public", samples_unit=50),
+        "Privacy: samples_unit = 50 cannot be used with labels: public: label counts tell the number of "
+        "samples; leave one of them out",
+    ),
+    "SAMPLES_UNIT": (
+        lambda: check_register(Register(150, 5, held_out=20), None, labels_needed=False, unit=50),
+        "held_out = 20 is not a multiple of samples_unit = 50 of this run: "
+        "set samples_unit: 50 in the site's policy",
+    ),
     "LEARNED_SELECTOR": (lambda: complete(asking()), "a learned selector tells losses: use a fixed one"),
     "CLIENT_METRICS": (
         lambda: simulate(
@@ -165,7 +177,7 @@ def held_out() -> ob.TorchLearner:
 @pytest.mark.parametrize("name", CASES)
 def test_what_privacy_refuses_is_refused_in_these_words(name: str):
     given, sentence = CASES[name]
-    with pytest.raises(ob.UsageError) as error:
+    with pytest.raises((ob.UsageError, InvalidUpdateError)) as error:
         given()
     assert str(error.value) == sentence
     assert re.search(pattern(Refusal[name]), sentence)

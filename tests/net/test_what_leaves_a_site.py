@@ -8,16 +8,21 @@ import torch
 
 import offbeat as ob
 from offbeat.core.errors import UsageError
-from offbeat.models.registry import LogisticSpec
+from offbeat.models.registry import LogisticSpec, ModelMaker
 from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net.client.site import Site
 from offbeat.net.client.store import SiteStore
+from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
+from offbeat.net.run_spec import make_run_spec
+from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ClientChannel
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, shares_of_digits, torch_left_alone
 
 CLIP = 0.5
-PRIVACY = ob.Privacy(clip=CLIP, least=2, noise=ob.Noise(multiplier=2))
+UNIT = 25
+PRIVACY = ob.Privacy(clip=CLIP, least=2, samples_unit=UNIT, noise=ob.Noise(multiplier=2))
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 
 
@@ -44,7 +49,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
                 options=options, test=test, seed=3, privacy=PRIVACY, linger=0.2,
             )
         )  # fmt: skip
-        policy = SitePolicy(noise=2.0)
+        policy = SitePolicy(noise=2.0, samples_unit=UNIT, labels=False)
         sites = [
             asyncio.create_task(join(connect(f"site-{i}"), d, validation=0.2, policy=policy))
             for i, d in enumerate(data)
@@ -60,7 +65,8 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
     for message in said:
         match message:
             case Register():
-                assert message.labels is None
+                assert message.labels is None  # of 48 and 12 samples:
+                assert (message.samples, message.held_out, message.steps_per_epoch) == (50, UNIT, 0)
             case UpdateSubmission():
                 assert message.metrics == {}
                 assert message.shared is None
@@ -74,6 +80,35 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
     assert any(not update.delta.any() for update in updates)  # type: ignore[union-attr]
     assert any(update.delta.any() for update in updates)  # type: ignore[union-attr]
     assert "Ann" not in repr(said)
+
+
+def test_steps_of_an_epoch_are_those_of_the_number_that_is_told() -> None:
+    data, _ = shares_of_digits(1, samples=137, test_samples=10)
+    policy = SitePolicy(samples_unit=UNIT, labels=False)
+    learner = ob.TorchLearner(
+        ModelMaker(LogisticSpec(), (1, 8, 8), 10), ob.federate([data[0]]), ob.Training(batch_size=5)
+    )
+    for site, steps in ((Site.of(data[0], policy=policy), 0), (Site.of(learner=learner, policy=policy), 30)):
+        assert (site.samples, site.told_samples, site.labels) == (137, 150, None)
+        assert site.steps_per_epoch == steps
+    training = ob.Training(batch_size=5)
+    spec = make_run_spec(ob.port(beta=0.0), server_learner(LogisticSpec(), training, data[0]), 0)
+    context = TrainingContext.of(spec, Site.of(data[0], policy=policy), 0)
+    assert (context.steps_per_epoch, context.learner.steps_per_epoch(0)) == (30, 28)  # a recall's boundary
+
+
+def test_a_site_that_tells_its_labels_cannot_round_its_samples() -> None:
+    with pytest.raises(UsageError, match=r"samples_unit = 25 .* numbers of samples by class tell the whole"):
+        SitePolicy(samples_unit=UNIT)
+    for unit in (0, -3):
+        with pytest.raises(
+            UsageError, match=rf"samples_unit = {unit} is not allowed: should be greater than or equal to 1"
+        ):
+            SitePolicy(samples_unit=unit, labels=False)
+        with pytest.raises(
+            UsageError, match=rf"samples_unit = {unit} is not allowed: should be greater than or equal to 1"
+        ):
+            ob.Privacy(clip=CLIP, noise=ob.Noise(multiplier=2), samples_unit=unit)
 
 
 def failing(train):  # type: ignore[no-untyped-def]

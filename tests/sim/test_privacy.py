@@ -1,5 +1,6 @@
 """Simulated runs with privacy: sums, noise, each client's budget, the guard, resumption and replay."""
 
+import dataclasses
 from collections import Counter
 from math import sqrt
 from pathlib import Path
@@ -106,6 +107,53 @@ def test_masks_change_no_bit(name, noise, learner):
         for masks in (False, True)
     )
     assert masked == plain
+
+
+# ---- numbers of samples ----
+
+
+class Counted(Wrapped):
+    """A learner whose clients say that they have other numbers of samples."""
+
+    def __init__(self, learner: ob.TorchLearner, counts: list[int]) -> None:
+        super().__init__(learner)
+        self.counts = counts
+
+    def samples(self, client: int) -> int:
+        return self.counts[client]
+
+    def before(self, task: LocalTask) -> None:
+        pass
+
+    def steps_per_epoch(self, client: int) -> int:
+        return -(-self.counts[client] // self.learner.batch_size)
+
+
+def test_clients_tell_multiples_of_the_unit_and_these_are_the_weights():
+    """The same run, to the last bit, as where they have so many; the samples that are trained on stay."""
+    data = ob.load("digits")
+    cuts = np.cumsum([130, 260, 333, 77])
+    federated = ob.federate(data, None, np.split(np.arange(1000), cuts))  # 200 for the last
+    learner = ob.TorchLearner(mlp, federated, ob.Training(lr=0.2, batch_size=20))
+    told = [150, 300, 350, 100, 200]
+    unit = dataclasses.replace(SECURE, samples_unit=50)
+    world = dataclasses.replace(CALM, availability=ob.Availability(join=[0.0, 0.0, 0.0, 0.0, 9.0]))
+    for where in (CALM, world):  # all at once; one after the other
+        rounded = run(learner, unit, "fedavg", world=where)
+        assert [e["samples"] for e in rounded.entries("joined")] == told
+        assert [e["steps_per_epoch"] for e in rounded.entries("joined")] == [8, 15, 18, 5, 10]
+        there = run(Counted(learner, told), SECURE, "fedavg", world=where)
+        assert outcome(rounded) == outcome(there)
+        assert outcome(rounded) != outcome(run(learner, SECURE, "fedavg", world=where))
+
+
+def test_the_directory_of_a_run_has_the_numbers_that_are_told(tmp_path: Path):
+    learner = ob.NoTraining(4, parameters=5, samples_per_client=7)
+    privacy = Privacy(clip=1.0, samples_unit=4, noise=Noise(multiplier=1.0))
+    ob.simulate(ob.feddyn(2), ob.World(clients=4), learner, until=ob.Until(versions=1), evaluate=None,
+                privacy=privacy, out=tmp_path / "run")  # fmt: skip
+    rows = ob.read_run(tmp_path / "run").select("SELECT client, samples FROM clients")
+    assert list(rows) == [(client, 8) for client in range(4)]
 
 
 # ---- noise ----

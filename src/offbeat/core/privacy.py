@@ -113,6 +113,8 @@ class Privacy:
         full_share: p̂, share of the samples of a client of full weight. None means that of the largest.
         labels: "public" lets clients report their exact number of samples of each class, where an algorithm
             needs it. None means that they do not.
+        samples_unit: Clients tell their numbers of samples as multiples of it, rounded up; at least 1. These
+            numbers are the algorithm's weights, and the steps of an epoch follow from them.
         noise: Noise in each release. None means no noise.
         secure: Secure aggregation. None means that the server sees each update.
     """
@@ -126,6 +128,7 @@ class Privacy:
     full_weight: Count | None = None
     full_share: PositiveShare | None = None
     labels: Literal["public"] | None = None
+    samples_unit: Count = 1
     noise: Noise | None = None
     secure: Secure | None = None
 
@@ -135,6 +138,8 @@ class Privacy:
             raise ValueError(Refusal.NO_CLIP)
         if self.noise is None and self.secure is None:
             raise ValueError("privacy needs noise or secure: give one of them, or both")
+        if self.samples_unit > 1 and self.labels is not None:
+            raise ValueError(Refusal.LABELS_TELL_SAMPLES.format(unit=self.samples_unit))
         needed = self.colluding_clients + 2
         if self.secure is not None and self.least is not None and self.least < needed:
             given = {"least": self.least, "colluding": self.colluding_clients, "needed": needed}
@@ -159,6 +164,11 @@ class Privacy:
         """w of complete options."""
         assert self.weight_bits is not None
         return self.weight_bits
+
+
+def rounded_up(samples: int, unit: int) -> int:
+    """A number of samples as it is told: the next multiple of `samples_unit`."""
+    return -(-samples // unit) * unit
 
 
 def privacy_text(found: Mapping[str, float]) -> str:

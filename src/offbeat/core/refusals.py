@@ -56,6 +56,14 @@ class Refusal(StrEnum):
         "epsilon = {epsilon:g} allows no release with multiplier = {multiplier:g}: raise one of them"
     )
     LABELS = "this policy needs exact label counts: add labels: public, or choose another"
+    LABELS_TELL_SAMPLES = (
+        "samples_unit = {unit} cannot be used with labels: public: label counts tell the number of samples; "
+        "leave one of them out"
+    )
+    SAMPLES_UNIT = (
+        "{option} = {given} is not a multiple of samples_unit = {unit} of this run: "
+        "set samples_unit: {unit} in the site's policy"
+    )
     LEARNED_SELECTOR = "a learned selector tells losses: use a fixed one"
     CLIENT_METRICS = (
         "{option}: what clients find on their own data is not counted by the budget: "

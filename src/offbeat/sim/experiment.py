@@ -15,12 +15,13 @@ from offbeat.algorithms.private import (
 from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import Finalizer, finalizer
 from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId
 from offbeat.core.features import Feature
 from offbeat.core.guard import Guard
 from offbeat.core.learner import ClientEvaluator, Learner, NoTraining, metric_directions
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_evaluated
 from offbeat.core.model import Model
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy import Privacy, rounded_up
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.runs.initial import Initial, start_from
@@ -108,6 +109,21 @@ class Experiment:
             root,
             plan,
         )
+
+    def samples(self, client: ClientId) -> int:
+        """A client's number of training samples, as it tells it."""
+        return rounded_up(self.learner.samples(client), self._samples_unit)
+
+    def steps_per_epoch(self, client: ClientId) -> int:
+        """⌈n_i / batch size⌉ of the number that a client tells; else what a learner without one says."""
+        batch_size: int | None = getattr(self.learner, "batch_size", None)
+        if self._samples_unit == 1 or batch_size is None:
+            return self.learner.steps_per_epoch(client)
+        return -(-self.samples(client) // batch_size)
+
+    @property
+    def _samples_unit(self) -> int:
+        return 1 if self.release_plan is None else self.release_plan.privacy.samples_unit
 
     @property
     def described(self) -> dict[str, Any]:

@@ -115,7 +115,7 @@ def simulate(
                     "initial": experiment.initial.digest(),
                     "learner": _described(experiment.learner, experiment.seed),
                 }
-                store = RunStore.create(directory, recorded, _client_rows(experiment.learner))
+                store = RunStore.create(directory, recorded, _client_rows(experiment))
             recorder = store or MemoryRecorder(
                 label or algorithm.name, seed, experiment.learner.clients, experiment.higher_is_better
             )
@@ -252,10 +252,11 @@ def _described(learner: Learner, seed: int) -> dict[str, Any] | None:
     return asdict(describe_learner(learner, seed)) if isinstance(learner, TorchLearner) else None
 
 
-def _client_rows(learner: Learner) -> Iterator[tuple[int, int, str | None]]:
+def _client_rows(experiment: Experiment) -> Iterator[tuple[int, int, str | None]]:
+    learner = experiment.learner
     for client in range(learner.clients):
         counts = learner.label_counts(client)
-        yield client, learner.samples(client), json.dumps(counts) if counts is not None else None
+        yield client, experiment.samples(client), json.dumps(counts) if counts is not None else None
 
 
 def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:

@@ -78,6 +78,7 @@ class Simulation:
         self._last_due = False  # an evaluation, as the run was stopped from outside
         self._measurements = 0
         self._population, self._learner = experiment.population, experiment.learner
+        self._experiment = experiment
         self._model_bits, self._seed = 8 * model_bytes, seed
         self._queue = EventQueue()
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
@@ -279,15 +280,15 @@ class Simulation:
 
     def _join_all(self) -> None:
         """All clients are there: one call and one journal row, however many they are."""
-        learner, clients = self._learner, range(self._learner.clients)
-        samples = [learner.samples(client) for client in clients]
-        epochs = [learner.steps_per_epoch(client) for client in clients]
+        experiment, clients = self._experiment, range(self._learner.clients)
+        samples = [experiment.samples(client) for client in clients]
+        epochs = [experiment.steps_per_epoch(client) for client in clients]
         self.engine.join_all(
             samples, epochs, [self._labels_of(client) for client in clients] if self._labels else None
         )
 
     def _joined(self, client: ClientId) -> Joined:
-        samples, epoch = self._learner.samples(client), self._learner.steps_per_epoch(client)
+        samples, epoch = self._experiment.samples(client), self._experiment.steps_per_epoch(client)
         return Joined(client, samples, epoch, labels=self._labels_of(client))
 
     def _labels_of(self, client: ClientId) -> tuple[int, ...] | None:

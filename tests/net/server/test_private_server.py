@@ -3,6 +3,7 @@
 import hashlib
 import sqlite3
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -298,6 +299,19 @@ def test_a_spent_client_is_refused_when_it_comes_back(tmp_path: Path) -> None:
 
 
 # ---- participation ----
+
+
+def test_a_site_that_tells_its_exact_number_of_samples_is_refused() -> None:
+    c = coordinator_of(replace(options_of(), samples_unit=50), Recorded())
+    c.receive(0.0, "site-0", Register(137, 28))
+    refused = "samples = 137 is not a multiple of samples_unit = 50 of this run: "
+    effects = c.take()
+    reply = Rejected(f"{refused}set samples_unit: 50 in the site's policy")
+    assert effects.messages == [("site-0", reply)]
+    assert not effects.rows
+    assert not effects.sites
+    c.receive(1.0, "site-0", Register(150, 30))
+    assert [row.data for row in c.take().rows] == [{"samples": 150, "steps_per_epoch": 30}]
 
 
 @pytest.mark.parametrize("times", [float("nan"), float("inf"), 1e30, 0.0])

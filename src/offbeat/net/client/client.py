@@ -30,11 +30,12 @@ class SiteClient:
     Args:
         connect: Opens a connection to the server.
         prepare: Makes the training context from the server's run spec and the client's number.
-        samples: Number of the site's training samples.
+        samples: Number of the site's training samples, as it is told.
         labels: Its numbers of samples of each class, told where the algorithm needs them; None to keep them
             private.
         steps_per_epoch: Local steps of an epoch; 0: as the run's batch size gives them.
-        held_out: Number of samples that the site holds out, and evaluates models on when it is asked.
+        held_out: Number of samples that the site holds out, and evaluates models on when it is asked, as it
+            is told.
         store: Where state and pending updates are kept; None for memory.
         clock: Source of time.
         give_up_after: Seconds without a server after which `run` fails; None for never.

@@ -102,7 +102,7 @@ async def join(
             raise
     labels = site.labels if tell_labels and examples is None else None
     client = SiteClient(
-        connect, make_context(site, threads, min_step_seconds, examples), site.samples,
+        connect, make_context(site, threads, min_step_seconds, examples), site.told_samples,
         tuple(labels) if labels else None, steps_per_epoch=site.steps_per_epoch,
         held_out=0 if examples is not None else site.held_out, store=store, clock=clock,
         give_up_after=give_up_after, keep=keep,

@@ -46,6 +46,8 @@ class SitePolicy:
         noise: Least noise multiplier z of a run's [noise](privacy.md): a plan with less, or without, is
             refused. None means that a run needs no noise.
         labels: Whether it tells the server its number of samples of each class.
+        samples_unit: It tells its numbers of samples, to train and to evaluate on, as multiples of it,
+            rounded up; at least 1. Above 1 it needs `labels = False`, since these tell the number.
         helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
             run with others, or without secure aggregation, is refused. None means that it takes part in any.
     """
@@ -60,6 +62,7 @@ class SitePolicy:
     clip: Positive | None = None
     noise: Positive | None = None
     labels: bool = True
+    samples_unit: Count = 1
     helpers: dict[str, str] | None = None
 
     @field_validator("max_steps")
@@ -68,6 +71,13 @@ class SitePolicy:
         if most is not None and most < (least := info.data.get("min_steps", 1)):
             raise ValueError(f"it is below min_steps = {least}")
         return most
+
+    @field_validator("samples_unit")
+    @classmethod
+    def _without_labels(cls, unit: int, info: Any) -> int:
+        if unit > 1 and info.data.get("labels", False):
+            raise ValueError("numbers of samples by class tell the whole number: give labels: false with it")
+        return unit
 
     def check_plan(
         self, objective: Objective, metrics: tuple[str, ...], noise: float = 0.0, *, secure: bool = False

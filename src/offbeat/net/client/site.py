@@ -9,6 +9,7 @@ from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
+from offbeat.core.privacy import rounded_up
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
@@ -88,24 +89,29 @@ class Site:
         return self._own.samples(0)
 
     @property
+    def told_samples(self) -> int:
+        """Number of training samples as the server is told it, by the policy's `samples_unit`."""
+        return rounded_up(self.samples, self.policy.samples_unit)
+
+    @property
     def labels(self) -> list[int] | None:
         """Number of training samples of each class; None where there are no classes, or it keeps them."""
         return self._own.label_counts(0) if self.policy.labels else None
 
     @property
     def held_out(self) -> int:
-        """Number of samples that it evaluates models on, when it is asked."""
+        """Number of samples that it evaluates models on, when it is asked, as the server is told it."""
         if not self.policy.evaluations:
             return 0
-        if self.learner is not None:
-            return self.learner.held_out(0)
         held = self.data.held_out if self.data is not None else None
-        return 0 if held is None else held.count(0)
+        count = 0 if held is None else held.count(0)
+        count = count if self.learner is None else self.learner.held_out(0)
+        return rounded_up(count, self.policy.samples_unit)
 
     @property
     def steps_per_epoch(self) -> int:
-        """Local steps of an epoch; 0 means that the run's batch size gives them."""
-        return 0 if self.learner is None else self.learner.steps_per_epoch(0)
+        """Local steps of an epoch of `told_samples`; 0 means that the run's batch size gives them."""
+        return 0 if self.learner is None else -(-self.told_samples // self.learner.batch_size)
 
     @property
     def _own(self) -> FederatedData | TorchLearner | LoopLearner:

@@ -30,7 +30,7 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.examples_privacy import sampling_rate
 from offbeat.local.learner import TorchLearner
@@ -113,6 +113,12 @@ class TrainingContext:
         """Whether nothing leaves the site of a training but the update."""
         return self.privacy is not None or self.examples is not None
 
+    @property
+    def steps_per_epoch(self) -> int:
+        """Local steps of an epoch of the number of samples that the server is told."""
+        samples = rounded_up(self.learner.samples(self.client), self.policy.samples_unit)
+        return -(-samples // self.learner.batch_size)
+
     def begin(self, steps: int) -> None:
         """Charge a task's steps to the examples, unless the policy refuses it, which `local_task` tells.
 
@@ -139,11 +145,12 @@ class TrainingContext:
         return dataclasses.replace(self, evaluator=evaluator, threads=threads)
 
     def evaluate(self, model: Model, state: Tensors) -> tuple[int, Metrics]:
-        """Evaluate a model on what the site holds out; samples and metrics. In any thread, one at a time."""
+        """Evaluate a model on what the site holds out; samples as told, metrics. In any thread, in turn."""
         if self.evaluator is None:
             return 0, {}
         torch.set_num_threads(self.threads)
-        return self.evaluator.evaluate_client(model, self.client, evaluation_inputs(state))
+        samples, found = self.evaluator.evaluate_client(model, self.client, evaluation_inputs(state))
+        return rounded_up(samples, self.policy.samples_unit), found
 
     def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
         """The task of an assignment, as the learner trains it. Raises `PolicyError` for one it may not."""
@@ -220,7 +227,7 @@ class TrainingTask(TaskControl):
         self.steps = 0
         self.asking = False
         self._ask = ask
-        self._epoch = context.learner.steps_per_epoch(context.client)
+        self._epoch = context.steps_per_epoch
         self._answers: SimpleQueue[ModelResponse | None] = SimpleQueue()  # None: the task is cancelled
         self._recalled, self._cancelled = False, Event()
         self._end, self._begun = assign.steps, monotonic()  # of the task; of the step under way

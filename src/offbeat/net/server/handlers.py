@@ -101,7 +101,10 @@ class MessageHandler:
         self._driver, self._info, self._options = driver, info, options
         self._codec, self._labels_needed = algorithm.codec, Feature.LABELS in algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
-        self._private = driver.tensors.releases is not None
+        releases = driver.tensors.releases
+        self._private, self._unit = releases is not None, 1
+        if releases is not None:
+            self._unit = releases.plan.privacy.samples_unit
         self._guard = None if self._private else driver.tensors.guard  # which sees released values only
         self._ranges = algorithm.objective.metric_ranges
         self._told_diverged = False
@@ -184,7 +187,7 @@ class MessageHandler:
         info, driver = self._info, self._driver
         try:
             self._check_kind(name, register)
-            check_register(register, info.classes, self._labels_needed, self._options.max_samples)
+            check_register(register, info.classes, self._labels_needed, self._options.max_samples, self._unit)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
             self._send(name, Rejected(str(error)))

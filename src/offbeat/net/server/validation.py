@@ -14,6 +14,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
 from offbeat.core.model import Layout, Model
+from offbeat.core.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
 
 MOST_SAMPLES = 2**40
@@ -39,7 +40,7 @@ class InvalidUpdateError(OffbeatError, ValueError):
 
 
 def check_register(
-    register: Register, classes: int | None, labels_needed: bool, most: int | None = None
+    register: Register, classes: int | None, labels_needed: bool, most: int | None = None, unit: int = 1
 ) -> None:
     """Check that a site can take part.
 
@@ -48,6 +49,7 @@ def check_register(
         classes: Number of classes of the run's data; None means any.
         labels_needed: Whether the algorithm requires each site's numbers of samples by class.
         most: Most samples that a site may have, to train and to evaluate on; None means 2^40.
+        unit: Of what these numbers are multiples.
 
     Raises:
         InvalidUpdateError: The site cannot take part.
@@ -63,6 +65,9 @@ def check_register(
         reason = f"steps_per_epoch = {steps} is not allowed: 0 to samples = {samples}"
     elif not 0 <= held_out <= MOST_SAMPLES:
         reason = f"held_out = {held_out} is not allowed: 0 to 2^40 samples"
+    elif samples % unit or held_out % unit:
+        option, given = ("samples", samples) if samples % unit else ("held_out", held_out)
+        reason = Refusal.SAMPLES_UNIT.format(option=option, given=given, unit=unit)
     elif labels is None and labels_needed:
         reason = LABELS_NEEDED
     elif labels is not None and classes is not None and len(labels) != classes:
