@@ -3,16 +3,19 @@
 With privacy no version may come from fewer than m clients, nor, where sums are secure, from updates of
 which one has most of the weight. So what the schedule inside aggregates is pooled, and released together:
 
-- at least m updates of different clients, at most M, the oldest first; a client's later ones wait;
+- at least m updates of different clients, at most M, the oldest first;
+- of a client's later ones the newest waits, and the others are dropped: it is in each release once, so its
+  queue would grow with its lead, and get older without end;
 - one release at a time, and more only while M updates are there: a client's second update, released alone,
   would have the noise of a whole release;
 - none with more than ρ of the weight. If M of them break this, the heaviest waits;
 - updates that the aggregator keeps apart, such as those of FedAT's tiers, are pooled apart.
 
-The schedule inside goes on as if its updates were aggregated. A client that leaves leaves its pooled updates.
+The schedule inside goes on as if its updates were aggregated, dropped ones included: which clients train, and
+when, does not change, and as many clients have an update in the pool. A client that leaves leaves its own.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +27,9 @@ from offbeat.core.events import Begin, ClientId, Event, TaskId
 from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
 from offbeat.core.sums import integer_weight, largest_weight
+
+NEWER = "a newer update of its client waits for a release"
+"""Why an update is dropped that was pooled."""
 
 
 @dataclass
@@ -104,13 +110,22 @@ class Pooled(ScheduleWrapper):
         for task, importance in zip(tasks, importances, strict=True):
             weight = integer_weight(importance, self.privacy.bits)
             pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
+        released = yield from self._release(command, pool, state.full, view)
+        yield from self._keep_newest(pool)
+        if not released:  # no update of those that are left may have too much of the weight
+            yield from self._release(command, pool, state.full, view)
+
+    def _release(
+        self, command: Aggregate, pool: list[PooledUpdate], full: FullWeight, view: View
+    ) -> Generator[Command, None, bool]:
+        """Release what may be; whether anything was."""
         released = False
         while (chosen := self._choose(pool)) and not (released and len(chosen) < self.largest_aggregation):
             released = True
             tasks = [view.task(own.task) for own in chosen]
             weights = [own.weight for own in chosen]
             rounded = [weight / largest_weight(self.privacy.bits) for weight in weights]
-            scale = self.sums.sum_scale(tasks, rounded, state.full)
+            scale = self.sums.sum_scale(tasks, rounded, full)
             newest = max(chosen, key=pool.index)
             for own in chosen:
                 pool.remove(own)
@@ -120,6 +135,15 @@ class Pooled(ScheduleWrapper):
                 note={**newest.note, "weights": weights, "scale": scale},
                 server_step=any(own.server_step for own in chosen),
             )
+        return released
+
+    def _keep_newest(self, pool: list[PooledUpdate]) -> Iterator[Command]:
+        """Drop what waits of a client beside its newest update, the one of its last task."""
+        newest = {own.client: own for own in sorted(pool, key=lambda own: own.task)}
+        for own in list(pool):
+            if own is not newest[own.client]:
+                pool.remove(own)
+                yield Drop(own.task, NEWER)
 
     def _choose(self, pool: Sequence[PooledUpdate]) -> list[PooledUpdate]:
         """The updates of the next release, by task number; empty where there is none yet."""
