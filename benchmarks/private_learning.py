@@ -1,6 +1,7 @@
-"""Accuracy against ε: FedBuff with integer sums and with noise, as a table.
+"""Accuracy against ε, and time to an accuracy, of integer sums and noise, as tables.
 
     python benchmarks/private_learning.py
+    python benchmarks/private_learning.py --target 0.9 --seeds 10
     python benchmarks/private_learning.py --seeds 1 --versions 50
     python benchmarks/private_learning.py --data heart_disease --versions 100
 
@@ -8,17 +9,32 @@ digits: 100 clients with skewed labels and speeds train a logistic regression (6
 clients. heart_disease: four hospitals with their own patients, another logistic regression, buffers of 3.
 The number is the mean accuracy over the last five evaluations, with its standard deviation over the seeds;
 ε is that of the busiest client. The noise follows from the seed: these models are not private.
+
+With --target: virtual seconds until the accuracy of a version is that high, of FedBuff and FedCompass, plain
+and with sums; each version is evaluated. The mean has Student's interval over the seeds. The ratio to the
+plain run of the same algorithm and weights is that of the means; its interval is the paired bootstrap over
+seeds. "rounded weights" are real-valued sums with the integer weights of the pooled releases. Where the
+extra secure is there, the first seed is run with masks as well: the model must be the same, bit for bit.
 """
 
 import argparse
-from collections.abc import Iterator
-from statistics import mean, pstdev
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from math import sqrt
+from statistics import mean, pstdev, stdev
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 import offbeat as ob
+from offbeat.core.algorithm import SumOnly, Update, UpdateSum
+from offbeat.core.commands import Aggregate
+from offbeat.core.global_model import GlobalModel
 from offbeat.models.logistic import LogisticRegression
+from offbeat.report.statistics import student_t
+from offbeat.sim import backend
 
 CLIENTS, STEPS, DELTA = 100, 5, 1e-3
 SIZES = {"digits": (10, 30), "heart_disease": (3, 4)}  # clients of a buffer, clients at a time
@@ -80,13 +96,137 @@ def accuracy(case: Case, data: str, seed: int, versions: int) -> tuple[float, ob
     return mean(row["accuracy"] for row in run.metrics[-5:]), run
 
 
+# ---- time to an accuracy ----
+
+MOST_VERSIONS = 2000  # of a run that does not get there
+SAMPLES = 10_000  # of the bootstrap
+
+
+class RealSums(GlobalModel):
+    """Makes each version from float64 sums with the rounded weights: no grid, no dither, no clip."""
+
+    def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
+        aggregator, plan = self._algorithm.aggregator, self.releases.plan
+        assert isinstance(aggregator, SumOnly)
+        weights = dict(zip(command.tasks, command.note["weights"], strict=True))
+        tasks, scale = [u.task for u in updates], command.note["scale"]
+        scaled = [scale * weights[task.id] / plan.grid.q for task in tasks]
+        total = sum(
+            c * aggregator.factor(u.task) * u.delta.double() for c, u in zip(scaled, updates, strict=True)
+        )
+        bases = [u.base for u in updates]
+        summed = UpdateSum(total.float(), scaled, tasks, bases, command.note)
+        return aggregator.from_sum(summed, self.model, self.memory)
+
+
+@dataclass(frozen=True)
+class Timed:
+    """A row of the table: an algorithm, with equal weights or not, and how its versions are made.
+
+    FedCompass weighs by shares of samples, and has no equal weights.
+    """
+
+    algorithm: str
+    equal: bool
+    how: str  # "plain", "rounded weights" or "sums"
+
+    @property
+    def title(self) -> str:
+        """What the row is called."""
+        bits = 0 if self.equal else 4
+        told = {
+            "plain": f"plain, {'equal' if self.equal else 'staleness'} weights",
+            "rounded weights": f"real-valued sums, weights of {bits} bits",
+            "sums": f"sums, w = {bits}{'' if self.equal else ' with dither'}",
+        }
+        return f"{self.algorithm}: {told[self.how]}"
+
+    @property
+    def privacy(self) -> ob.Privacy | None:
+        """Options of the sums; None where there are none."""
+        bits = 0 if self.equal else 4
+        return None if self.how == "plain" else ob.Privacy(clip=5, weight_bits=bits, secure=ob.Secure())
+
+    def make(self) -> ob.Algorithm:
+        """The algorithm."""
+        if self.algorithm == "FedCompass":
+            return ob.fedcompass(q_min=2, q_max=10)
+        size, concurrency = SIZES["digits"]
+        weight = ob.constant() if self.equal else ob.polynomial()
+        return ob.fedbuff(size, STEPS, concurrency=concurrency, staleness=weight)
+
+
+TIMED = [
+    Timed(algorithm, equal, how)
+    for algorithm, equal in (("FedBuff", True), ("FedBuff", False), ("FedCompass", False))
+    for how in ("plain", *(() if equal else ("rounded weights",)), "sums")
+]
+
+
+def timed_run(case: Timed, target: float, seed: int, *, masks: bool = False) -> ob.Run:
+    """A run until its target."""
+    privacy = case.privacy
+    if privacy is not None and masks:
+        privacy = replace(privacy, secure=ob.Secure(masks=True))
+    until = ob.Until(metric="accuracy", reaches=target, versions=MOST_VERSIONS)
+    world = ob.World(seconds_per_step=ob.laws.LogNormal(1.0), jitter=0.2)
+    with global_model(RealSums if case.how == "rounded weights" else GlobalModel):
+        return ob.simulate(
+            case.make(), world, learner("digits", seed), seed=seed, until=until, privacy=privacy
+        )
+
+
+@contextmanager
+def global_model(kind: type[GlobalModel]) -> Iterator[None]:
+    """The simulator makes its versions so."""
+    backend.GlobalModel = kind
+    try:
+        yield
+    finally:
+        backend.GlobalModel = GlobalModel
+
+
+def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:
+    """The ratio of the means, with the 95 % interval of the paired bootstrap over seeds."""
+    a, b = np.asarray(ours), np.asarray(theirs)
+    drawn = np.random.default_rng(0).integers(len(a), size=(SAMPLES, len(a)))
+    low, high = np.quantile(a[drawn].mean(1) / b[drawn].mean(1), [0.025, 0.975])
+    return f"{a.mean() / b.mean():.3f} ({low:.3f} to {high:.3f})"
+
+
+def print_times(target: float, seeds: int) -> None:
+    """Print a line of a Markdown table for each algorithm and way."""
+    print(f"| digits, accuracy {target:g} | virtual seconds | ratio to plain | versions |")
+    print("|---|---|---|---|", flush=True)
+    plain: list[float] = []
+    for case in TIMED:
+        runs = [timed_run(case, target, seed) for seed in range(seeds)]
+        short = [run.stop_reason for run in runs if "accuracy" not in run.stop_reason]
+        assert not short, f"{case.title}: {short}"
+        seconds = [run.summary.seconds for run in runs]
+        plain = seconds if case.how == "plain" else plain
+        half = student_t(seeds - 1) * stdev(seconds) / sqrt(seeds)
+        versions = mean(run.summary.versions for run in runs)
+        told = "1" if case.how == "plain" else ratio(seconds, plain)
+        print(f"| {case.title} | {mean(seconds):.1f} ± {half:.1f} | {told} | {versions:.0f} |", flush=True)
+        if case.how == "sums" and find_spec("cryptography") is not None:
+            masked = timed_run(case, target, 0, masks=True)
+            same = masked.model.values.numpy().tobytes() == runs[0].model.values.numpy().tobytes()
+            assert same, f"{case.title}: masks changed the model"
+            assert masked.journal == runs[0].journal, f"{case.title}: masks changed the journal"
+
+
 def main() -> None:
     """Print a line of a Markdown table for each case."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--data", choices=list(SIZES), default="digits")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--versions", type=int, default=300)
+    parser.add_argument("--target", type=float, help="time to this accuracy, on digits")
     options = parser.parse_args()
+    if options.target is not None:
+        print_times(options.target, options.seeds)
+        return
     title = f"FedBuff on {options.data}, {options.versions} releases"
     print(f"| {title} | accuracy | ε (δ = {DELTA:g}) | releases |")
     print("|---|---|---|---|", flush=True)

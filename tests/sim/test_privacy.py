@@ -9,8 +9,6 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from hypothesis import assume, given
-from hypothesis import strategies as st
 from msgspec.structs import replace
 
 import offbeat as ob
@@ -22,7 +20,6 @@ from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.privacy import Budget, Noise, Privacy, Secure
 from offbeat.sim import backend
 from offbeat.sim.replay import replay
-from offbeat.testing.strategies import worlds
 from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, Wrapped, digits, make, mlp, on_disk, outcome
 
@@ -237,31 +234,6 @@ def test_a_client_that_has_spent_its_budget_leaves_and_the_others_go_on(learner)
     in_releases = Counter(c for e in found.entries("aggregate") for c in e["clients"])
     assert found.summary.privacy["releases"] <= max(in_releases.values())
     assert found.summary.privacy["epsilon"] <= 9.0
-
-
-@given(world=worlds((2, 5)), seed=st.integers(0, 99), bands=st.sampled_from([1, 3]))
-def test_no_client_spends_more_than_its_budget_in_any_world(world, seed, bands):
-    """Recounted from the journal, with a dense C_b."""
-    budget = Budget(epsilon=5.0, delta=1e-3)
-    privacy = Privacy(clip=1.0, noise=Noise(multiplier=1.5, bands=bands, budget=budget))
-    learner = ob.NoTraining(world.population(None), parameters=5, samples_per_client=8, batches=4)
-    try:
-        found = ob.simulate(
-            make("fedcompass"), world, learner, seed=seed, until=ob.Until(seconds=150), evaluate=None,
-            privacy=privacy,
-        )  # fmt: skip
-    except ob.UsageError:
-        assume(False)  # it begins without clients
-    releases = found.entries("aggregate")
-    f = [1.0, 0.5, 0.375][:bands]
-    largest = 0.0
-    for client in range(learner.clients):
-        alpha = np.array([
-            dict(zip(e["clients"], e["weights"], strict=True)).get(client, 0) / 15 / 1.5 for e in releases
-        ])  # fmt: skip
-        largest = max(largest, float(np.linalg.norm(np.convolve(alpha, f)))) if len(alpha) else 0.0
-    assert largest <= largest_mu(5.0, 1e-3) + 1e-6
-    assert not releases or releases[-1]["mu"] == pytest.approx(largest, abs=1e-5)
 
 
 # ---- what the server must not look at ----
