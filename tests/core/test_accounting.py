@@ -10,6 +10,7 @@ from offbeat.core.accounting import (
     coefficients,
     delta_of,
     epsilon_of,
+    largest_deviation,
     largest_mu,
     multiplier_for,
     overlaps,
@@ -55,6 +56,16 @@ def test_bands_by_hand() -> None:
     h = overlaps(4)
     assert spent.squared == pytest.approx(3 * h[0] + 2 * h[2])
     assert spent.squared == pytest.approx(5.52734375)
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3, 16, 64])
+def test_the_noise_of_a_release_is_no_longer_than_the_last_row_of_the_inverse(bands: int) -> None:
+    f, size = coefficients(bands), 400
+    dense = sum(f[k] * np.eye(size, k=-k) for k in range(bands))
+    rows = np.linalg.norm(np.linalg.inv(dense), axis=1)
+    assert rows.max() <= largest_deviation(bands) * (1 + 1e-12)
+    assert largest_deviation(bands) == pytest.approx(rows[-1], rel=1e-3)
+    assert largest_deviation(bands) == (1 if bands == 1 else pytest.approx(1.145, abs=0.016))
 
 
 def test_bands_are_the_norm_of_a_matrix() -> None:

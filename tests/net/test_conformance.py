@@ -5,18 +5,40 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 from torch import nn
 
 import offbeat as ob
+from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.core.algorithm import Task
+from offbeat.core.commands import Aggregate
+from offbeat.core.journal import Row
+from offbeat.core.learner import LocalResult
+from offbeat.core.releases import ReleasePlan
+from offbeat.net.client.private_update import private_update
+from offbeat.net.messages import UpdateSubmission
+from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.effects import Effects
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.release_seeds import FreshSeeds
+from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
-from tests.net.replay_player import Play, coordinator_of, rows_of
+from tests.net.replay_player import FOREVER, Play, coordinator_of, name_of, rows_of
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
 
 TASKS = 40
 pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+CLIP = 0.05  # of updates whose norm is about 0.1
+
+
+def linear() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
 def module() -> nn.Module:
@@ -83,3 +105,64 @@ def test_a_coordinator_does_what_the_simulator_does(
     assert not coordinator.rejected
     state.finish(coordinator, {})
     assert replay(ob.read_run(tmp_path / "d"), make()).difference is None
+
+
+class InjectedSeeds(FreshSeeds):
+    """The seeds of a simulated run, at a server."""
+
+    def noise(self, release: Aggregate) -> bytes:
+        return simulated_seeds(SEED).noise(release)
+
+    def rounding(self, task: Task, release: Aggregate) -> bytes:
+        return simulated_seeds(SEED).rounding(task, release)
+
+
+class PrivatePlay(Play):
+    """Sites that clip what they send, and send nothing else."""
+
+    def event(self, row: Row) -> Effects:
+        if row.name == "arrived":
+            site = self.sites[name_of(row.client or 0)]
+            update, clip = site.result(self.learner, self.algorithm, row.steps or 0), CLIP
+            assert site.task is not None
+            result = LocalResult(update.delta, update.integers, update.metrics, update.lr)  # type: ignore[arg-type]
+            own = private_update(result, site.task.model, clip)
+            sent = UpdateSubmission(update.task, update.steps, own.delta, own.integers, lr=own.lr)
+            self.coordinator.receive(row.t, name_of(row.client or 0), sent)
+            return self.coordinator.take()
+        return super().event(row)
+
+
+@pytest.mark.parametrize("bands", [3, *thorough(1)])
+@pytest.mark.parametrize("name", ["fedbuff", *thorough("fedcompass", "feddyn")])
+def test_a_server_with_noise_does_what_the_simulator_does(name: str, bands: int) -> None:
+    """The same releases and, for the same seeds, the same bits."""
+    data = ob.federate(ob.load("digits"), None, np.array_split(np.arange(200), 5))
+    learner = ob.TorchLearner(linear, data, ob.Training(lr=0.1, batch_size=20))
+    noise = ob.Noise(multiplier=4, bands=bands, budget=ob.Budget(delta=1e-3))
+    given = ob.Privacy(clip=CLIP, least=2, samples_unit=50, noise=noise)
+    algorithm = ob.ALGORITHMS[name](**OPTIONS.get(name, {}))
+    until = ob.Until(tasks=TASKS)
+    run = ob.simulate(
+        algorithm, WORLDS["unsteady"], learner, seed=SEED, until=until, evaluate=None, privacy=given
+    )
+    rows = rows_of(run)
+    privacy = complete_privacy(given, algorithm, 5)
+    there = next(row.seq for row in rows if row.name == "begin")
+    wanted = ServerOptions(clients=max(1, there), lease=FOREVER, max_consecutive_failures=None, until=until)
+    initial = learner.initial(SEED)
+    coordinator = Coordinator(
+        with_privacy(algorithm, privacy), initial, wanted, RunInfo("run", {}, SEED),
+        release_plan=ReleasePlan(privacy, initial.layout.parameters, 5), seeds=InjectedSeeds(),
+    )  # fmt: skip
+    play = PrivatePlay(algorithm, learner, coordinator)
+    for row in rows:
+        if row.kind == "event":
+            play.deliver(play.event(row))
+    assert [_without_metrics(row) for row in play.rows] == [_without_metrics(row) for row in rows]
+    assert len(run.entries("aggregate")) > 5
+    assert coordinator.tensors.model.values.numpy().tobytes() == run.model.values.numpy().tobytes()
+
+
+def _without_metrics(row: Row) -> Row:
+    return replace(row, data=None) if row.name == "arrived" else row

@@ -14,6 +14,7 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.private import with_privacy
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.commands import Aggregate
 from offbeat.core.engine import Engine
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived
@@ -31,6 +32,7 @@ from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.server.learner import server_learner
+from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.transport import ClientChannel
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
@@ -68,6 +70,20 @@ def injected_rounding(deltas: dict[int, torch.Tensor]) -> Iterator[None]:
         yield
 
 
+@contextmanager
+def noted_seeds(noises: dict[int, bytes]) -> Iterator[None]:
+    """The seeds of the noise, which nobody else ever knows, by release."""
+    draw = FreshSeeds.noise
+
+    def noted(self: FreshSeeds, release: Aggregate) -> bytes:
+        noises[release.version] = draw(self, release)
+        return noises[release.version]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FreshSeeds, "noise", noted)
+        yield
+
+
 async def federation(
     directory: Path,
     algorithm: Algorithm,
@@ -102,12 +118,17 @@ async def federation(
     return reason
 
 
-def in_clear(record: RunRecord, algorithm: Algorithm, deltas: dict[int, torch.Tensor]) -> Model:
-    """The final model that the journal's events give where the server sums the updates in clear."""
+def in_clear(
+    record: RunRecord,
+    algorithm: Algorithm,
+    deltas: dict[int, torch.Tensor],
+    noises: Mapping[int, bytes] = {},
+) -> Model:
+    """The final model that the journal's events give where the updates are summed in clear, as simulated."""
     plan = ReleasePlan.read(record.meta["privacy"])
     _, test = shares_of_digits(4, samples=240, test_samples=60)
     learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
-    seeds = ReleaseSeeds(lambda release: b"", lambda task, release: seed_of(task.id))
+    seeds = ReleaseSeeds(lambda release: noises[release.version], lambda task, release: seed_of(task.id))
     tensors = GlobalModel(algorithm, learner.initial(3), releases=Releases(plan, seeds))
     engine = Engine(with_privacy(algorithm, plan.privacy).schedule, record.seed, lambda row: None, tensors)
     for row in record.rows("event"):
@@ -122,20 +143,24 @@ def in_clear(record: RunRecord, algorithm: Algorithm, deltas: dict[int, torch.Te
     return tensors.model
 
 
-@pytest.mark.parametrize("name", ["weighted", *thorough("fedbuff", "fedcompass")])
+@pytest.mark.parametrize(
+    ("name", "bands"),
+    [("weighted", 0), ("weighted", 3), *thorough(("fedbuff", 0), ("fedbuff", 1), ("fedcompass", 0))],
+)
 def test_the_sums_are_those_of_the_updates_in_clear(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, bands: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bit for bit, for the same rounding; the journal replays; no update is in two manifests."""
+    """Bit for bit, for the same rounding and noise; the journal replays; no update is in two manifests."""
     hurry(monkeypatch)
     algorithms = {
         "fedbuff": ob.fedbuff(size=3, steps=2, staleness=ConstantWeight()),
         "weighted": ob.fedbuff(size=3, steps=2),
         "fedcompass": ob.fedcompass(q_min=1, q_max=4),
     }
-    algorithm, deltas = algorithms[name], dict[int, torch.Tensor]()
-    with torch_left_alone(), injected_rounding(deltas):
-        assert asyncio.run(federation(tmp_path, algorithm, privacy_of())) == "reached 24 client tasks"
+    algorithm, deltas, noises = algorithms[name], dict[int, torch.Tensor](), dict[int, bytes]()
+    privacy = privacy_of(noise=ob.Noise(multiplier=4, bands=bands)) if bands else privacy_of()
+    with torch_left_alone(), injected_rounding(deltas), noted_seeds(noises):
+        assert asyncio.run(federation(tmp_path, algorithm, privacy)) == "reached 24 client tasks"
     record = read_run(tmp_path / "run")
     rows = list(record.rows())
     names = [row.name for row in rows]
@@ -146,7 +171,8 @@ def test_the_sums_are_those_of_the_updates_in_clear(
     assert len(set(summed)) == len(summed)
     assert all(not row.data["reason"] for row in rows if row.name == "released" and row.data)
     assert all(len(row["tasks"]) >= 3 and not row["left_out"] for row in releases)
-    final = in_clear(record, algorithm, deltas)
+    assert len(set(noises.values())) == (len(releases) if bands else 0)
+    final = in_clear(record, algorithm, deltas, noises)
     saved = read_model(tmp_path / "run" / "model.safetensors", final.layout)
     assert saved.values.numpy().tobytes() == final.values.numpy().tobytes()
     assert np.abs(saved.values.numpy()).max() > 0

@@ -19,6 +19,7 @@ from offbeat.core.accounting import (
     Spent,
     coefficients,
     epsilon_of,
+    largest_deviation,
     largest_mu,
     multiplier_for,
     overlaps,
@@ -103,6 +104,11 @@ class ReleasePlan:
     def sigma(self) -> int:
         """σ, standard deviation of the noise in grid steps; 0 without noise."""
         return 0 if self.noise is None else ceil(self.multiplier * self.grid.q * self.grid.bound)
+
+    @cached_property
+    def deviation(self) -> float:
+        """Standard deviation of the noise of a release, at most, in grid steps: with bands it is above σ."""
+        return self.sigma * largest_deviation(self.noise.bands) if self.noise else 0.0
 
     @cached_property
     def overlaps(self) -> list[float]:

@@ -23,7 +23,7 @@ def invalid_sum(
         release: Number of the release.
         weights: c̃ of its updates.
         total: S; where there is noise, with it: a check of the sum itself would tell of it.
-        sigma: Standard deviation of the noise, in grid steps.
+        sigma: Standard deviation of the noise, at most, in grid steps.
     """
     values = total.astype(np.float64)
     norm, bound = sqrt(float(values @ values)), grid.bound_of_sum(weights, sigma)

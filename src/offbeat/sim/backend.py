@@ -5,9 +5,11 @@ events happen in the same order, while metrics come from the record and no tenso
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from math import inf
 
 from msgspec.structs import replace
 
+from offbeat.core.algorithm import SumOnly, Task
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import RunError, UsageError
@@ -28,6 +30,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
 from offbeat.core.streams import Purpose, stream
+from offbeat.core.sums import clipped
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord
@@ -87,6 +90,8 @@ class LiveBackend:
             except _NotFiniteError:
                 if guard is None:
                     raise
+        if self.tensors.releases is not None:
+            result = self._clipped(task, steps, result)
         if guard is not None and self.tensors.releases is None:  # else it looks at released values only
             reason = guard.check(client, steps, result, self.tensors.model)
             if reason is not None:
@@ -94,6 +99,18 @@ class LiveBackend:
         del self._finished[task]
         self._keep(client, result.state)
         return Arrived(client, task, steps, result.metrics), result
+
+    def _clipped(self, task: TaskId, steps: int, result: LocalResult) -> LocalResult:
+        """An update as its client sends it: clipped, unless it is masked, which rounds it as it is."""
+        plan, aggregator = self._experiment.release_plan, self._experiment.algorithm.aggregator
+        assert plan is not None
+        assert plan.privacy.clip is not None
+        assert isinstance(aggregator, SumOnly)
+        if plan.privacy.secure is not None:
+            return result
+        factor = abs(aggregator.factor(Task(task, 0, 0, steps, 0.0)))
+        clip = plan.privacy.clip / factor if factor else inf
+        return replace(result, delta=clipped(result.delta, self.tensors.model.layout.parameters, clip))
 
     def _keep(self, client: ClientId, state: Tensors) -> None:
         """A client keeps its new state, with which it may evaluate the same version otherwise."""

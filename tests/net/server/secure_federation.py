@@ -45,9 +45,9 @@ def privacy_of(**options: Any) -> ob.Privacy:
     return ob.Privacy(clip=1.0, least=3, secure=ob.Secure(helpers=HELPERS), **options)
 
 
-def update_of(task: int) -> torch.Tensor:
+def update_of(task: int, size: int = SIZE) -> torch.Tensor:
     generator = torch.Generator().manual_seed(task)
-    return torch.randn(SIZE, generator=generator) * (3 if task % 3 else 0.2)
+    return torch.randn(size, generator=generator) * (3 if task % 3 else 0.2)
 
 
 def rounding_of(task: int) -> bytes:
@@ -74,8 +74,15 @@ class SecureFederation:
     """
 
     def __init__(
-        self, directory: Path, *, weighted: bool = False, tasks: int = TASKS, **options: Any
+        self,
+        directory: Path,
+        *,
+        weighted: bool = False,
+        tasks: int = TASKS,
+        size: int = SIZE,
+        **options: Any,
     ) -> None:
+        self.size = size
         self.directory, self.options, self.weighted, self.tasks_in_all = directory, options, weighted, tasks
         self.privacy, self.seeds = privacy_of(**options.pop("privacy", {})), Drawn()
         self.now, self.rows = 0.0, list[Row]()
@@ -84,6 +91,7 @@ class SecureFederation:
         self.pending: dict[str, UpdateSubmission] = {}
         self.committee: Committee | None = None
         self.models: dict[int, torch.Tensor] = {}
+        self.drawn: dict[int, bytes] = {}
         self.said: list[tuple[str, FromServer]] = []
         self.answers: dict[str, Callable[[Answer], Answer | None]] = {}
         self.masked: dict[str, Callable[[UpdateSubmission], UpdateSubmission]] = {}
@@ -101,7 +109,9 @@ class SecureFederation:
         staleness = {} if self.weighted else {"staleness": ConstantWeight()}
         algorithm = ob.fedbuff(size=3, steps=1, **staleness)
         complete = complete_privacy(self.privacy, algorithm, SITES)
-        initial = Model(Layout.flat(SIZE), torch.full((SIZE,), first), torch.zeros(0, dtype=torch.int64))
+        initial = Model(
+            Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
+        )
         wanted = ServerOptions(
             clients=SITES,
             lease=1e9,
@@ -112,7 +122,7 @@ class SecureFederation:
         spec = {"privacy": {"secure": {"helpers": list(HELPERS)}}}
         return Coordinator(
             with_privacy(algorithm, complete), initial, wanted, RunInfo("run", spec, 0),
-            release_plan=ReleasePlan(complete, SIZE, SITES), seeds=FreshSeeds(self.seeds),
+            release_plan=ReleasePlan(complete, self.size, SITES), seeds=FreshSeeds(self.seeds),
         )  # fmt: skip
 
     # ---- who is there ----
@@ -178,6 +188,7 @@ class SecureFederation:
         """Pass what the server says to sites and helpers."""
         self.rows += effects.rows
         self.said += effects.messages
+        self.drawn |= {own.version: own.seed for own in effects.seeds}
         for name, message in effects.messages:
             if isinstance(message, UnmaskRequest):
                 if name not in self.away:
@@ -204,8 +215,8 @@ class SecureFederation:
         if name not in self.pending or self.pending[name].task != task:
             committee = self.committee
             assert committee is not None
-            grid = SumGrid(committee.most, committee.weight_bits, committee.clip, SIZE, dithered=True)
-            y = grid.round(update_of(task).numpy(), rounding_of(task))
+            grid = SumGrid(committee.most, committee.weight_bits, committee.clip, self.size, dithered=True)
+            y = grid.round(update_of(task, self.size).numpy(), rounding_of(task))
             client = int(name.rpartition("-")[2])
             own = mask(y, committee, task, client, name)
             update = UpdateSubmission(

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,13 @@ import torch
 from msgspec.structs import replace as replace_update
 
 import offbeat as ob
+from offbeat.core.accounting import coefficients
+from offbeat.core.noise import banded_noise
 from offbeat.net.messages import Register, Rejected, UpdateAck
 from offbeat.net.server.effects import Effects
 from offbeat.secure.messages import UnmaskShare
 from offbeat.secure.unmasking import UnmaskingTimes
-from tests.net.server.secure_federation import HELPERS, TASKS, Answer, SecureFederation, drive, run
+from tests.net.server.secure_federation import HELPERS, SIZE, TASKS, Answer, SecureFederation, drive, run
 from tests.sampling import thorough
 
 TIMES = UnmaskingTimes(timeout=5.0, give_up=40.0)
@@ -268,16 +271,67 @@ def test_who_may_not_take_part_is_told_why(tmp_path: Path) -> None:
     assert ("a", Rejected(reason)) in f.coordinator.take().messages
 
 
-@pytest.mark.thorough
-def test_noise_on_sums_that_nobody_sees_in_parts(tmp_path: Path) -> None:
+# ---- noise on sums ----
+
+
+def noisy(bands: int, multiplier: float = 2.0, epsilon: float | None = 50) -> dict[str, Any]:
+    budget = ob.Budget(epsilon=epsilon, delta=1e-3)
+    return {"noise": ob.Noise(multiplier=multiplier, bands=bands, budget=budget)}
+
+
+@pytest.mark.parametrize("bands", [3, *thorough(1)])
+def test_noise_on_sums_that_nobody_sees_in_parts(bands: int, tmp_path: Path) -> None:
     """With noise too a death makes the same release again, with the same noise."""
-    noise = {"noise": ob.Noise(multiplier=2, budget=ob.Budget(epsilon=50, delta=1e-3))}
-    whole = run(tmp_path / "whole", privacy=dict(noise))
+    whole = run(tmp_path / "whole", privacy=noisy(bands))
     dies = Deaths("after")
-    broken = run(tmp_path / "broken", dies, most=3000, privacy=dict(noise))
+    broken = run(tmp_path / "broken", dies, range(0, 3000, 7), most=3000, privacy=noisy(bands))
     assert len(dies.at) > TASKS
     assert model_of(broken) == model_of(whole)
     assert all("epsilon" in row for row in broken.journal("aggregate"))
-    between = run(tmp_path / "between", Deaths("between"), most=3000, privacy=dict(noise))
+    between = run(tmp_path / "between", Deaths("between"), most=3000, privacy=noisy(bands))
     assert between.coordinator.stopped == f"reached {TASKS} client tasks"
     between.check_manifests()
+
+
+@pytest.mark.parametrize("bands", [2, *thorough(1, 3, 16)])
+def test_a_sum_with_noise_in_bands_is_not_taken_for_a_wrong_one(bands: int, tmp_path: Path) -> None:
+    """Noise in bands is up to 1.16 times as long as σ: of a large model no sum would pass for σ itself."""
+    f = run(tmp_path, size=20_000, tasks=30, privacy=noisy(bands, 16.0))
+    assert skips(f) == []
+    released = f.journal("released")
+    assert len(released) > 5
+    assert not any(row["reason"] for row in released)
+
+
+def test_a_release_with_noise_that_fails_takes_its_turn_in_the_bands(tmp_path: Path) -> None:
+    """What is spent, and what later noise takes back, are counted by the same releases."""
+    f = SecureFederation(tmp_path, tasks=30, privacy=noisy(3, 0.1, None))
+    f.masked["site-2"] = lambda u: replace_update(u, delta=u.delta - 2**31)  # type: ignore[operator]
+    drive(f, 2000)
+    assert any("its sum has norm" in reason for reason in skips(f))
+    releases, ledger = f.coordinator.tensors.releases, f.coordinator.driver.engine.ledger
+    assert releases is not None
+    assert ledger is not None
+    assert ledger.releases == len(f.journal("released"))
+    past, sigma = list[np.ndarray](), releases.plan.sigma
+    for row in f.journal("aggregate"):
+        seed = f.drawn[row["version"]]
+        past = [banded_noise(sigma, past, coefficients(3), SIZE, seed), *past][:2]
+    assert all(np.array_equal(own, releases.memory[str(k)].numpy()) for k, own in enumerate(past, 1))
+
+
+@pytest.mark.parametrize("bands", [3, *thorough(1)])
+def test_spent_budgets_end_a_secure_run(bands: int, tmp_path: Path) -> None:
+    """Sites leave once their release is over, deaths or not."""
+    options = {"tasks": 500, "privacy": noisy(bands, 4.0, 4.0)}
+    whole = run(tmp_path / "whole", **options)
+    broken = run(tmp_path / "broken", Deaths("after"), range(0, 3000, 7), most=3000, **options)
+    for f in (whole, broken):
+        assert f.coordinator.stopped == "the privacy budget is spent: 2 clients have any left, 3 are needed"
+        left = f.journal("left")
+        assert [row["reason"] for row in left] == ["its privacy budget is spent (ε = 4 at δ = 0.001)"] * 3
+        releases = f.journal("aggregate")
+        assert len(releases) > 5
+        assert max(row["epsilon"] for row in releases) <= 4
+        f.check_manifests()
+    assert model_of(broken) == model_of(whole)

@@ -1,12 +1,11 @@
 """What leaves a site of its training in a run with noise: the clipped change of the parameters."""
 
-from math import isfinite
-
 import torch
 from torch import Tensor
 
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.core.sums import clipped
 
 
 def private_update(result: LocalResult, base: Model, clip: float) -> LocalResult:
@@ -17,11 +16,7 @@ def private_update(result: LocalResult, base: Model, clip: float) -> LocalResult
         base: Model that the task began with.
         clip: Greatest L2 norm of the parameters' change, computed in float64.
     """
-    delta, size = torch.zeros_like(base.values), base.layout.parameters
-    own = result.delta[:size].double()
-    norm = float(torch.linalg.vector_norm(own))
-    if isfinite(norm):
-        delta[:size] = own * (clip / norm) if norm > clip else own
+    delta = clipped(result.delta, base.layout.parameters, clip)
     return LocalResult(delta, base.integers, {}, result.lr, None, result.state)
 
 

@@ -366,7 +366,7 @@ class SecureAggregation:
         assert manifest is not None
         assert unmasking.total is not None
         plan, noised = self._plan, releases.noised(self._release, unmasking.total)
-        reason = invalid_sum(plan.grid, unmasking.release, manifest.weights, noised, plan.sigma)
+        reason = invalid_sum(plan.grid, unmasking.release, manifest.weights, noised, plan.deviation)
         if reason is not None and (effects := unmasking.again(now)) is not None:
             log.warning("asking others", extra={"reason": reason})
             self._follow(now, effects)
