@@ -1,9 +1,12 @@
-"""Sites that write down, durably, every acknowledgement they get, and every update they send."""
+"""Witnesses: sites that write down what passes, durably every acknowledgement, and the seeds of a server."""
 
 import asyncio
+import json
 import os
+import resource
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256, shake_256
 from pathlib import Path
@@ -11,19 +14,21 @@ from random import Random
 
 import torch
 from msgspec.structs import replace
+from processes import call_offbeat
 from safetensors.torch import save
 
+from offbeat.core.commands import Aggregate
 from offbeat.core.errors import OffbeatError
 from offbeat.core.learner import LocalResult
 from offbeat.data.site import site_data
 from offbeat.net import backoff, join
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.messages import FromServer, FromSite, TaskAssignment, UpdateAck, UpdateSubmission
-from offbeat.net.monitor.logs import setup_logs
+from offbeat.net.server.release_seeds import FreshSeeds, ReleaseSeed
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits
 
-SENT, ACKNOWLEDGED, END = "sent", "acknowledged", "end"
+SENT, ACKNOWLEDGED, MODELS, END = "sent", "acknowledged", "models", "end"
 
 
 @dataclass
@@ -47,20 +52,22 @@ class Witness:
                 message = replace(message, delta=1e4 * message.delta)
             if not message.boxes:  # else it is kept in clear
                 _keep(self.log.parent / "updates", message)
-            _note(self.log / SENT, message.task)
+            _write(self.log / SENT, message.task)
         self.link.send(message)
         if isinstance(message, UpdateSubmission):
             for again in (message, self.last):
                 if again is not None and self.chance.random() < 0.05:
-                    _note(self.log / SENT, again.task)
+                    _write(self.log / SENT, again.task)
                     self.link.send(again)
             self.last = message
 
     async def receive(self) -> FromServer:
-        """Receive; an acknowledgement is on the disk before the site hears of it."""
+        """Receive; an acknowledgement is on the disk before the site hears of it, and a model's digest."""
         message = await self.link.receive()
+        if isinstance(message, TaskAssignment):
+            _write(self.log / MODELS, f"{message.base} {message.model.digest()}")
         if isinstance(message, UpdateAck) and message.accepted:
-            _note(self.log / ACKNOWLEDGED, message.task, durable=True)
+            _write(self.log / ACKNOWLEDGED, message.task, durable=True)
         return message
 
     async def close(self, reason: str = "") -> None:
@@ -87,14 +94,8 @@ def take_part(
 
 def help_out(address: str, name: str, directory: Path) -> None:
     """Be a helper in this process until its run is over."""
-    torch.set_num_threads(1)
     backoff.LONGEST_DELAY = 2.0
-    from offbeat.net.client.helping import help_run
-    from offbeat.net.grpc.client import connect
-
-    setup_logs("json")
-    limits = Limits(handshake=5.0, drain=1.0)
-    asyncio.run(help_run(lambda: connect(address, SiteCredentials(name=name), limits), name, directory))
+    call_offbeat(["helper", address, "--name", name, "--state", str(directory), "--log", "json"])
 
 
 def rounding_of(task: int) -> bytes:
@@ -155,12 +156,67 @@ def read_tasks(directory: Path, what: str) -> dict[str, Counter[int]]:
     return found
 
 
-def _note(path: Path, task: int, durable: bool = False) -> None:
+def read_models(directory: Path) -> dict[int, set[str]]:
+    """The digests of the models that sites were sent to train from, by version."""
+    found: dict[int, set[str]] = {}
+    for log in sorted(directory.glob(f"*/{MODELS}")):
+        for line in log.read_text(encoding="ascii").splitlines():
+            version, digest = line.split()
+            found.setdefault(int(version), set()).add(digest)
+    return found
+
+
+def newest_models(directory: Path) -> dict[str, int]:
+    """The version of the last model that each site was sent."""
+    logs = {path.parent.name: path.read_text(encoding="ascii") for path in directory.glob(f"*/{MODELS}")}
+    return {site: int(text.splitlines()[-1].split()[0]) for site, text in logs.items() if text}
+
+
+def _write(path: Path, line: object, durable: bool = False) -> None:
     with path.open("a", encoding="ascii") as file:
-        file.write(f"{task}\n")
+        file.write(f"{line}\n")
         file.flush()
         if durable:
             os.fsync(file.fileno())
+
+
+# ---- the noise of a server ----
+
+
+def keep_seeds(path: Path) -> None:
+    """Write down each seed of noise that this process uses, durably and before it is used."""
+    noise, last = FreshSeeds.noise, [b""]
+
+    def kept(self: FreshSeeds, release: Aggregate) -> bytes:
+        seed = noise(self, release)
+        if seed != last[0]:
+            last[0] = seed
+            with _unlimited():
+                _write(path, json.dumps([release.version, release.tasks, seed.hex()]), durable=True)
+        return seed
+
+    FreshSeeds.noise = kept  # type: ignore[method-assign]
+
+
+def read_seeds(directory: Path, after: int = 0) -> list[ReleaseSeed]:
+    """The seeds that a server's processes have used, those after its so many first ones, in order."""
+    paths = sorted(
+        (path for path in directory.iterdir() if int(path.name) > after), key=lambda p: int(p.name)
+    )
+    lines = [line for path in paths for line in path.read_text(encoding="ascii").splitlines()]
+    used = [json.loads(line) for line in lines if line.endswith("]")]  # else it was killed while it wrote
+    return [ReleaseSeed(version, tuple(tasks), bytes.fromhex(seed)) for version, tasks, seed in used]
+
+
+@contextmanager
+def _unlimited() -> Iterator[None]:
+    """What a witness writes is not limited, though the server has a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def _keep(directory: Path, result: UpdateSubmission) -> None:
