@@ -117,11 +117,12 @@ def restore_helper(storm: Storm) -> str:
     before = log.stat().st_size
     storm.start_helper(name)
     storm.wait(lambda: has_ended(storm.helpers[name]))
+    status = ended(storm.helpers[name])
     said = log.read_bytes()[before:].decode().splitlines()
     newest.rename(file)
     storm.start_helper(name)
     told = [line for line in said if not line.startswith("{")]  # but for its log
-    return f"status {ended(storm.helpers[name])}: {' / '.join(told)}"
+    return f"status {status}: {' / '.join(told)}"
 
 
 def instance_seen(storm: Storm, name: str) -> int:

@@ -7,16 +7,25 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.algorithms.private import complete_privacy
 from offbeat.core.errors import UsageError
 from offbeat.models.registry import LogisticSpec, ModelMaker
 from offbeat.net import ServerOptions, SitePolicy, join, serve
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
-from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
+from offbeat.net.messages import (
+    FromSite,
+    Heartbeat,
+    Leave,
+    Register,
+    Registered,
+    TaskAssignment,
+    UpdateSubmission,
+)
 from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
-from offbeat.net.transport import ClientChannel
+from offbeat.net.transport import ClientChannel, ServerChannel
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, shares_of_digits, torch_left_alone
 
@@ -139,9 +148,46 @@ def test_a_site_leaves_when_the_server_goes_back(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=told):
         again.check_version(4, 17)
     again.check_version(12, 41)
+    for task, base in ((11, 44), (12, 44)):  # it has gone on meanwhile; its numbers of tasks tell
+        told = f"has gone back from task 12 of version 41 to task {task} of version 44"
+        with pytest.raises(UsageError, match=told):
+            again.check_version(task, base)
     again.begin("another run")
     again.check_version(0, 0)
     again.close()
+
+
+def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_went_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The update may have been released before."""
+    hurry(monkeypatch)
+    (data,), test = shares_of_digits(1, samples=60, test_samples=60)
+    algorithm = ob.fedbuff(size=2, steps=2)
+    learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
+    privacy = complete_privacy(PRIVACY, algorithm, 2)
+    plan, model = make_run_spec(algorithm, learner, 3, privacy).document(), learner.initial(3)
+    bases, said, network = iter((5, 4)), list[FromSite](), MemoryNetwork()
+
+    async def server(channel: ServerChannel) -> None:
+        """Assign task 7 in each connection, from an earlier version in the second; answer no update."""
+        assert isinstance(await channel.receive(), Register)
+        channel.send(Registered(0, "run", plan, 60.0))
+        channel.send(TaskAssignment(7, next(bases), 2, 3, model))
+        said.append(await channel.receive())
+        if len(said) > 1:
+            said.append(await channel.receive())  # after the pending update, which is sent at once
+
+    async def run() -> None:
+        await network.listen(server)
+        told = "the server has gone back from version 5 to 4: what was spent since is not counted"
+        with pytest.raises(UsageError, match=told):
+            await asyncio.wait_for(join(network.connect("site"), data), 300)
+        await network.close()
+
+    with torch_left_alone():
+        asyncio.run(run())
+    assert [type(message) for message in said] == [UpdateSubmission, UpdateSubmission, Leave]
 
 
 def test_a_policy_that_insists_on_noise() -> None:

@@ -250,16 +250,22 @@ def test_the_file_is_its_owners_and_one_processs(federation: Federation) -> None
         HelperFile(federation.path(0))
 
 
-@pytest.mark.parametrize("damage", ["zeros", "shorter", "row"])
+@pytest.mark.parametrize("damage", ["zeros", "shorter", "row", "release"])
 def test_a_damaged_file_says_what_to_do(federation: Federation, damage: str) -> None:
+    """Also where SQLite notices nothing, and task 81 could be released again."""
+    federation.helpers[0].answer(federation.request(0))
     federation.close(0)
     path = federation.directory / "helper.db"
     content = federation.path(0).read_bytes()
-    if damage == "row":
+    changes = {
+        "row": "UPDATE helper SET committee = '{}'",
+        "release": "UPDATE released SET task = 91 WHERE task = 81",
+    }
+    if damage in changes:
         path.write_bytes(content)
         database = sqlite3.connect(path)
         with database:
-            database.execute("UPDATE helper SET committee = '{}'")
+            database.execute(changes[damage])
         database.close()
     else:
         path.write_bytes(bytes(len(content)) if damage == "zeros" else content[:5000])

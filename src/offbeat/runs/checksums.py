@@ -39,6 +39,10 @@ _TABLES = {
     "client_metrics": _Table("evaluation", 0, "evaluation, client", 1),
     "checkpoints": _Table("id", 0, "id", 1),
     "sites": _Table("client", 1, "client", 1),
+    "helper": _Table("id", 0, "id", 1),
+    "released": _Table("task", 0, "task", 32),
+    "seeds": _Table("version", 0, "version", 1),
+    "sums": _Table("version", 0, "version", 1),
 }
 TABLES = tuple(_TABLES)
 """The tables that have checksums."""

@@ -1,5 +1,8 @@
 """The durable file of a helper: its key, its committee, and which tasks it has helped to release.
 
+All of it is read when the file is opened, against its checksums: a task that damage has taken out of the file
+could be released again.
+
 It is never restored from a copy: a copy lacks the newest rows, so that an update could be released with two
 different sets. The instance number, raised with each release, tells the server of one.
 """
@@ -15,15 +18,18 @@ import msgspec
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import TaskId
+from offbeat.runs import checksums
+from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import damage, database_error, reading
 from offbeat.runs.files import sync_directory
 from offbeat.secure.committee import SEED_BYTES, Committee
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS helper(key BLOB NOT NULL, committee BLOB, instance INTEGER NOT NULL);
+_SCHEMA = f"""
+CREATE TABLE IF NOT EXISTS
+    helper(id INTEGER PRIMARY KEY, key BLOB NOT NULL, committee BLOB, instance INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS
     released(task INTEGER PRIMARY KEY, release INTEGER NOT NULL, manifest BLOB NOT NULL);
-"""
+{checksums.SCHEMA}"""
 
 
 class TaskRelease(NamedTuple):
@@ -71,17 +77,20 @@ class HelperFile:
                 with self._commit() as database:
                     for statement in _SCHEMA.split(";"):
                         database.execute(statement)
-                    if database.execute("SELECT count(*) FROM helper").fetchone() == (0,):
-                        if database.execute("SELECT count(*) FROM released").fetchone() != (0,):
+                    released = list(read_table(database, "released"))
+                    own = list(read_table(database, "helper"))
+                    if not own:
+                        if released:
                             raise damage(self._path, "has no key")
-                        database.execute("INSERT INTO helper VALUES (?, NULL, 0)", (os.urandom(SEED_BYTES),))
+                        own = [(0, os.urandom(SEED_BYTES), None, 0)]
+                        database.execute("INSERT INTO helper VALUES (?, ?, ?, ?)", own[0])
+                        seal(database, "helper", [0])
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                     raise UsageError(f"{self._path} is in use by another process: stop it first") from None
                 raise
-            row = self._database.execute("SELECT key, committee, instance FROM helper").fetchone()
             serialized: bytes | None
-            self.key, serialized, self.instance = row
+            _, self.key, serialized, self.instance = own[0]
             self.committee = None if serialized is None else msgspec.json.decode(serialized, type=Committee)
 
     def __enter__(self) -> Self:
@@ -110,15 +119,17 @@ class HelperFile:
         """Make the committee durable. Raises `RunError` where that fails."""
         with self._writing() as database:
             database.execute("UPDATE helper SET committee = ?", (msgspec.json.encode(committee),))
+            seal(database, "helper", [0])
         self.committee = committee
 
     def add(self, tasks: Iterable[TaskId], released: TaskRelease) -> None:
         """Make a release durable, before its share is given away. Raises `RunError` where that fails."""
+        rows = [(task, *released) for task in tasks]
         with self._writing() as database:
-            database.executemany(
-                "INSERT INTO released VALUES (?, ?, ?)", [(task, *released) for task in tasks]
-            )
+            database.executemany("INSERT INTO released VALUES (?, ?, ?)", rows)
             database.execute("UPDATE helper SET instance = instance + 1")
+            seal(database, "released", [task for task, *_ in rows])
+            seal(database, "helper", [0])
         self.instance += 1
 
     @contextmanager

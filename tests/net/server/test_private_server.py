@@ -14,7 +14,7 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
-from offbeat.core.errors import RunError
+from offbeat.core.errors import DamageError, RunError
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
 from offbeat.core.noise import discrete_gaussian
@@ -216,10 +216,29 @@ def test_a_release_without_its_seed_fails_in_one_line(statement: str, what: str,
     f = committed(tmp_path / "d")
     with sqlite3.connect(tmp_path / "d" / SECRETS) as database:
         database.execute(statement)
+        database.execute("DELETE FROM checksums")
     database.close()
     with pytest.raises(RunError, match=rf"cannot be made again: its seed in secrets\.db {what}") as error:
         DurableStore(tmp_path / "d", coordinator_of(f.privacy, f.draw))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("what", ["changed", "deleted"])
+def test_a_seed_that_is_not_as_it_was_written_makes_no_release(what: str, tmp_path: Path) -> None:
+    """With a bit of it flipped the release would have other noise than the one that was sent."""
+    f = committed(tmp_path / "d")
+    path = tmp_path / "d" / SECRETS
+    if what == "changed":
+        octets, seed = path.read_bytes(), f.secrets()[2]
+        assert octets.count(seed) == 1
+        path.write_bytes(octets.replace(seed, bytes([seed[0] ^ 1]) + seed[1:]))
+    else:
+        with sqlite3.connect(path) as database:
+            database.execute("DELETE FROM seeds WHERE version = 2")
+        database.close()
+    told = "does not match its checksum" if what == "changed" else "is missing"
+    with pytest.raises(DamageError, match=rf"secrets\.db cannot be read \(table seeds, version 2, {told}\)"):
+        DurableStore(tmp_path / "d", coordinator_of(f.privacy, f.draw))
 
 
 def test_a_damaged_update_is_not_left_out_of_a_release(tmp_path: Path) -> None:

@@ -91,17 +91,21 @@ class SiteStore:
     def check_version(self, task: TaskId, base: Version) -> None:
         """Note the version that a task begins with, durably: no later task may begin with an earlier one.
 
+        Args:
+            task: The task; tasks of a site have rising numbers.
+            base: The version that it begins with.
+
         Raises:
-            UsageError: It is earlier than that of another task: the server was restored from a backup.
+            UsageError: Its version is earlier than that of the newest task, or its number is no later one:
+                the server was restored from a backup.
         """
-        newest = self._newest[1]
-        if base < newest:
-            raise UsageError(
-                f"the server has gone back from version {newest} to {base}: "
-                "what was spent since is not counted"
-            )
         if (task, base) == self._newest:
             return
+        newest_task, newest = self._newest
+        if base < newest:
+            raise _gone_back(f"version {newest} to {base}")
+        if task <= newest_task:
+            raise _gone_back(f"task {newest_task} of version {newest} to task {task} of version {base}")
         self._newest = task, base
         try:
             self._write(_NEWEST, {"about": packed({"run": self.run, "newest": self._newest})})
@@ -194,6 +198,10 @@ class SiteStore:
     def _remove(self, name: str) -> None:
         if self._directory is not None:
             (self._directory / name).unlink(missing_ok=True)
+
+
+def _gone_back(what: str) -> UsageError:
+    return UsageError(f"the server has gone back from {what}: what was spent since is not counted")
 
 
 def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:

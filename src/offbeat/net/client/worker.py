@@ -159,6 +159,9 @@ class Worker:
         self._context = dataclasses.replace(context, masking=masking)
 
     def _assigned(self, assignment: TaskAssignment) -> None:
+        assert self._context is not None
+        if self._context.privacy is not None:  # a server that went back gives the numbers of tasks again
+            self._store.check_version(assignment.task, assignment.base)
         if assignment.task == self.task:  # this site has it already
             if self._current is None:
                 self._send_pending()
@@ -166,9 +169,6 @@ class Worker:
         self._cancel()
         if self._store.pending is not None:
             self._acknowledge(self._store.pending.update.task, accepted=False)
-        assert self._context is not None
-        if self._context.privacy is not None:
-            self._store.check_version(assignment.task, assignment.base)
         self._context.begin(assignment.steps)
         loop = asyncio.get_running_loop()
 

@@ -12,8 +12,8 @@ helpers tell once.
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager, suppress
 from hashlib import shake_256
 from pathlib import Path
 from typing import Any
@@ -26,14 +26,16 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.sums import Integers
-from offbeat.runs.damage import database_error
+from offbeat.runs import checksums
+from offbeat.runs.checksums import read_table, seal
+from offbeat.runs.damage import database_error, reading
 from offbeat.runs.files import sync_directory
 
 SECRETS = "secrets.db"
 SEED_BYTES = 32
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS seeds(version INTEGER PRIMARY KEY, tasks TEXT, seed BLOB);"
-    "CREATE TABLE IF NOT EXISTS sums(version INTEGER PRIMARY KEY, tasks TEXT, total BLOB);"
+    "CREATE TABLE IF NOT EXISTS sums(version INTEGER PRIMARY KEY, tasks TEXT, total BLOB);" + checksums.SCHEMA
 )
 
 
@@ -146,14 +148,14 @@ class SecretsFile:
 
     def read(self) -> dict[Version, ReleaseSeed]:
         """The seeds by version."""
-        rows = self._select("SELECT version, tasks, seed FROM seeds")
+        rows = self._read("seeds")
         return {
             version: ReleaseSeed(version, tuple(json.loads(tasks)), seed) for version, tasks, seed in rows
         }
 
     def read_sums(self) -> dict[Version, ReleaseSum]:
         """The sums by version."""
-        rows = self._select("SELECT version, tasks, total FROM sums")
+        rows = self._read("sums")
         return {
             version: ReleaseSum(
                 version, tuple(json.loads(tasks)), np.frombuffer(total, "<i4").astype(np.int64)
@@ -161,30 +163,36 @@ class SecretsFile:
             for version, tasks, total in rows
         }
 
-    def _select(self, query: str) -> list[tuple[Any, ...]]:
-        try:
-            return self._database.execute(query).fetchall()
-        except sqlite3.Error as error:
-            raise database_error(self._path, error, "read") from None
+    def _read(self, table: str) -> list[tuple[Any, ...]]:
+        """The rows of a table, as they were written: with another seed a release would have two noises."""
+        with reading(self._path):
+            try:
+                return list(read_table(self._database, table))
+            finally:
+                self._database.rollback()
 
     def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:
         """Make seeds and sums durable. Raises `RunError` where that fails, or a release has one already."""
         drawn = [(own.version, json.dumps(own.tasks), own.seed) for own in seeds]
         told = [(own.version, json.dumps(own.tasks), own.total.astype("<i4").tobytes()) for own in sums]
         if drawn or told:
-            self._write(
-                ("INSERT INTO seeds VALUES (?, ?, ?)", drawn), ("INSERT INTO sums VALUES (?, ?, ?)", told)
-            )
+            with self._writing() as database:
+                for table, rows in (("seeds", drawn), ("sums", told)):
+                    database.executemany(f"INSERT INTO {table} VALUES (?, ?, ?)", rows)
+                    seal(database, table, [version for version, *_ in rows])
 
     def forget(self) -> None:
         """Forget all of them: a checkpoint has what they were for."""
-        self._write(("DELETE FROM seeds", [()]), ("DELETE FROM sums", [()]))
+        with self._writing() as database:
+            for table in ("seeds", "sums", "checksums"):
+                database.execute(f"DELETE FROM {table}")
 
-    def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> None:
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction."""
         try:
             with self._database:
-                for query, rows in statements:
-                    self._database.executemany(query, rows)
+                yield self._database
         except sqlite3.Error as error:
             raise database_error(self._path, error, "write") from None
 
