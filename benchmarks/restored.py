@@ -181,8 +181,8 @@ def examine_restored(storm: Storm, restored: Restored) -> tuple[dict[str, object
     failed = sum(not good for _, good in releases)
     told = {
         **restored.told,
-        "releases after it was put back": f"{len(releases)}, of them failed: {failed}",
-        "refused by helpers": " ".join([f"{len(refused)},", *refused[:1]]),
+        "releases after it was put back": f"{len(releases)} (of them failed: {failed})",
+        "refused by helpers": " ".join([str(len(refused)), *(f"({reason})" for reason in refused[:1])]),
         "noise, before and after": f"{len({own.seed for own in used})} seeds",
     }
     wrong = [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -22,6 +23,7 @@ from safetensors.torch import load_file
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
+from offbeat.net.client.helping import HELPER_FILE
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.options import ServerOptions
@@ -30,9 +32,13 @@ from offbeat.net.server.service import OpenRun
 from offbeat.recipes.build import make_algorithm, make_learner, make_server_learner, run_recipe
 from offbeat.recipes.load import document_of, load_recipe
 from offbeat.recipes.recipe import Recipe
+from offbeat.secure.helper import Helper
+from offbeat.secure.helper_file import HelperFile
+from offbeat.secure.messages import UnmaskRefused, UnmaskRequest
 from tests.damages import damage
 from tests.net.replay_player import Play, rows_of
 from tests.sampling import thorough
+from tests.secure.federation import NAMES, Federation
 
 HELD = "algorithm={name: fedbuff, size: 4, steps: 2}"
 STATES = "algorithm={name: feddyn, steps: 2, clients_per_round: 2}"
@@ -41,6 +47,9 @@ SERVED = ("serve", "replay", "journal", "status", "report", "verify")
 SAME, REFUSED, WITHOUT = "the same", "refused", "goes on without an update"
 CUT = "SQLite has cut its log"
 ABSENT = "a file that need not be there"
+ANEW = "a helper with a new key, whom no committee has"
+REQUESTS: list[UnmaskRequest] = []
+"""What the helper is asked: two releases that it has helped with, a new one, one of tasks of those two."""
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
@@ -126,6 +135,38 @@ def make_site(place: Path) -> None:
     store.close()
 
 
+def make_helper(place: Path) -> None:
+    """A helper that was killed in the middle of writing a release, after two others."""
+    (place / "live").mkdir()
+    federation, rng = Federation(place / "live"), np.random.default_rng(1)
+    for _ in range(3):
+        federation.fill(4, rng)
+    entries = list(federation.entries)
+    requests = []
+    for number in range(3):
+        federation.entries = entries[4 * number : 4 * number + 4]
+        requests.append(federation.request(0, release=number))
+    federation.entries = entries[2:6]
+    REQUESTS[:] = [*requests, federation.request(0, release=3)]
+    for request in requests[:2]:
+        federation.helpers[0].answer(request)
+    database = federation.helpers[0]._file._database
+    database.execute("PRAGMA cache_size = 1")  # so that the transaction reaches the file before its end
+
+    def copy(statement: str) -> None:
+        if statement == "COMMIT":
+            (place / "helper").mkdir()
+            for name in ("helper.db", "helper.db-journal"):
+                shutil.copyfile(
+                    federation.path(0).with_name(name.replace("helper", NAMES[0])), place / "helper" / name
+                )
+
+    database.set_trace_callback(copy)
+    federation.helpers[0].answer(requests[2])
+    for number in range(federation.count):
+        federation.close(number)
+
+
 # ---- what reads a directory ----
 
 
@@ -193,10 +234,25 @@ def joining(_: str, directory: Path) -> Answer:
     return Answer(0, str(told), "x" * without, found)
 
 
-READERS: dict[str, Callable[[str, Path], Answer]] = {"serve": serving, "join": joining}
+def helping(_: str, directory: Path) -> Answer:
+    """What `offbeat helper` does with its file: it opens it, and answers what it is asked."""
+    try:
+        with HelperFile(directory / HELPER_FILE) as file:
+            helper = Helper(NAMES[0], file)
+            answers = [helper.answer(request) for request in REQUESTS]
+    except ob.RunError as error:
+        return Answer(1, "", f"{error}\n")
+    found = [
+        own.reason if isinstance(own, UnmaskRefused) else (own.manifest, own.instance, own.total.tolist())
+        for own in answers
+    ]
+    return Answer(0, "", "", found)
+
+
+READERS: dict[str, Callable[[str, Path], Answer]] = {"serve": serving, "join": joining, "help": helping}
 DIRECTORIES = {
     "interrupted": SIMULATED, "killed": SIMULATED, "finished": SIMULATED, "served": SERVED,
-    "site": ("join", "verify"),
+    "site": ("join", "verify"), "helper": ("help",),
 }  # fmt: skip
 
 
@@ -209,6 +265,7 @@ class Worlds:
             make_simulated(place / name, algorithm)
         make_served(place / "held")
         make_site(place / "held")
+        make_helper(place / "held")
 
     def fresh(self, name: str) -> Path:
         """A copy of a directory, always in the same place."""
@@ -238,7 +295,7 @@ def left(directory: Path, but: str) -> Any:
     files = {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
-        if path.is_file() and path.name != but and not path.name.startswith(("run.db", "lock"))
+        if path.is_file() and path.name != but and not path.name.startswith(("run.db", "lock", HELPER_FILE))
     }
     if but.startswith("run.db") or not (directory / "run.db").is_file():
         return files
@@ -258,6 +315,9 @@ def outcome(answer: Answer, whole: Answer, target: str, how: str) -> str:
         return CUT
     if target in ("best.safetensors", "update.safetensors") and how == "deleted" and answer.code == 0:
         return ABSENT
+    if target == HELPER_FILE and answer.code == 0 and (how in ("deleted", "cut at 0") or "empty" in how):
+        assert all("another committee" in own for own in answer.found)
+        return ANEW
     assert answer.code in (1, 2), "another result, without a word"
     lines = answer.err.splitlines() or answer.out.splitlines()  # verify prints what it has found
     assert answer.err.count("\n") <= 1, answer.err
@@ -290,7 +350,11 @@ def test_damage_is_told_and_nothing_else_is_lost(
     rng, counts = random.Random(seed), Counter[str]()
     for _ in range(count):
         kind = rng.choice(list(DIRECTORIES))
-        name = f"held/{kind}" if kind in ("served", "site") else f"{rng.choice(('held', 'states'))}/{kind}"
+        name = (
+            f"held/{kind}"
+            if kind in ("served", "site", "helper")
+            else f"{rng.choice(('held', 'states'))}/{kind}"
+        )
         own, readers = rng.getrandbits(64), DIRECTORIES[kind]
         came = {}
         for reader in readers if seed else [rng.choice(readers)]:

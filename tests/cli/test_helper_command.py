@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from offbeat.secure.helper_file import HelperFile, TaskRelease
 from tests.forks import OFFBEAT, Fork
 
 RECIPE = {
@@ -74,3 +75,17 @@ def test_a_helper_needs_its_state(tmp_path: Path) -> None:
     printed = "".join(process.communicate())
     assert "--helper and --helper-state belong together: give both, or neither" in printed
     assert process.wait(60) == 2
+
+
+def test_a_damaged_file_ends_a_helper_in_one_line(tmp_path: Path) -> None:
+    """Before it connects."""
+    with HelperFile(tmp_path / "helper.db") as file:
+        file.add([81], TaskRelease(12, b"m" * 32))
+    octets = (tmp_path / "helper.db").read_bytes()
+    (tmp_path / "helper.db").write_bytes(octets.replace(b"m" * 32, b"n" + b"m" * 31))
+    words = ("127.0.0.1:1", "--name", "anna", "--state", tmp_path, "--give-up-after", 1)
+    process = Fork(OFFBEAT, "helper", *words)
+    printed = "".join(process.communicate())
+    assert process.wait(60) == 1
+    assert printed.count("\n") == 1
+    assert "helper.db cannot be read (table released, task 64 to 95, does not match its checksum)" in printed

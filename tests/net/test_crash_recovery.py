@@ -29,17 +29,33 @@ def number(printed: str, name: str) -> int:
     return int(line.removeprefix(name).split()[0])
 
 
-@pytest.mark.parametrize(("kills", "more"), thorough((1, ()), (4, ()), (4, ("--secure",))))
+SECURE = ("--secure", "--helpers", "5", "--colluding", "2")
+
+
+@pytest.mark.parametrize(
+    ("kills", "more"),
+    thorough((1, ()), (4, ()), (4, ("--noise",)), (4, ("--noise", "--bands", "3", "--secure")), (4, SECURE)),
+)
 def test_a_server_that_is_killed_loses_no_update_and_takes_none_twice(
     kills: int, more: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """With masked updates the helpers are killed as well."""
+    """No release has two noises that anybody saw. With masked updates the helpers are killed as well."""
     words = ("--sites", "4", "--full", "0.5", "--lease", "20", "--directory", str(tmp_path / "run"))
     printed = script("faults.py", "--kills", str(kills), *words, *more)
     assert number(printed, "server killed") == kills
     assert number(printed, "acknowledged  ") > 0
     assert number(printed, "acknowledged and lost") == 0
     assert "model made again from the journal    the same bytes" in printed
+
+
+@pytest.mark.thorough
+def test_sites_leave_a_server_that_was_restored_and_helpers_refuse_its_releases(tmp_path: Path) -> None:
+    """Those who have forgotten it go on with it: with fresh noise, and no task in two sets."""
+    words = ("--sites", "4", "--full", "0", "--lease", "20", "--directory", str(tmp_path / "run"))
+    printed = script("faults.py", "--kills", "2", "--noise", "--secure", "--restore", *words)
+    assert "sites that left since it went back   4 of 4" in printed
+    assert number(printed, "refused by helpers") > 0
+    assert number(printed, "releases after it was put back") >= 8
 
 
 @pytest.mark.thorough

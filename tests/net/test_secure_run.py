@@ -184,6 +184,49 @@ def test_the_sums_are_those_of_the_updates_in_clear(
     assert told.text == "helpers: anna, bert, cleo"
 
 
+@pytest.mark.parametrize(
+    ("helpers", "colluding", "box"),
+    [(2, 1, 80), (5, 2, 240), *thorough((3, 2, 80), (4, 2, 144), (5, 3, 176), (7, 3, 688), (9, 4, 2288))],
+)
+def test_a_committee_of_any_size(
+    helpers: int, colluding: int, box: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many helpers as may be away go once there are updates; a release has the answers of T + 1."""
+    hurry(monkeypatch)
+    names = tuple(f"helper-{number}" for number in range(helpers))
+    away = names[: helpers - colluding - 1]
+    privacy = ob.Privacy(clip=0.5, least=3, secure=ob.Secure(helpers=names, colluding=colluding))
+    algorithm, deltas, boxes = ob.fedbuff(size=3, steps=2), dict[int, torch.Tensor](), list[bytes]()
+    submission = Masking.submission
+
+    def noted(self: Masking, *given: Any) -> UpdateSubmission:
+        update = submission(self, *given)
+        boxes.extend(update.boxes)
+        return update
+
+    async def lose_helpers(_: MemoryNetwork, helping: dict[str, "asyncio.Task[str]"]) -> None:
+        while len(deltas) < 6:
+            await asyncio.sleep(0.01)
+        for name in away:
+            helping[name].cancel()
+
+    monkeypatch.setattr(Masking, "submission", noted)
+    with torch_left_alone(), injected_rounding(deltas):
+        run = federation(tmp_path, algorithm, privacy, helpers=names, later=lose_helpers)
+        assert asyncio.run(run) == "reached 24 client tasks"
+    record = read_run(tmp_path / "run")
+    releases = record.entries("released")
+    assert len(releases) > 3
+    assert all(not row["reason"] and len(row["helpers"]) == colluding + 1 for row in releases)
+    assert not set(away) & set(releases[-1]["helpers"])
+    assert {len(own) for own in boxes} == {box}
+    assert len(boxes) == helpers * len(deltas)
+    final = in_clear(record, algorithm, deltas)
+    saved = read_model(tmp_path / "run" / "model.safetensors", final.layout)
+    assert saved.values.numpy().tobytes() == final.values.numpy().tobytes()
+    assert replay(record, algorithm).difference is None
+
+
 def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Masked vectors, boxes and public numbers; a training that fails is an update; a helper may be away."""
     hurry(monkeypatch)
