@@ -3,14 +3,16 @@
 import json
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from offbeat.runs.record import read_run
 from offbeat.secure.helper_file import HelperFile, TaskRelease
 from tests.forks import OFFBEAT, Fork
 
-RECIPE = {
+RECIPE: dict[str, Any] = {
     "clients": 3,
     "data": {"dataset": "digits", "samples": 150, "test_samples": 60},
     "model": "logistic",
@@ -22,9 +24,15 @@ RECIPE = {
 }
 
 
+MORE = {"samples_unit": 50, "noise": {"multiplier": 4, "bands": 2, "budget": {"delta": 0.01}}}
+
+
 @pytest.mark.thorough
-def test_a_secure_run_from_the_command_line(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(RECIPE), encoding="utf-8")
+@pytest.mark.parametrize("more", [{}, MORE], ids=["sums", "sums with noise"])
+def test_a_secure_run_from_the_command_line(more: dict[str, Any], tmp_path: Path) -> None:
+    recipe = {**RECIPE, "privacy": {**RECIPE["privacy"], **more}}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe), encoding="utf-8")
+    (tmp_path / "policy.yaml").write_text("samples_unit: 50\nlabels: false\n", encoding="utf-8")
     tokens = tmp_path / "tokens.json"
     names = ("anna", "bert", "site-1-helper", "site-1", "site-2", "site-3")
     for name in names:
@@ -44,6 +52,7 @@ def test_a_secure_run_from_the_command_line(tmp_path: Path) -> None:
         helping = ("--helper", "site-1-helper", "--helper-state", tmp_path / "help") if k == 1 else ()
         own = ("--helper-token-file", tmp_path / "site-1-helper.token") if k == 1 else ()
         words = (address, "--data", f"digits:{k}/3", "--state", tmp_path / f"s{k}", *helping, *own)
+        words = (*words, "--policy", tmp_path / "policy.yaml")
         started.append(Fork(OFFBEAT, "join", *words, *token(tmp_path, f"site-{k}")))
     try:
         assert server.wait(300) == 0
@@ -54,6 +63,12 @@ def test_a_secure_run_from_the_command_line(tmp_path: Path) -> None:
             process.communicate()
     assert "identical" in Fork(OFFBEAT, "replay", state).communicate()[0]
     assert "helpers: anna, bert, site-1-helper" in Fork(OFFBEAT, "status", state).communicate()[0]
+    joined = [row["samples"] for row in read_run(state).entries("joined")]
+    assert joined == [500, 500, 500]  # of 479
+    released = read_run(state).entries("released")
+    assert released
+    assert not any(row["reason"] for row in released)
+    assert all(("epsilon" in row) == bool(more) for row in read_run(state).entries("aggregate"))
     for helper in ("anna", "bert", "help"):
         assert (tmp_path / helper / "helper.db").stat().st_mode & 0o777 == 0o600
 
