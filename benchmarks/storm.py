@@ -200,6 +200,8 @@ class Storm:
             else:
                 self.counts.recovery.append(self.await_server())
                 self._hurt_sites()
+                if self.chance.random() < 0.5:
+                    self._await_version()
                 self._run_for(self.chance.uniform(0.1, 6.0))
             if (status := ended(self.server)) is not None:
                 self._count_end(status)
@@ -211,6 +213,16 @@ class Storm:
         """Kill the server."""
         kill(self.server)
         self.counts.kills += 1
+
+    def _await_version(self) -> None:
+        """Wait until there is another version, unless the server ends."""
+        before = newest_version(read_run(self.state))
+
+        def come() -> bool:
+            self._continue_sites()
+            return has_ended(self.server) or newest_version(read_run(self.state)) > before
+
+        self.wait(come)
 
     def _room(self) -> int | None:
         """How large files may be now: mostly as large as they like."""

@@ -20,6 +20,7 @@ from offbeat.net.messages import (
     Leave,
     Register,
     Registered,
+    Rejected,
     TaskAssignment,
     UpdateSubmission,
 )
@@ -167,16 +168,20 @@ def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_we
     learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
     privacy = complete_privacy(PRIVACY, algorithm, 2)
     plan, model = make_run_spec(algorithm, learner, 3, privacy).document(), learner.initial(3)
-    bases, said, network = iter((5, 4)), list[FromSite](), MemoryNetwork()
+    bases, said, network = [5, 4], list[FromSite](), MemoryNetwork()
 
     async def server(channel: ServerChannel) -> None:
         """Assign task 7 in each connection, from an earlier version in the second; answer no update."""
         assert isinstance(await channel.receive(), Register)
+        if not bases:
+            channel.send(Rejected("it did not leave"))
+            return
         channel.send(Registered(0, "run", plan, 60.0))
-        channel.send(TaskAssignment(7, next(bases), 2, 3, model))
+        channel.send(TaskAssignment(7, bases.pop(0), 2, 3, model))
         said.append(await channel.receive())
         if len(said) > 1:
             said.append(await channel.receive())  # after the pending update, which is sent at once
+        await channel.close()
 
     async def run() -> None:
         await network.listen(server)
