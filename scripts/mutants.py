@@ -289,6 +289,27 @@ MUTANTS = [
         "tests/local/test_examples_privacy.py",
         "privacy of examples: nothing is kept in buffers",
     ),
+    Mutant(
+        "secure/helper_file.py",
+        'seal(database, "released", [task for task, *_ in rows])',
+        "pass",
+        "tests/secure/test_helper.py",
+        "a helper's releases have checksums",
+    ),
+    Mutant(
+        "net/server/release_seeds.py",
+        "seal(database, table, [version for version, *_ in rows])",
+        "pass",
+        "tests/net/server/test_private_server.py",
+        "the seeds of noise have checksums",
+    ),
+    Mutant(
+        "net/client/store.py",
+        "if task <= newest_task:",
+        "if False:",
+        "tests/net/test_what_leaves_a_site.py",
+        "the tasks of a site have rising numbers",
+    ),
 ]
 
 
