@@ -9,6 +9,7 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.private import complete_privacy
 from offbeat.core.errors import UsageError
+from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.models.registry import LogisticSpec, ModelMaker
 from offbeat.net import ServerOptions, SitePolicy, join, serve
 from offbeat.net.client.site import Site
@@ -79,6 +80,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
                 assert (message.samples, message.held_out, message.steps_per_epoch) == (50, UNIT, 0)
             case UpdateSubmission():
                 assert message.metrics == {}
+                assert message.lr == 0.0  # whatever has become of the training
                 assert message.shared is None
                 assert isinstance(message.delta, torch.Tensor)
                 assert float(message.delta.double().norm()) <= CLIP * (1 + 1e-6)
@@ -105,6 +107,33 @@ def test_steps_of_an_epoch_are_those_of_the_number_that_is_told() -> None:
     spec = make_run_spec(ob.port(beta=0.0), server_learner(LogisticSpec(), training, data[0]), 0)
     context = TrainingContext.of(spec, Site.of(data[0], policy=policy), 0)
     assert (context.steps_per_epoch, context.learner.steps_per_epoch(0)) == (30, 28)  # a recall's boundary
+
+
+@pytest.mark.parametrize("policy", [{"min_batch_size": 10}, {"min_samples": 200}, {"min_batch_size": 160}])
+def test_why_a_policy_refuses_does_not_tell_the_number_of_samples(policy: dict[str, int]) -> None:
+    """The server is sent the sentence."""
+    data, _ = shares_of_digits(1, samples=137, test_samples=10)
+    site = Site.of(data[0], policy=SitePolicy(samples_unit=UNIT, labels=False, **policy))
+    batch_size = 150 if policy == {"min_batch_size": 160} else 5
+    spec = make_run_spec(
+        ob.fedbuff(), server_learner(LogisticSpec(), ob.Training(batch_size=batch_size), data[0]), 0
+    )
+    with pytest.raises(UsageError, match="refuses") as refused:
+        TrainingContext.of(spec, site, 0)
+    assert "137" not in str(refused.value)
+
+
+def test_a_delta_too_large_for_the_examples_is_refused_before_there_is_a_server(tmp_path: Path) -> None:
+    """The server would be sent the sentence, which has their number."""
+    (data,), _ = shares_of_digits(1, samples=137, test_samples=10)
+
+    async def connect() -> ClientChannel:
+        raise AssertionError("it connects")
+
+    with pytest.raises(UsageError, match=r"delta = 0\.01 is not allowed with 137 examples"):
+        asyncio.run(
+            join(connect, data, state=tmp_path / "site", examples_privacy=ExamplesPrivacy(delta=0.01))
+        )
 
 
 def test_a_site_that_tells_its_labels_cannot_round_its_samples() -> None:

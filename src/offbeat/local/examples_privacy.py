@@ -314,8 +314,13 @@ def check_examples(options: ExamplesPrivacy, training: Training, data: Federated
     for option in ("precision", "class_weights"):
         if (value := getattr(training, option)) != getattr(Training(), option):
             raise UsageError(f"examples privacy does not go with {option} = {value!r}: leave it out")
-    largest = int((data.rows.offsets[1:] - data.rows.offsets[:-1]).max()) if data.clients else 0
-    if options.delta * largest >= 1:
+    check_delta(options, int((data.rows.offsets[1:] - data.rows.offsets[:-1]).max()) if data.clients else 0)
+
+
+def check_delta(options: ExamplesPrivacy, examples: int) -> None:
+    """Raises `UsageError` where δ is too large for a client with so many examples."""
+    if options.delta * examples >= 1:
         raise UsageError(
-            f"delta = {options.delta:g} is not allowed with {largest} examples: it must be below 1/{largest}"
+            f"delta = {options.delta:g} is not allowed with {examples} examples: it must be below "
+            f"1/{examples}"
         )

@@ -12,7 +12,7 @@ from torch import nn
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
-from offbeat.local.examples_privacy import ExamplesPrivacy
+from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.backoff import GIVE_UP_AFTER
@@ -92,6 +92,8 @@ async def join(
     await asyncio.to_thread(warm_up)
     if examples_privacy is not None and state is None:
         raise UsageError("examples privacy needs state: what is spent must outlive the process")
+    if examples_privacy is not None:  # before there is a server, which would be told the number of examples
+        check_delta(examples_privacy, site.samples)
     store = SiteStore(Path(state) if state is not None else None)
     examples = None
     if examples_privacy is not None and state is not None:

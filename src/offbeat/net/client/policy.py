@@ -111,14 +111,21 @@ class SitePolicy:
             )
 
     def check_batch(self, samples: int, batch_size: int) -> None:
-        """Check the site's number of samples, and that of a batch. Raises `PolicyError`."""
+        """Check the site's number of samples, and that of a batch.
+
+        The server is told why the site leaves, with no number of samples that `samples_unit` hides.
+
+        Raises:
+            PolicyError: There are too few.
+        """
+        exact = self.samples_unit == 1
         if samples < self.min_samples:
-            raise _refused(f"to train on {samples} samples: it needs min_samples = {self.min_samples}")
+            found = f"{samples} samples" if exact else "the samples here"
+            raise _refused(f"to train on {found}: it needs min_samples = {self.min_samples}")
         if (size := min(batch_size, samples)) < self.min_batch_size:
-            raise _refused(
-                f"batches of {size} (batch_size = {batch_size}, {samples} samples here): it needs "
-                f"min_batch_size = {self.min_batch_size}"
-            )
+            found = f"{size} (batch_size = {batch_size}, {samples} samples here)"
+            found = found if exact else f"batch_size = {batch_size} of the samples here"
+            raise _refused(f"batches of {found}: it needs min_batch_size = {self.min_batch_size}")
 
     def check_task(self, steps: int, samples: int, batch_size: int) -> None:
         """Check a task of `steps` local steps, of a site with `samples`. Raises `PolicyError`."""

