@@ -99,6 +99,10 @@ def test_keys_that_a_policy_names_are_compared() -> None:
         ({"helpers": MEMBERS[:1], "colluding": 1}, "helpers = 1 with colluding = 1: at most 0 of 1"),
         ({"helpers": (MEMBERS[0], MEMBERS[0], MEMBERS[1])}, "ann is named twice in helpers"),
         ({"helpers": (CommitteeMember("ann", b"short"), *MEMBERS[1:])}, "the committee is malformed"),
+        (
+            {"helpers": (*MEMBERS[:2], CommitteeMember("dan", MEMBERS[0].public_key))},
+            "helpers ann and dan have the same key, and would be one helper",
+        ),
         ({"helpers": ()}, "the committee is malformed"),
         ({"run": b""}, "the committee is malformed"),
         ({"least": 2}, "least = 2 is not allowed with colluding_clients = 1: at least 3"),

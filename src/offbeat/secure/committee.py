@@ -92,7 +92,7 @@ class Committee:
     clip: float
 
     def __post_init__(self) -> None:
-        """Refuse numbers that the options of privacy refuse, and keys that are none."""
+        """Refuse numbers that the options of privacy refuse, and keys that are none or of two helpers."""
         Privacy(
             clip=self.clip,
             weight_bits=self.weight_bits,  # type: ignore[arg-type]  # it is checked there
@@ -105,6 +105,9 @@ class Committee:
         wrong = [helper.name for helper in self.helpers if len(helper.public_key) != _KEY_BYTES]
         if wrong or len(self.run) != _KEY_BYTES or len(self.helpers) < 2 or self.parameters < 0:
             raise SecureRefusal.MALFORMED.error()
+        for one, other in combinations(self.helpers, 2):
+            if one.public_key == other.public_key:
+                raise SecureRefusal.SAME_KEY.error(name=one.name, other=other.name)
 
     @cached_property
     def digest(self) -> bytes:

@@ -27,6 +27,10 @@ class SecureRefusal(StrEnum):
     PINNED_NAME = "helper {name} is not in the policy file"
     MALFORMED = "the committee is malformed: it needs 2 helpers, and 32 bytes of each key and of the run"
     PLAN = "the committee has {option} = {given}, the plan of this run has {planned}"
+    SAME_KEY = (
+        "helpers {name} and {other} have the same key, and would be one helper: start one of them with a new "
+        "directory"
+    )
     OWN_KEY = "the committee has another key for helper {name} than this helper's: name a new committee"
     COMMITTED = (
         "helper {name} serves another committee already: start it with a new file, and name a new committee"

@@ -271,6 +271,22 @@ def test_who_may_not_take_part_is_told_why(tmp_path: Path) -> None:
     assert ("a", Rejected(reason)) in f.coordinator.take().messages
 
 
+def test_helpers_with_one_key_are_no_committee(tmp_path: Path) -> None:
+    """A helper's directory was copied before the run; once it has a new one the run begins."""
+    f = SecureFederation(tmp_path)
+    own, copied = f.helpers["a"], f.helpers["c"]
+    f.coordinator.receive(0.0, "a", Register(0, 0, secure=True, public_key=own.public_key))
+    f.coordinator.take()
+    f.coordinator.receive(0.0, "c", Register(0, 0, secure=True, public_key=own.public_key))
+    reason = (
+        "helpers c and a have the same key, and would be one helper: start one of them with a new directory"
+    )
+    assert f.coordinator.take().messages == [("c", Rejected(reason))]
+    assert copied.public_key != own.public_key
+    drive(f, 30)
+    assert f.journal("aggregate")
+
+
 # ---- noise on sums ----
 
 

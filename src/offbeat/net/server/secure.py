@@ -241,6 +241,9 @@ class SecureAggregation:
             self.connected.clear()
         if register.committee:
             return SecureRefusal.COMMITTED.format(name=name)
+        others = {self._keys[other]: other for other in self.names if other in self._keys and other != name}
+        if register.public_key in others:
+            return SecureRefusal.SAME_KEY.format(name=name, other=others[register.public_key])
         return None
 
     def _warn_if_too_few(self) -> None:
