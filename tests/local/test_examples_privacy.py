@@ -289,6 +289,20 @@ def test_what_mixes_examples_is_refused() -> None:
         learner(ExamplesPrivacy(delta=0.1))
 
 
+def test_losses_whose_sum_is_not_finite_end_nothing() -> None:
+    """One example with a large loss would be told by the zeros that stand for a training that fails."""
+
+    def large(output: Tensor, target: Tensor) -> Tensor:
+        return functional.cross_entropy(output, target) * 0 + 3e38
+
+    plain = TorchLearner(
+        convolution(), federate([samples()]), Training(lr=0.5, batch_size=BATCH), large
+    ).with_examples_privacy(ExamplesPrivacy(), lambda _: SECRET)
+    delta = trained(plain)
+    assert delta.isfinite().all()
+    assert delta.any()
+
+
 def test_the_module_is_left_as_it_was() -> None:
     own = learner()
     trained(own)

@@ -71,6 +71,7 @@ def _backward_by_example(session: Session, examples: ExampleGradients, step: int
         loss.backward()  # type: ignore[no-untyped-call]
         examples.add()
         session.total += (loss.detach() * share).nan_to_num(0.0, 0.0, 0.0)
+        session.total.nan_to_num_()  # nor one that is so large that the sum is not finite
     examples.end()
 
 
