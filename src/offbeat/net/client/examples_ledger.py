@@ -107,10 +107,9 @@ class ExamplesLedger:
             RunError: The file cannot be written.
         """
         if steps > self._left:
-            raise UsageError(
-                f"its privacy budget is spent: a task of {steps} steps goes beyond "
-                f"ε = {self.options.epsilon:g} at δ = {self.options.delta:g}"
-            )
+            beyond = f"ε = {self.options.epsilon:g} (δ = {self.options.delta:g})"
+            log.error("a task of %d steps goes beyond %s: %s", steps, beyond, self.spent.text)
+            raise UsageError(f"its privacy budget is spent: it allows no task of {steps} steps")  # is sent
         kind = self.options.noise, self._rate
         self._steps[kind] = self._steps.get(kind, 0) + steps
         self._left -= steps

@@ -144,9 +144,10 @@ class SecureAggregation:
         if event.reason:
             return None
         found = self.recorded.get(event.version)
-        if found is None:
+        if found is None or found.tasks != self._release.tasks:
+            what = "is not there" if found is None else "is of other updates"
             raise RunError(
-                f"release {event.version} cannot be made again: its sum in secrets.db is not there: "
+                f"release {event.version} cannot be made again: its sum in secrets.db {what}: "
                 "restore the directory as a whole, or begin a new run"
             )
         return found.total
@@ -294,7 +295,7 @@ class SecureAggregation:
         assert committee is not None
         held, sites = self._driver.tensors.updates, self._driver.registry.by_client
         found = self.recorded.get(command.version)
-        if found is not None and manifest is not None:
+        if found is not None and found.tasks == command.tasks and manifest is not None:
             self._finish(now, "", found.total)
             return
         weights = dict(zip(command.tasks, command.note["weights"], strict=True))
