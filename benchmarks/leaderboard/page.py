@@ -98,8 +98,9 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
     lead = [each.label for each in found["time"] if not each.behind]
     seeds = sorted({len(values) for values in blocks.values()})
     yield (
-        f"Mean rank over {len(blocks)} of {planned} worlds with data sets ({', '.join(map(str, seeds))} "
-        "seeds), with the 95 % interval of the bootstrap over worlds and seeds; 1 is best, ties share the "
+        f"Mean rank over {len(blocks)} of {planned} worlds with data sets "
+        f"(runs of each: {', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
+        "and seeds; 1 is best, ties share the "
         "mean. In bold: not behind the first beyond the noise (the interval of the paired difference is not "
         "wholly above 0). "
         + (
