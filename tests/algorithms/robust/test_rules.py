@@ -110,6 +110,10 @@ def test_with_trusted_data_any_number_may_be_malicious(rule: Any) -> None:
         assert 0.5 < error(step(rule, sideways, root=ROOT)) < 2.0
 
 
+def test_zeno_plus_leaves_out_what_no_float32_scales_to_the_servers_length() -> None:
+    assert step(ZenoPlus(steps=1), updates([(1e-45, 0.0)] * 3), root=ROOT) == [0.0, 0.0]
+
+
 # ---- for whatever updates ----
 
 number = st.floats(-100, 100, width=32)

@@ -34,4 +34,5 @@ class ZenoPlus(RootRule):
         """‖Δ_s‖/‖x_i‖ for those that point where Δ_s does."""
         to_root = (root / squares).sqrt()  # infinite for an update of zeros, whose product is not a number
         kept = along * to_root - self.rho * root >= -self.epsilon * root
-        return torch.where(kept & to_root.isfinite(), to_root, 0.0)
+        usable = to_root <= torch.finfo(torch.float32).max  # beyond it for an update of next to nothing
+        return torch.where(kept & usable, to_root, 0.0)
