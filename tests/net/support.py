@@ -140,6 +140,20 @@ async def write(call: Any, *frames: bytes) -> None:
             await call.write(frame)
 
 
+def recording(
+    connect: Callable[[], Awaitable[ClientChannel]], said: list[FromSite]
+) -> Callable[[], Awaitable[ClientChannel]]:
+    """Opens connections, and writes down all that is sent to the server."""
+
+    async def opened() -> ClientChannel:
+        channel = await connect()
+        send = channel.send
+        channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
+        return channel
+
+    return opened
+
+
 async def until(ready: Callable[[], bool]) -> None:
     """Wait for something that is about to be true."""
     async with asyncio.timeout(300):

@@ -19,10 +19,9 @@ from offbeat.net import ServerOptions, join, serve
 from offbeat.net.client.examples_ledger import ExamplesSpent
 from offbeat.net.client.helping import help_run
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
-from offbeat.net.transport import ClientChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
 from tests.net.test_secure_run import HELPERS
 from tests.net.test_what_leaves_a_site import failing
 from tests.sampling import thorough
@@ -45,13 +44,7 @@ def federation(
     network, helpers = MemoryNetwork(), HELPERS if privacy is not None and privacy.secure else ()
 
     def connect(name: str) -> Any:
-        async def opened() -> ClientChannel:
-            channel = await network.connect(name)()
-            send = channel.send
-            channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
-            return channel
-
-        return opened
+        return recording(network.connect(name), said)
 
     async def run() -> list[str | BaseException]:
         options = ServerOptions(clients=SITES, until=ob.Until(tasks=TASKS))

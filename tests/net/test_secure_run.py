@@ -33,13 +33,12 @@ from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.server.learner import server_learner
 from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.net.transport import ClientChannel
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.replay import replay
 from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
 from tests.net.test_what_leaves_a_site import failing
 from tests.sampling import thorough
 
@@ -233,13 +232,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
     said: list[FromSite] = []
 
     def connect(network: MemoryNetwork, name: str) -> Any:
-        async def opened() -> ClientChannel:
-            channel = await network.connect(name)()
-            send = channel.send
-            channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
-            return channel
-
-        return opened
+        return recording(network.connect(name), said)
 
     async def lose_a_helper(network: MemoryNetwork, helping: dict[str, "asyncio.Task[str]"]) -> None:
         while not any(isinstance(message, UpdateSubmission) for message in said):

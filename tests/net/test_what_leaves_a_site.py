@@ -29,7 +29,7 @@ from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ClientChannel, ServerChannel
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
 
 CLIP = 0.5
 UNIT = 25
@@ -44,13 +44,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
     network = MemoryNetwork()
 
     def connect(name: str):  # type: ignore[no-untyped-def]
-        async def opened() -> ClientChannel:
-            channel = await network.connect(name)()
-            send = channel.send
-            channel.send = lambda message: (said.append(message), send(message))[1]  # type: ignore[method-assign]
-            return channel
-
-        return opened
+        return recording(network.connect(name), said)
 
     async def run() -> str | None:
         options = ServerOptions(clients=3, until=ob.Until(tasks=12), evaluate=ob.Every(versions=2))

@@ -112,7 +112,7 @@ class Pooled(ScheduleWrapper):
             pool.append(PooledUpdate(task.id, task.client, weight, command.note, command.server_step))
         released = yield from self._release(command, pool, state.full, view)
         yield from self._keep_newest(pool)
-        if not released:  # no update of those that are left may have too much of the weight
+        if not released:  # without the dropped ones, none that is left may have too much of the weight
             yield from self._release(command, pool, state.full, view)
 
     def _release(

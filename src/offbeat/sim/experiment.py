@@ -1,7 +1,8 @@
 """What a simulation's results follow from: an algorithm, a world and a learner that fit, under a seed."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Self
 
 from offbeat.algorithms import recorded_name
@@ -110,16 +111,19 @@ class Experiment:
             plan,
         )
 
-    def samples(self, client: ClientId) -> int:
-        """A client's number of training samples, as it tells it."""
-        return rounded_up(self.learner.samples(client), self._samples_unit)
+    @cached_property
+    def samples(self) -> Callable[[ClientId], int]:
+        """samples(client): a client's number of training samples, as it tells it."""
+        own, unit = self.learner.samples, self._samples_unit
+        return own if unit == 1 else lambda client: rounded_up(own(client), unit)
 
-    def steps_per_epoch(self, client: ClientId) -> int:
-        """⌈n_i / batch size⌉ of the number that a client tells; else what a learner without one says."""
+    @cached_property
+    def steps_per_epoch(self) -> Callable[[ClientId], int]:
+        """steps_per_epoch(client): ⌈n_i / batch size⌉ of that; else what a learner without one says."""
         batch_size: int | None = getattr(self.learner, "batch_size", None)
         if self._samples_unit == 1 or batch_size is None:
-            return self.learner.steps_per_epoch(client)
-        return -(-self.samples(client) // batch_size)
+            return self.learner.steps_per_epoch
+        return lambda client: -(-self.samples(client) // batch_size)
 
     @property
     def _samples_unit(self) -> int:

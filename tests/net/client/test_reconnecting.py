@@ -9,7 +9,7 @@ import pytest
 
 from offbeat.core.errors import RunError
 from offbeat.net.backoff import Backoff
-from offbeat.net.client.reconnecting import Contact, reconnecting
+from offbeat.net.client.reconnecting import Liveness, reconnecting
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
 from offbeat.testing import FakeClock
@@ -45,12 +45,12 @@ async def _connect() -> ClientChannel:
     return channel()
 
 
-def connected(serve: Callable[[Contact], Awaitable[str | None]], give_up_after: float | None = 100.0) -> str:
-    contact = Contact(Patient())
+def connected(serve: Callable[[Liveness], Awaitable[str | None]], give_up_after: float | None = 100.0) -> str:
+    liveness = Liveness(Patient())
 
     async def run() -> str:
-        backoff = Backoff(give_up_after, Random(1), contact.clock.now())
-        return await reconnecting(_connect, lambda _: serve(contact), contact, backoff)
+        backoff = Backoff(give_up_after, Random(1), liveness.clock.now())
+        return await reconnecting(_connect, lambda _: serve(liveness), liveness, backoff)
 
     return asyncio.run(run())
 
@@ -58,7 +58,7 @@ def connected(serve: Callable[[Contact], Awaitable[str | None]], give_up_after: 
 def test_a_lost_connection_is_opened_again_until_the_run_has_ended() -> None:
     ends: list[str | Exception | None] = [None, ChannelClosedError("gone"), OSError("no route"), "converged"]
 
-    async def serve(contact: Contact) -> str | None:
+    async def serve(liveness: Liveness) -> str | None:
         end = ends.pop(0)
         if isinstance(end, Exception):
             raise end
@@ -69,7 +69,7 @@ def test_a_lost_connection_is_opened_again_until_the_run_has_ended() -> None:
 
 
 def test_a_server_that_refuses_the_client_ends_it() -> None:
-    async def serve(contact: Contact) -> str | None:
+    async def serve(liveness: Liveness) -> str | None:
         raise ChannelRefusedError("the token is unknown")
 
     with pytest.raises(RunError, match=r"^the token is unknown$"):
@@ -80,12 +80,12 @@ def test_a_server_that_refuses_the_client_ends_it() -> None:
 def test_only_a_server_that_has_registered_the_client_was_there(served: bool, attempts: range) -> None:
     made = 0
 
-    async def serve(contact: Contact) -> str | None:
+    async def serve(liveness: Liveness) -> str | None:
         nonlocal made
         made += 1
         if made == 200:
             raise ChannelRefusedError("enough")
-        contact.hear(served=served)
+        liveness.hear(served=served)
         return None
 
     with pytest.raises(RunError, match="enough" if served else "no server for 100 s"):
@@ -96,8 +96,8 @@ def test_only_a_server_that_has_registered_the_client_was_there(served: bool, at
 def test_a_server_that_is_silent_for_a_lease_is_left() -> None:
     async def run() -> Channel:
         clock = Patient()
-        own, contact = Channel(), Contact(clock, lease=30.0)
-        await contact.send_heartbeats(cast(ClientChannel, own), Heartbeat)
+        own, liveness = Channel(), Liveness(clock, lease=30.0)
+        await liveness.send_heartbeats(cast(ClientChannel, own), Heartbeat)
         return own
 
     own = asyncio.run(run())

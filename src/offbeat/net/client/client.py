@@ -13,7 +13,7 @@ from random import Random
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Tensors
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
-from offbeat.net.client.reconnecting import Connect, Contact, reconnecting
+from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
@@ -60,7 +60,7 @@ class SiteClient:
         rng: Random | None = None,
     ) -> None:
         self._connect, self._clock = connect, clock or SystemClock()
-        self._contact = Contact(self._clock)
+        self._liveness = Liveness(self._clock)
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
         self._tells_labels = False  # until the server says that it needs them
@@ -76,14 +76,14 @@ class SiteClient:
         """
         backoff = Backoff(self._give_up_after, self._rng, self._clock.now())
         try:
-            return await reconnecting(self._connect, self._serve, self._contact, backoff)
+            return await reconnecting(self._connect, self._serve, self._liveness, backoff)
         finally:
             self._worker.close()
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """One connection, to its end or that of the run, whose reason it returns."""
         task = self._worker.task
-        self._contact.hear(served=False)
+        self._liveness.hear(served=False)
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
         labels = self._labels if self._tells_labels else None
@@ -106,7 +106,7 @@ class SiteClient:
         registered = False
         while True:
             message = await channel.receive()
-            self._contact.hear(served=registered or isinstance(message, Registered))
+            self._liveness.hear(served=registered or isinstance(message, Registered))
             match message:
                 case RunFinished():
                     await self._keep_model(message)
@@ -125,7 +125,7 @@ class SiteClient:
                     if self._keep is not None and not message.shares_model:
                         raise UsageError(_NOT_SHARED.format("the run does not share its model"))
                     log.info("registered: client %d of run %s", message.client, message.run)
-                    self._contact.lease = message.lease
+                    self._liveness.lease = message.lease
                     self._heartbeats.cancel()
                     self._start_heartbeats(channel)
                     await self._worker.registered(message, channel.send)
@@ -143,5 +143,5 @@ class SiteClient:
         await asyncio.to_thread(self._keep, self._worker.own_tensors(finished.run, finished.model))
 
     def _start_heartbeats(self, channel: ClientChannel) -> None:
-        heartbeats = self._contact.send_heartbeats(channel, self._worker.heartbeat)
+        heartbeats = self._liveness.send_heartbeats(channel, self._worker.heartbeat)
         self._heartbeats = asyncio.create_task(heartbeats)

@@ -13,7 +13,7 @@ from typing import Any
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
-from offbeat.net.client.reconnecting import Connect, Contact, reconnecting
+from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.run_spec import RunSpec, read_run_spec
@@ -75,7 +75,7 @@ class HelperClient:
     """
 
     def __init__(self, connect: Connect, helper: Helper, clock: Clock) -> None:
-        self._connect, self._helper, self._contact = connect, helper, Contact(clock)
+        self._connect, self._helper, self._liveness = connect, helper, Liveness(clock)
         self._spec: RunSpec | None = None
         self._thread = ThreadPoolExecutor(1, "offbeat-helper")  # sums of masks take a while
 
@@ -84,18 +84,18 @@ class HelperClient:
         told = {"helper": self._helper.name, "fingerprint": fingerprint(self._helper.public_key)}
         log.info("helper", extra=told)
         try:
-            return await reconnecting(self._connect, self._serve, self._contact, backoff)
+            return await reconnecting(self._connect, self._serve, self._liveness, backoff)
         finally:
             self._thread.shutdown(wait=True)
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """One connection, to its end or that of the run, whose reason it returns."""
-        self._contact.hear(served=False)
+        self._liveness.hear(served=False)
         committee = self._helper.committee
         serves = b"" if committee is None else committee.digest
         key, instance = self._helper.public_key, self._helper.instance
         channel.send(Register(0, 0, secure=True, public_key=key, instance=instance, committee=serves))
-        heartbeats = asyncio.create_task(self._contact.send_heartbeats(channel, Heartbeat))
+        heartbeats = asyncio.create_task(self._liveness.send_heartbeats(channel, Heartbeat))
         try:
             return await self._receive(channel)
         except UsageError as error:
@@ -111,7 +111,7 @@ class HelperClient:
         while True:
             message = await channel.receive()
             registered = registered or isinstance(message, Registered)
-            self._contact.hear(served=registered)
+            self._liveness.hear(served=registered)
             match message:
                 case RunFinished():
                     channel.send(Leave("the run has finished"))
@@ -121,7 +121,7 @@ class HelperClient:
                 case Rejected():
                     raise ChannelClosedError(message.reason)
                 case Registered():
-                    self._contact.lease, self._spec = message.lease, _secure_spec(message.plan)
+                    self._liveness.lease, self._spec = message.lease, _secure_spec(message.plan)
                 case Committee():
                     self._adopt(message)
                 case UnmaskRequest():

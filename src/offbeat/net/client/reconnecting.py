@@ -14,8 +14,8 @@ Connect = Callable[[], Awaitable[ClientChannel]]
 
 
 @dataclass
-class Contact:
-    """What was last heard of the server, in seconds of the clock."""
+class Liveness:
+    """When the server was last heard, in seconds of the clock."""
 
     clock: Clock
     lease: float = 60.0
@@ -44,7 +44,7 @@ class Contact:
 async def reconnecting(
     connect: Connect,
     serve: Callable[[ClientChannel], Awaitable[str | None]],
-    contact: Contact,
+    liveness: Liveness,
     backoff: Backoff,
 ) -> str:
     """Open connections one after another until one ends the run; returns the reason.
@@ -53,7 +53,7 @@ async def reconnecting(
         connect: Opens a connection.
         serve: Uses it until it ends; returns the reason of the run's end, or None where only the
             connection has ended.
-        contact: Tells whether the server was there.
+        liveness: Tells whether the server was there.
         backoff: The delays between the attempts.
 
     Raises:
@@ -69,5 +69,5 @@ async def reconnecting(
             raise RunError(str(error)) from None
         except OSError as error:  # ChannelClosedError is one
             reason = str(error) or type(error).__name__
-        backoff.succeeded(contact.served)
-        await contact.clock.sleep(backoff.next_delay(contact.clock.now(), reason))
+        backoff.succeeded(liveness.served)
+        await liveness.clock.sleep(backoff.next_delay(liveness.clock.now(), reason))
