@@ -100,17 +100,18 @@ def test_both_count_over_a_network_and_nothing_else_leaves(
     rows = list(record.rows())
     begun = Counter(row.client for row in rows if row.name == "train")
     names = {name: client for client, name in record.site_names().items()}
-    for i in range(SITES):
-        spent = ExamplesSpent.read(tmp_path / f"site-{i}")
-        assert spent is not None
-        ((noise, rate, steps),) = spent.history
-        assert (noise, rate) == (EXAMPLES.noise, 20 / 54)
-        assert 0 < steps <= STEPS * begun[names[f"site-{i}"]]  # its last task may not have reached it
-        arrived = sum(row.name == "arrived" and row.client == names[f"site-{i}"] for row in rows)
-        assert steps >= STEPS * arrived
+    arrived = Counter(row.client for row in rows if row.name == "arrived")
+    assert arrived.total() >= TASKS
+    for i in range(SITES):  # on a busy machine one of them may have had no task, or not its last
+        client = names[f"site-{i}"]
+        spent = ExamplesSpent.read(tmp_path / f"site-{i}") or ExamplesSpent()
+        assert {(noise, rate) for noise, rate, _ in spent.history} <= {(EXAMPLES.noise, 20 / 54)}
+        assert STEPS * arrived[client] <= spent.steps <= STEPS * begun[client]
     releases = [row.data or {} for row in rows if row.name == "aggregate"]
     in_releases = Counter(client for data in releases for client in data["clients"])
-    assert releases[-1]["epsilon"] > releases[0]["epsilon"] > 0
+    spent_so_far = [data["epsilon"] for data in releases]
+    assert spent_so_far == sorted(spent_so_far)
+    assert spent_so_far[0] > 0
     assert record.meta["summary"]["privacy"]["releases"] <= max(in_releases.values())
 
 
