@@ -10,12 +10,14 @@ is aggregated of it, and all that follows tell of the client's data no more than
 of floating-point numbers, which the theorem does not cover.
 """
 
+import re
 import warnings
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from math import inf, isfinite, sqrt
+from threading import Lock
 from typing import Annotated, Any
 
 import torch
@@ -38,6 +40,11 @@ from offbeat.local.training import Training
 
 _FEW, _MANY = 10_000, 1_000_000  # steps of one site: so many counted exactly, and at most
 _SLOW = 12_000  # ε √steps from which the exact accountant takes more than ten seconds
+_EXPECTED = (  # warnings, by the beginning of the message and by the module that gives them
+    ("Full backward hook is firing", ""),  # of the first layer, whose input needs no gradient
+    ("", r"opacus\."),  # that an order of the Rényi divergence is the largest of those tried
+)
+_filters = Lock()
 
 
 @checked_dataclass
@@ -72,6 +79,19 @@ History = Sequence[tuple[float, float, int]]
 """Local steps of one kind each: noise, p, number of steps."""
 
 
+def _ignore_warnings() -> None:
+    """Leave out the warnings that are expected, from now on.
+
+    `warnings.catch_warnings` would leave them out for a while, but is not for threads: where two of them are
+    in it at once, as in a process with several sites, the first to leave gives the other its filters.
+    """
+    with _filters:
+        for message, module in _EXPECTED:
+            found = re.compile(message, re.I) if message else None, re.compile(module) if module else None
+            if not any((at[1], at[3]) == found for at in warnings.filters[: len(_EXPECTED)]):
+                warnings.filterwarnings("ignore", message=message, module=module)
+
+
 def examples_epsilon(history: History, delta: float) -> float:
     """ε of each example after these steps, by an accountant of Opacus.
 
@@ -85,8 +105,8 @@ def examples_epsilon(history: History, delta: float) -> float:
     Raises:
         UsageError: Opacus is not installed.
     """
-    with requires_extra("opacus"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    _ignore_warnings()
+    with requires_extra("opacus"):
         from opacus.accountants import PRVAccountant, RDPAccountant
 
         if not (made := [entry for entry in history if entry[2]]):
@@ -126,8 +146,8 @@ def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> flo
 
 def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float) -> int:
     """How many steps the budget allows by Rényi divergences; found at once."""
-    with requires_extra("opacus"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    _ignore_warnings()
+    with requires_extra("opacus"):
         from opacus.accountants import RDPAccountant
 
         def allowed(steps: int) -> bool:
@@ -220,14 +240,12 @@ def gradients_by_example(module: nn.Module) -> Iterator[None]:
         UsageError: The module mixes examples, or Opacus is not installed.
     """
     check_module_by_example(module)
-    with requires_extra("opacus"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    _ignore_warnings()
+    with requires_extra("opacus"):
         from opacus import GradSampleModule
     wrapped = GradSampleModule(module, strict=False)
     try:
-        with warnings.catch_warnings():  # of the first layer, whose input needs no gradient
-            warnings.filterwarnings("ignore", message="Full backward hook is firing")
-            yield
+        yield
     finally:
         wrapped.to_standard_module()
 
