@@ -131,7 +131,7 @@ def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> Ju
     paper, _, own = experiment.name.partition("/")
     causes = tuple(
         item for name, item in judged.items()
-        if name.startswith(f"{paper}/") and item.rows.item.explains == own
+        if name.startswith(f"{paper}/") and own in item.rows.item.explains
     )  # fmt: skip
     claims = [claim.verdict for item in items for claim in item.claims]
     real = [verdict for verdict in claims if verdict != Verdict.NO_REAL_DATA]

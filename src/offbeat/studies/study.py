@@ -63,7 +63,7 @@ class Item(Section):
             and costs are relative if `relative` is given.
         claims: What the paper says of it.
         notes: What is said beside the verdict.
-        explains: Experiment of the paper, such as "table-2", that it is no part of but shows the cause of.
+        explains: Experiments of the paper, such as "table-2", that it is no part of but shows the cause of.
     """
 
     title: str
@@ -77,7 +77,7 @@ class Item(Section):
     numbers: dict[str, dict[str, Number]] = Field(default_factory=dict)
     claims: list[PaperClaim] = Field(default_factory=list)
     notes: str | None = None
-    explains: str | None = None
+    explains: list[str] = Field(default_factory=list)
 
 
 class StudySize(Section):
