@@ -109,9 +109,7 @@ def test_both_count_over_a_network_and_nothing_else_leaves(
         assert STEPS * arrived[client] <= spent.steps <= STEPS * begun[client]
     releases = [row.data or {} for row in rows if row.name == "aggregate"]
     in_releases = Counter(client for data in releases for client in data["clients"])
-    spent_so_far = [data["epsilon"] for data in releases]
-    assert spent_so_far == sorted(spent_so_far)
-    assert spent_so_far[0] > 0
+    assert releases[-1]["epsilon"] > releases[0]["epsilon"] > 0
     assert record.meta["summary"]["privacy"]["releases"] <= max(in_releases.values())
 
 
