@@ -14,6 +14,7 @@ from offbeat.world.laws import (
     Constant,
     Exponential,
     LogNormal,
+    MeanRatio,
     Normal,
     Pareto,
     Ratio,
@@ -42,6 +43,7 @@ def check(values: np.ndarray, mean: float, std: float) -> None:
         (Exponential(3.0), 3.0, 3.0),
         (Uniform(1.0, 4.0), 2.5, 3 / sqrt(12)),
         (Ratio(0.5, 5.0), 1.5, 2 / sqrt(12)),  # U(0.5, 2.5)
+        (MeanRatio(1.5, 5.0), 1.5, 2 / sqrt(12)),  # the same
         (Pareto(2.0, 5.0), 2.5, sqrt(5 / 3) / 4 * 2),  # shape·min/(shape − 1)
         (LogNormal(2.0, 0.5), 2 * exp(0.125), 2 * exp(0.125) * sqrt(exp(0.25) - 1)),
         (Zipf(0.5, 5.0), 0.5 * (pi**4 / 90) / 1.0369277551, 0.5 * 0.40),  # ζ(4)/ζ(5)
@@ -97,6 +99,8 @@ def test_ranges_and_clipping():
     ratio = draws(Ratio(0.5, 110.0))
     assert 0.5 <= ratio.min() < 1.0 < 50 < ratio.max() <= 55.0
     assert set(draws(Ratio(0.5, 1.0))) == {0.5}
+    assert np.array_equal(draws(MeanRatio(1.5, 5.0)), draws(Ratio(0.5, 5.0)))
+    assert set(draws(MeanRatio(1.5, 1.0))) == {1.5}
     assert draws(Pareto(2.0)).min() >= 2.0
     assert draws(LogNormal(2.0)).min() > 0
     assert set(draws(LogNormal(2.0, 0.0))) == {2.0}
@@ -117,6 +121,8 @@ def test_ranges_and_clipping():
         lambda: Exponential(1.0, 1.5),
         lambda: Uniform(0.0, 1.0),
         lambda: Ratio(1.0, 0.5),
+        lambda: MeanRatio(1.0, 0.5),
+        lambda: MeanRatio(float("inf"), 5.0),
         lambda: Pareto(1.0, 0.0),
         lambda: LogNormal(1.0, -1.0),
         lambda: Zipf(1.0, 1.0),
@@ -132,6 +138,9 @@ def test_parameters_out_of_range_are_refused(make):
 def test_a_ratio_whose_slowest_is_infinite_is_refused():
     with pytest.raises(ValueError, match=r"fastest = 1e\+300 times ratio = 1e\+09 is infinite"):
         Ratio(1e300, 1e9)
+    with pytest.raises(ValueError, match=r"mean = 1e\+308 makes the slowest infinite"):
+        MeanRatio(1e308, 5.0)
+    assert np.isfinite(draws(MeanRatio(8e307, 1e308))).all()
 
 
 def test_the_quantity_of_one_client():

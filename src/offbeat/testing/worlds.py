@@ -32,7 +32,7 @@ HARD = World(
 _TIES = [0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0, 4.0]  # dyadic: their sums are exact
 _LAWS = [
     laws.Constant(1.0), laws.Normal(1.0), laws.Exponential(1.0), laws.Uniform(0.5, 2.0),
-    laws.Ratio(0.25, 20.0), laws.Pareto(0.5), laws.LogNormal(1.0), laws.Zipf(0.5),
+    laws.Ratio(0.25, 20.0), laws.MeanRatio(2.0, 20.0), laws.Pareto(0.5), laws.LogNormal(1.0), laws.Zipf(0.5),
 ]  # fmt: skip
 _MOMENTS = [10.0, 25.0, 40.0, 100.0, 150.0]
 

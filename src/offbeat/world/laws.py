@@ -99,6 +99,30 @@ class Ratio:
 
 
 @checked_dataclass
+class MeanRatio:
+    """`Ratio` by its mean: U(low, ratio · low) with low = 2 · mean / (1 + ratio).
+
+    Two worlds that differ in `ratio` alone are as fast on average, so what differs between them is
+    due to heterogeneity.
+    """
+
+    mean: Positive
+    ratio: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    law: Literal["mean_ratio"] = "mean_ratio"
+
+    @model_validator(mode="after")
+    def _finite(self) -> Self:
+        if isinf(self.mean * 2):
+            raise ValueError(f"mean = {self.mean:g} makes the slowest infinite: give less")
+        return self
+
+    def draw(self, rng: np.random.Generator) -> float:
+        """One draw."""
+        low = self.mean / (0.5 + 0.5 * self.ratio)
+        return float(rng.uniform(low, self.ratio * low))
+
+
+@checked_dataclass
 class Pareto:
     """Pareto distribution, long-tailed: P(x > v) = (minimum / v)^shape for v ≥ minimum."""
 
@@ -138,7 +162,8 @@ class Zipf:
 
 
 Law = Annotated[
-    Constant | Normal | Exponential | Uniform | Ratio | Pareto | LogNormal | Zipf, Field(discriminator="law")
+    Constant | Normal | Exponential | Uniform | Ratio | MeanRatio | Pareto | LogNormal | Zipf,
+    Field(discriminator="law"),
 ]
 
 PerClient = float | list[float] | Law
