@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import log, log1p
+from statistics import fmean
 
 from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.studies.cells import Cell, study_cells
@@ -109,8 +110,8 @@ class JudgedPair:
         than: The other arm.
         verdict: What the runs say.
         seeds: Number of seeds that both have.
-        found: The mean advantage with its interval; of a cost, of logarithms. None where no seed says
-            anything.
+        advantages: The advantage in each seed that says something; of a cost, its logarithm.
+        found: Their mean with its interval. None where no seed says anything.
         paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
             there. None where the paper has no such numbers.
     """
@@ -119,6 +120,7 @@ class JudgedPair:
     than: Arm
     verdict: Verdict
     seeds: int
+    advantages: Mapping[int, float]
     found: Interval | None
     paper: float | None
 
@@ -144,6 +146,15 @@ class JudgedClaim:
     def count(self, verdict: Verdict) -> int:
         """Number of pairs of a verdict."""
         return sum(pair.verdict == verdict for pair in self.pairs)
+
+    @property
+    def together(self) -> Interval | None:
+        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it."""
+        by_seed: dict[int, list[float]] = {}
+        for pair in self.pairs:
+            for seed, advantage in pair.advantages.items():
+                by_seed.setdefault(seed, []).append(advantage)
+        return interval([fmean(advantages) for advantages in by_seed.values()])
 
 
 @dataclass(frozen=True)
@@ -267,9 +278,9 @@ def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: A
     sign = _sign(rows, by)
     advantages = [_advantage(ahead[seed], behind[seed], sign) for seed in seeds]
     margin = log1p(claim.margin) if by in COSTS else claim.margin
-    said = [advantage for advantage in advantages if advantage is not None]
+    said = {seed: each for seed, each in zip(seeds, advantages, strict=True) if each is not None}
     return JudgedPair(
-        better, than, pair_verdict(advantages, margin), len(seeds), interval(said),
+        better, than, pair_verdict(advantages, margin), len(seeds), said, interval(list(said.values())),
         _paper_advantage(rows.item, by, better, than, sign),
     )  # fmt: skip
 

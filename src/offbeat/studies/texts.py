@@ -6,7 +6,7 @@ from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.units import number_text
-from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, JudgedPair, number_value
+from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
 from offbeat.studies.rows import Cost
 from offbeat.studies.study import COSTS, VALUES, Number
 from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
@@ -124,11 +124,11 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
     """A claim, its effect in the paper and here, its pairs, and its verdict."""
     effects = [pair.found.mean for pair in judged.pairs if pair.found is not None]
     papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
-    with_interval = [pair for pair in judged.pairs if pair.found is not None]
-    if len(judged.pairs) == 1 and with_interval:
-        here = _effect_with_interval(rows, judged.by, with_interval[0])
-    else:
-        here = _effects(rows, judged.by, effects)
+    together = judged.together
+    here = _effects(rows, judged.by, effects)
+    if together is not None:
+        mean = _effect_with_interval(rows, judged.by, together)
+        here = mean if len(effects) == 1 else f"mean {mean}; {here}"
     return [
         judged.claim.says,
         f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
@@ -157,9 +157,7 @@ def pair_counts(judged: JudgedClaim) -> str:
     return f"{', '.join(counts)} of {len(judged.pairs)}{fewer}"
 
 
-def _effect_with_interval(rows: ItemRows, by: str, pair: JudgedPair) -> str:
-    found = pair.found
-    assert found is not None
+def _effect_with_interval(rows: ItemRows, by: str, found: Interval) -> str:
     if by in COSTS:
         return _ratios(found)
     scale = _scale(rows, by)

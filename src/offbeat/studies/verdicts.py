@@ -15,6 +15,8 @@ A claim says of two arms, in a column, that one is ahead of the other. The runs 
    than 3 seeds of both arms.
 4. Verdict of a claim of several pairs, over all columns. Not run if no pair was run; held if every pair is
    held; not held if more than half of all pairs are not held; otherwise undecided. The counts stand beside.
+   So does the mean advantage over its pairs, with the bootstrap's interval over seeds: with few seeds it says
+   more than the pairs do one by one. It came after the rule, and no verdict rests on it.
 
 At least 3 seeds are run, and 5 where a claim is undecided. With 3 seeds the interval goes from the smallest
 advantage to the largest: a pair is held if all seeds agree. Of pairs that do not differ (4,000 draws of
