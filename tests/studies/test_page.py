@@ -56,6 +56,9 @@ def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:
     found = judge_experiments(results, {"fedfa/table-2": (made_up, "table-1")})
     assert {j.experiment.name: j for j in found}["fedfa/table-2"].verdict == Verdict.NO_REAL_DATA
     text = render_page(results, {"fedfa/table-2-digits": (study, "table-1")})
+    assert "| **table-2: seconds to target** |  |  |  |  |  | **not run** |" in text
+    stand_in = judge_experiments(results, {"fedcompass/table-18-digits": (study, "table-1")})
+    assert {j.experiment.name: j for j in stand_in}["fedcompass/table-18"].verdict == Verdict.NO_REAL_DATA
     assert "| FedBuff is faster | median ∞, 2.00x to ∞ | – | 2 not run of 2 | none | not run |" in text
 
 
@@ -75,7 +78,7 @@ def test_the_counts_have_the_processor_hours_of_the_rows(tmp_path: Path) -> None
     for number in range(3):
         results.append(row(f"d{number}", study="fedfa/s", processor=1800.0 if number else None), [])
     text = render_page(results, {"fedfa/table-2": (make_study("fedfa/s", DOCUMENT), "table-1")})
-    assert "| **all** | 4 | 0 | 0 |" in text
+    assert "| **all** | 4 (4 worked examples) | 0 | 0 |" in text
     assert "| 57 | 1.0 |" in text
 
 
@@ -87,7 +90,7 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
     assert (judged.experiment.name, judged.items, judged.verdict) == ("fedfa/table-2", (), Verdict.NOT_RUN)
     generated = {"fedfa/table-2": (make_study("fedfa/t", {**DOCUMENT, "no_real_data": "None."}), "table-1")}
     text = render_page(Results(tmp_path), items | generated)
-    assert "| cause: | FedBuff is faster |" in text
+    assert "| ours: Table 1 | ours: FedBuff is faster |" in text
 
 
 def test_the_command_lists_items_and_writes_the_page(

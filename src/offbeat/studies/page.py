@@ -17,7 +17,7 @@ from offbeat.studies.texts import Grid, claim_cells, markdown
 from offbeat.studies.verdicts import Verdict, experiment_verdict
 
 _HEADS = [
-    "experiment",
+    "experiment, item",
     "the paper says",
     "in the paper",
     "here [95 %]",
@@ -37,7 +37,8 @@ class PaperExperiment(Section):
             and a dash.
         title: What it is.
         test: The test that repeats a worked example exactly. None means that there are runs to make.
-        no_real_data: Why its data cannot be had. None means that they can.
+        no_real_data: Why its data cannot be had: then what stands in for them has no part in its verdict.
+            None means that they can.
         notes: What is said beside the verdict.
     """
 
@@ -137,7 +138,7 @@ def _judged(experiment: PaperExperiment, judged: Mapping[str, JudgedItem]) -> Ju
     real = [verdict for verdict in claims if verdict != Verdict.NO_REAL_DATA]
     if experiment.test is not None:
         verdict = Verdict.HELD
-    elif not real and (claims or experiment.no_real_data is not None):
+    elif experiment.no_real_data is not None or (claims and not real):
         verdict = Verdict.NO_REAL_DATA
     else:
         verdict = experiment_verdict(real)
@@ -155,6 +156,11 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
         "[Studies](studies.md) has the rule by which a claim is held, not held or undecided; a laptop's runs "
         "are smaller than the paper's, as each study says. This page is written by "
         "`offbeat reproduce --page docs/papers.md` from the rows in `studies/results`.",
+        "An experiment's verdict stands in its first row, in bold; below it are the claims of its tables "
+        "and figures. The effect of a claim is how many times as long the other one takes, or by how much "
+        "the first is ahead; of a claim on several pairs, the mean over them with its interval over seeds, "
+        "then the median, the least and the largest pair. What begins with *ours* is no claim of the "
+        "paper's: it tests why an experiment comes out as it does, and has no part in its verdict.",
         markdown(_counts(judged, papers, _hours(results, {study.name for study, _ in known.values()}))),
     ]
     for name, paper in papers.items():
@@ -178,6 +184,8 @@ def _counts(
 ) -> Grid:
     def row(title: str, own: Sequence[JudgedExperiment], spent: float) -> list[str]:
         counts = [str(sum(each.verdict == verdict for each in own)) for verdict in Verdict]
+        if exact := sum(each.experiment.test is not None for each in own):
+            counts[0] += f" ({exact} worked examples)"
         return [title, *counts, str(len(own)), f"{spent:.1f}"]
 
     by_paper = [
@@ -191,21 +199,21 @@ def _counts(
 def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
     experiment = judged.experiment
     name = f"{experiment.name.partition('/')[2]}: {experiment.title}"
-    if not any(item.claims for item in judged.items):
-        test = f"`pytest {experiment.test}`" if experiment.test else ""
-        beside = experiment.notes or experiment.no_real_data or ""
-        commands = " ".join(_command(item) for item in judged.items)
-        yield [name, "", "", "", "", "exact" if test else "", judged.verdict, beside, test or commands]
-        return
-    for first, items in ((name, judged.items), ("cause:", judged.causes)):
+    test = f"`pytest {experiment.test}`" if experiment.test else ""
+    beside = "; ".join(filter(None, [experiment.notes, experiment.no_real_data]))
+    commands = test or " ".join(_command(item) for item in judged.items if not item.claims)
+    exact = "exact" if test else ""
+    yield [f"**{name}**", "", "", "", "", exact, f"**{judged.verdict}**", beside, commands]
+    for ours, items in (("", judged.items), ("ours: ", judged.causes)):
         for item in items:
-            for claim in item.claims:
-                yield [first, *_claim(item, claim), _beside(item, claim), _command(item)]
-                first = ""
+            for place, claim in enumerate(item.claims):
+                first = "" if place else f"{ours}{item.rows.item.title}"
+                yield [first, *_claim(item, claim, ours), _beside(item, claim), _command(item)]
 
 
-def _claim(item: JudgedItem, claim: JudgedClaim) -> list[str]:
+def _claim(item: JudgedItem, claim: JudgedClaim, ours: str) -> list[str]:
     says, paper, here, pairs, verdict = claim_cells(item.rows, claim)
+    says = f"{ours}{says.removeprefix(ours)}"
     seeds = max((pair.seeds for pair in claim.pairs), default=0)
     return [says, paper, here, pairs, f"{item.rows.size}, {seeds} seeds" if seeds else "none", verdict]
 

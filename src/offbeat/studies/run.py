@@ -106,9 +106,10 @@ def named_targets(cell: Cell) -> set[float]:
 def target_of(study: Study, item: str, cell: Cell) -> float | None:
     """Target of an item in a cell's column; None where there is none."""
     given = study.items[item].target
+    sized = study.sizes[cell.size].targets.get(cell.column, cell.recipe.target)
     if isinstance(given, Mapping):
-        return given.get(cell.column, cell.recipe.target)
-    return cell.recipe.target if given is None else given
+        return given.get(cell.column, sized)
+    return sized if given is None else given
 
 
 @dataclass(frozen=True, slots=True)

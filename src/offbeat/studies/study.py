@@ -88,12 +88,14 @@ class StudySize(Section):
             the option of every label that has it.
         columns: Columns that are run. None means all.
         labels: Labels that are run. None means all.
+        targets: Target by column, in place of the recipe's, for items that have none of their own.
         not_here: Why it is not run on the machine of the results.
     """
 
     set: dict[str, Any] = Field(default_factory=dict)
     columns: list[str] | None = None
     labels: list[str] | None = None
+    targets: dict[str, float] = Field(default_factory=dict)
     not_here: str | None = None
 
 
@@ -145,6 +147,7 @@ class Study(Section):
         named: list[tuple[str, list[str] | None, list[str] | None]] = [
             (f"sizes.{name}", size.columns, size.labels) for name, size in self.sizes.items()
         ]
+        named += [(f"sizes.{name}.targets", list(size.targets), None) for name, size in self.sizes.items()]
         for name, item in self.items.items():
             where = f"items.{name}"
             named.append((where, item.columns, item.labels))
