@@ -22,6 +22,8 @@ from offbeat.studies.texts import Grid, markdown
 
 BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}
 NOT_RUN = "not run"
+LEAST_SEEDS = 3
+"""Runs of each world from which on the page says who leads."""
 
 
 def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
@@ -34,6 +36,12 @@ def ranks_by(boards: Mapping[str, ItemRows], by: str) -> list[Rank]:
     """The ranks of all labels."""
     labels = list(read_board()["options"])
     return rank(labels, blocks_of(everywhere(boards), labels, by))
+
+
+def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
+    """Whether each world that is ranked has so many runs that the page says who leads."""
+    blocks = blocks_of(everywhere(boards), list(read_board()["options"]), "time")
+    return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
 
 
 def render(boards: Mapping[str, ItemRows]) -> str:
@@ -81,7 +89,11 @@ def _world(world: Mapping[str, Any]) -> str:
         about = " ".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
         return f"{about} (`benchmarks/leaderboard/{world['trace']}`)"
     speed = world["seconds_per_step"]
-    options = ", ".join(f"{name} {value:g}" for name, value in speed.items() if name != "law")
+    options = ", ".join(
+        f"{name} {value:.0%} of the mean" if name in ("std", "minimum") else f"{name} {value:g}"
+        for name, value in speed.items()
+        if name != "law"
+    )
     lost = world.get("availability", {}).get("dropout")
     more = f"; {lost:.0%} of all tasks are lost" if lost else ""
     return f"seconds a step: {speed['law']}, {options}; 5 % jitter{more}"
@@ -97,29 +109,37 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
         return
     lead = [each.label for each in found["time"] if not each.behind]
     seeds = sorted({len(values) for values in blocks.values()})
+    enough = has_enough_seeds(boards)
+    lead_text = (
+        f"By time to the target {lead[0]} leads alone."
+        if len(lead) == 1
+        else f"By time to the target no winner can be told among {len(lead)}: {', '.join(lead)}."
+    )
     yield (
         f"Mean rank over {len(blocks)} of {planned} worlds with data sets "
         f"(runs of each: {', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
         "and seeds; 1 is best, ties share the "
-        "mean. In bold: not behind the first beyond the noise (the interval of the paired difference is not "
-        "wholly above 0). "
+        "mean. "
         + (
-            f"By time to the target {lead[0]} leads alone."
-            if len(lead) == 1
-            else f"By time to the target no winner can be told among {len(lead)}: {', '.join(lead)}."
+            "In bold: not behind the first beyond the noise (the interval of the paired difference is not "
+            f"wholly above 0). {lead_text}"
+            if enough
+            else f"With fewer than {LEAST_SEEDS} runs of each, nobody is said to lead."
         )
     )
     places = {by: {each.label: each for each in ranks} for by, ranks in found.items()}
-    rows = [[each.label, *(_rank_text(places[by].get(each.label)) for by in BY)] for each in found["time"]]
+    rows = [
+        [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)] for each in found["time"]
+    ]
     yield markdown([["algorithm", *BY.values()], *rows])
     yield "![Mean ranks with intervals](images/leaderboard.png)"
 
 
-def _rank_text(found: Rank | None) -> str:
+def _rank_text(found: Rank | None, enough: bool) -> str:
     if found is None:
         return NOT_RUN
     text = f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
-    return text if found.behind else f"**{text}**"
+    return text if found.behind or not enough else f"**{text}**"
 
 
 def _data(board: Mapping[str, Any], data: str, rows: ItemRows | None) -> Iterator[str]:
@@ -188,7 +208,7 @@ def _chosen(rows: ItemRows, label: str) -> str:
 def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
     """Draw the ranks with their intervals; False where there are none."""
     found = {by: {each.label: each for each in ranks_by(boards, by)} for by in BY}
-    order = list(found["time"])[::-1]
+    order, enough = list(found["time"])[::-1], has_enough_seeds(boards)
     if not order:
         return False
     figure = blank_figure(10.5, 0.26 * len(order) + 1.2)
@@ -204,7 +224,7 @@ def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
             each = found[by].get(label)
             if each is None:
                 continue
-            colour = MUTED if each.behind else "#1f6feb"
+            colour = MUTED if each.behind or not enough else "#1f6feb"
             ax.plot([each.low, each.high], [place, place], color=colour, linewidth=1.6)
             ax.plot([each.mean], [place], marker="o", markersize=4.5, color=colour)
         ax.set_xlabel("mean rank, 1 is best", fontsize=9)

@@ -46,6 +46,23 @@ def test_targets_that_were_not_reached_share_the_last_rank() -> None:
     assert found == {"x": 2.5, "y": 1, "z": 2.5}
 
 
+def test_nobody_leads_with_fewer_than_three_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = importlib.import_module("page")
+    boards = page.read_boards(page.read_board()["data"])
+    labels = list(page.read_board()["options"])
+    seeds = 2
+
+    def blocks(*_: object) -> dict[tuple[str, str], list[list[float]]]:
+        return {("digits", world): [list(map(float, range(len(labels))))] * seeds for world in "abc"}
+
+    monkeypatch.setattr(page, "blocks_of", blocks)
+    assert "nobody is said to lead" in page.render(boards)
+    assert "**1.0" not in page.render(boards)
+    seeds = 3
+    assert f"{labels[0]} leads alone" in page.render(boards)
+    assert "**1.0 [1.0, 1.0]**" in page.render(boards)
+
+
 def test_the_pages_are_what_the_rows_give() -> None:
     page = importlib.import_module("page")
     boards = page.read_boards(page.read_board()["data"])
