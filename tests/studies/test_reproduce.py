@@ -174,6 +174,29 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
     assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
 
 
+@pytest.mark.parametrize(
+    ("never", "cell"),
+    [
+        ((), "2.00x [2.00x, 2.00x]"),
+        (("fedbuff",), "< 1.17x [0.40x, 2.00x]"),  # its 10 s are the least it can take, the ratio the most
+        (("fedavg",), "> 2.71x [2.00x, 5.00x] (2 of 3 seeds)"),
+        (("fedavg", "fedbuff"), "1.59x [0.40x, 5.00x] (2 of 3 seeds)"),
+    ],
+)
+def test_ratios_of_runs_that_did_not_get_there_are_bounds(
+    study: Study, tmp_path: Path, never: tuple[str, ...], cell: str
+) -> None:
+    results = Results(tmp_path)
+    for own in study_cells(study, "laptop", columns=["one"]):
+        time = {"fedavg": 4.0, "fedbuff": 2.0}[own.label]
+        late = own.label in never and own.seed == never.index(own.label)
+        reached = {"accuracy": {"0.5": None if late else (time, 1, 2, 100)}}
+        arm = {"column": own.column, "label": own.label, "seed": own.seed}
+        results.append(row(own.digest, **arm, reached=reached), [])
+    text = item_grid(item_rows(study, "table-1", "laptop", results))[1][1]
+    assert text == f"{cell} / 2.00x"
+
+
 def test_the_pairs_that_a_size_leaves_out_are_counted(study: Study, tmp_path: Path) -> None:
     sizes = {"laptop": study.sizes["laptop"].model_copy(update={"columns": ["one"]})}
     judged = judge_item(

@@ -82,7 +82,9 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
         pairs = [(base[seed], amounts[seed]) for seed in amounts if seed in base]
         ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
         found = interval([ratio for ratio in ratios if ratio is not None])
-        return "-" if found is None else f"{_ratios(found)}{there}"
+        late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
+        bound = "" if late == bool(censored) else "< " if late else "> "
+        return "-" if found is None else f"{bound}{_ratios(found)}{there}"
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
     found = interval([_scale(rows, item.shows) * value for value in values])
     assert found is not None
