@@ -66,9 +66,9 @@ WHY = {
         "fedcompass",
         "appfl",
         "paper",
-    ): "p_i = 1/m; w := (1 - Σ α_i) w + Σ α_i w_i, which counts from the current model, and so pulls back. "
-    "Its scheduler begins with q_max steps, not q_min, and reckons a new group's time from the latest arrival "
-    "of a running one, not the expected: other groups, more updates",
+    ): "p_i = 1/m; w := (1 - Σ α_i) w + Σ α_i w_i, which counts from the current model, and so pulls "
+    "back. Its scheduler begins with q_max steps, not q_min, and reckons a new group's time from the latest "
+    "arrival of a running one, not the expected: other groups, more updates",
     (
         "fedcompass",
         "appfl",
