@@ -19,11 +19,10 @@ from offbeat.report.units import byte_unit
 from offbeat.studies import ItemRows
 from offbeat.studies.rows import Cost
 from offbeat.studies.texts import Grid, markdown
+from offbeat.studies.verdicts import LEAST_SEEDS
 
 BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}
 NOT_RUN = "not run"
-LEAST_SEEDS = 3
-"""Runs of each world from which on the page says who leads."""
 
 
 def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
@@ -90,12 +89,12 @@ def _world(world: Mapping[str, Any]) -> str:
         return f"{about} (`benchmarks/leaderboard/{world['trace']}`)"
     speed = world["seconds_per_step"]
     options = ", ".join(
-        f"{name} {value:.0%} of the mean" if name in ("std", "minimum") else f"{name} {value:g}"
+        f"{name} {100 * value:g} % of the mean" if name in ("std", "minimum") else f"{name} {value:g}"
         for name, value in speed.items()
         if name != "law"
     )
     lost = world.get("availability", {}).get("dropout")
-    more = f"; {lost:.0%} of all tasks are lost" if lost else ""
+    more = f"; {100 * lost:g} % of all tasks are lost" if lost else ""
     return f"seconds a step: {speed['law']}, {options}; 5 % jitter{more}"
 
 

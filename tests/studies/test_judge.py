@@ -6,13 +6,13 @@ import pytest
 
 from offbeat.studies.judge import Arm, JudgedClaim, JudgedPair
 from offbeat.studies.study import PaperClaim
-from offbeat.studies.verdicts import Verdict, interval
+from offbeat.studies.verdicts import Verdict
 
 
 def pair(than: str, **by_seed: float) -> JudgedPair:
     said = {int(seed.removeprefix("seed")): log(ratio) for seed, ratio in by_seed.items()}
     arms: tuple[Arm, Arm] = ("ours", "one"), (than, "one")
-    return JudgedPair(*arms, Verdict.UNDECIDED, 3, said, interval(list(said.values())), None)
+    return JudgedPair(*arms, Verdict.UNDECIDED, 3, said, None)
 
 
 def claim(*pairs: JudgedPair) -> JudgedClaim:
@@ -21,18 +21,18 @@ def claim(*pairs: JudgedPair) -> JudgedClaim:
 
 
 def test_the_mean_over_pairs_is_of_each_seed_first() -> None:
-    together = claim(pair("a", seed0=2, seed1=4), pair("b", seed0=8, seed2=2)).together
-    assert together is not None
-    assert together.n == 3
-    assert together.mean == pytest.approx((log(4) + log(4) + log(2)) / 3)  # seed 0: the mean of log 2, log 8
-    assert (together.low, together.high) == pytest.approx((log(2), log(4)))
+    mean = claim(pair("a", seed0=2, seed1=4), pair("b", seed0=8, seed2=2)).mean
+    assert mean is not None
+    assert mean.n == 3
+    assert mean.mean == pytest.approx((log(4) + log(4) + log(2)) / 3)  # seed 0: the mean of log 2, log 8
+    assert (mean.low, mean.high) == pytest.approx((log(2), log(4)))
 
 
 def test_of_one_pair_it_is_the_pairs_own() -> None:
     alone = pair("a", seed0=2, seed1=0.5, seed2=4)
-    assert claim(alone).together == alone.found
+    assert claim(alone).mean == alone.mean
 
 
 def test_pairs_that_say_nothing_have_no_mean() -> None:
-    assert claim(pair("a"), pair("b")).together is None
-    assert claim().together is None
+    assert claim(pair("a"), pair("b")).mean is None
+    assert claim().mean is None

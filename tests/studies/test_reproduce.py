@@ -165,13 +165,27 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
     (claim,) = judged.claims
     assert [pair.verdict for pair in claim.pairs] == [Verdict.HELD, Verdict.UNDECIDED]
     assert claim.verdict == judged.verdict == Verdict.UNDECIDED
-    assert claim.pairs[0].found is not None
-    assert claim.pairs[0].found.low == pytest.approx(0.6466, abs=1e-4)  # log(4.2 / 2.2)
-    assert claim.pairs[0].found.high == pytest.approx(0.6931, abs=1e-4)
-    assert claim.pairs[1].found is None
+    assert claim.pairs[0].mean is not None
+    assert claim.pairs[0].mean.low == pytest.approx(0.6466, abs=1e-4)  # log(4.2 / 2.2)
+    assert claim.pairs[0].mean.high == pytest.approx(0.6931, abs=1e-4)
+    assert claim.pairs[1].mean is None
     assert claim.pairs[0].paper == pytest.approx(0.6931, abs=1e-4)
     assert claim.pairs[1].paper == float("inf")
     assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
+
+
+def test_a_size_has_targets_of_its_own_where_the_item_has_none(tmp_path: Path) -> None:
+    sizes = {**DOCUMENT["sizes"], "laptop": {"targets": {"two": 0.4}}}
+    item = DOCUMENT["items"]["table-1"]
+    items = {"table-1": item, "own": item | {"target": 0.3}, "by-column": item | {"target": {"one": 0.2}}}
+    study = make_study("p/s", {**DOCUMENT, "sizes": sizes, "items": items})
+    found = {name: item_rows(study, name, "laptop", Results(tmp_path)).targets for name in items}
+    assert found == {
+        "table-1": {"one": 0.5, "two": 0.4},
+        "own": {"one": 0.3, "two": 0.3},
+        "by-column": {"one": 0.2, "two": 0.4},
+    }
+    assert item_rows(study, "table-1", "seconds", Results(tmp_path)).targets == {"one": 0.5, "two": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -180,7 +194,7 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
         ((), "2.00x [2.00x, 2.00x]"),
         (("fedbuff",), "< 1.17x [0.40x, 2.00x]"),  # its 10 s are the least it can take, the ratio the most
         (("fedavg",), "> 2.71x [2.00x, 5.00x] (2 of 3 seeds)"),
-        (("fedavg", "fedbuff"), "1.59x [0.40x, 5.00x] (2 of 3 seeds)"),
+        (("fedavg", "fedbuff"), "~ 1.59x [0.40x, 5.00x] (2 of 3 seeds)"),
     ],
 )
 def test_ratios_of_runs_that_did_not_get_there_are_bounds(
@@ -218,8 +232,8 @@ def test_a_run_that_diverges_counts_as_not_there_at_the_end_of_the_others(
         results.append(row(cell.digest, **arm, **values, reached={"accuracy": {"0.5": reached}}), [])
     (claim,) = judge_item(item_rows(study, "table-1", "laptop", results)).claims
     assert claim.pairs[0].verdict == Verdict.HELD
-    assert claim.pairs[0].found is not None
-    assert claim.pairs[0].found.mean == pytest.approx(1.3863, abs=1e-4)  # log(10 / 2.5)
+    assert claim.pairs[0].mean is not None
+    assert claim.pairs[0].mean.mean == pytest.approx(1.3863, abs=1e-4)  # log(10 / 2.5)
 
 
 def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:

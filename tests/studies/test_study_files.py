@@ -76,6 +76,7 @@ def test_aliases_of_a_file_are_separate_values(tmp_path: Path) -> None:
         ({"sises": {}}, 'study p/s: unknown key sises; did you mean "sizes"?'),
         ({"sizes__tiny": {}}, "should be 'paper', 'laptop' or 'seconds'"),
         ({"items__table-1__columns": ["three"]}, "table-1: 'three' is no column of the study: known: one"),
+        ({"sizes__laptop": {"targets": {"three": 0.5}}}, "sizes.laptop.targets: 'three' is no column"),
         ({"items__table-1__relative": "fedprox"}, "items.table-1: 'fedprox' is no label of the study"),
         ({"items__table-1__numbers": {"one": {"x": 1}}}, "items.table-1.numbers.one: 'x' is no label"),
         ({"items__table-1__shows": "speed"}, "study p/s, table-1: items.shows = 'speed' is not allowed"),

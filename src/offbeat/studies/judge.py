@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log, log1p
 from statistics import fmean
 
@@ -111,7 +112,6 @@ class JudgedPair:
         verdict: What the runs say.
         seeds: Number of seeds that both have.
         advantages: The advantage in each seed that says something; of a cost, its logarithm.
-        found: Their mean with its interval. None where no seed says anything.
         paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
             there. None where the paper has no such numbers.
     """
@@ -121,8 +121,12 @@ class JudgedPair:
     verdict: Verdict
     seeds: int
     advantages: Mapping[int, float]
-    found: Interval | None
     paper: float | None
+
+    @cached_property
+    def mean(self) -> Interval | None:
+        """The mean advantage with its interval over seeds; None where no seed says anything."""
+        return interval(list(self.advantages.values()))
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class JudgedClaim:
         return sum(pair.verdict == verdict for pair in self.pairs)
 
     @property
-    def together(self) -> Interval | None:
+    def mean(self) -> Interval | None:
         """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it."""
         by_seed: dict[int, list[float]] = {}
         for pair in self.pairs:
@@ -280,7 +284,7 @@ def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: A
     margin = log1p(claim.margin) if by in COSTS else claim.margin
     said = {seed: each for seed, each in zip(seeds, advantages, strict=True) if each is not None}
     return JudgedPair(
-        better, than, pair_verdict(advantages, margin), len(seeds), said, interval(list(said.values())),
+        better, than, pair_verdict(advantages, margin), len(seeds), said,
         _paper_advantage(rows.item, by, better, than, sign),
     )  # fmt: skip
 

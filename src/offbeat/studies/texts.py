@@ -83,7 +83,7 @@ def _ours(rows: ItemRows, arm: Arm) -> str:
         ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
         found = interval([ratio for ratio in ratios if ratio is not None])
         late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
-        bound = "" if late == bool(censored) else "< " if late else "> "
+        bound = ("~ " if censored else "< ") if late else "> " if censored else ""
         return "-" if found is None else f"{bound}{_ratios(found)}{there}"
     values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
     found = interval([_scale(rows, item.shows) * value for value in values])
@@ -124,12 +124,11 @@ def _ratios(found: Interval) -> str:
 
 def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
     """A claim, its effect in the paper and here, its pairs, and its verdict."""
-    effects = [pair.found.mean for pair in judged.pairs if pair.found is not None]
+    effects = [pair.mean.mean for pair in judged.pairs if pair.mean is not None]
     papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
-    together = judged.together
     here = _effects(rows, judged.by, effects)
-    if together is not None:
-        mean = _effect_with_interval(rows, judged.by, together)
+    if judged.mean is not None:
+        mean = _effect_with_interval(rows, judged.by, judged.mean)
         here = mean if len(effects) == 1 else f"mean {mean}; {here}"
     return [
         judged.claim.says,

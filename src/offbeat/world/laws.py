@@ -102,8 +102,9 @@ class Ratio:
 class MeanRatio:
     """`Ratio` by its mean: U(low, ratio · low) with low = 2 · mean / (1 + ratio).
 
-    Two worlds that differ in `ratio` alone are as fast on average, so what differs between them is
-    due to heterogeneity.
+    A step takes as long in the mean at every ratio. Clients that train all the time do more steps in all
+    the larger it is, as the fastest do most: (1 + r) ln r / (2 (r − 1)) each in a mean step's time, 1.2 at
+    r = 5 and 3.1 at r = 440.
     """
 
     mean: Positive
