@@ -93,6 +93,24 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
     assert "| ours: Table 1 | ours: FedBuff is faster |" in text
 
 
+def test_a_cause_of_two_experiments_is_told_once(tmp_path: Path) -> None:
+    item = {**DOCUMENT["items"]["table-1"], "explains": ["table-2", "table-3"]}
+    why = make_study("fedfa/s", {**DOCUMENT, "items": {"why": item}})
+    text = render_page(Results(tmp_path), {"fedfa/why": (why, "why")})
+    assert text.count("ours: FedBuff is faster") == 1
+    assert text.count("| ours: Table 1 | its claims stand with table-2 |") == 1
+
+
+def test_claims_that_say_the_same_are_told_apart_by_their_label(tmp_path: Path) -> None:
+    pairs = (("fedbuff", "fedavg"), ("fedavg", "fedbuff"))
+    claims = [{"says": "it is not slower", "better": better, "than": [other]} for better, other in pairs]
+    item = {**DOCUMENT["items"]["table-1"], "claims": claims}
+    study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
+    text = render_page(Results(tmp_path), {"fedfa/table-2": (study, "table-1")})
+    assert "| it is not slower (fedbuff) |" in text
+    assert "| it is not slower (fedavg) |" in text
+
+
 def test_the_command_lists_items_and_writes_the_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,6 +27,8 @@ _HEADS = [
     "beside it",
     "command",
 ]
+OURS = "ours: "
+"""What an item and a claim begin with that are not the paper's."""
 
 
 class PaperExperiment(Section):
@@ -166,7 +168,7 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
     for name, paper in papers.items():
         own = [each for each in judged if each.experiment.paper == name]
         parts += [f"## {paper.title}", *([paper.gain.strip()] if paper.gain else [])]
-        parts.append(markdown([_HEADS, *(row for each in own for row in _rows(each))]))
+        parts.append(markdown([_HEADS, *_table(own)]))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
@@ -196,6 +198,31 @@ def _counts(
     return [heads, *by_paper, row("**all**", judged, sum(hours.values()))]
 
 
+def _table(own: Sequence[JudgedExperiment]) -> Iterator[list[str]]:
+    """The rows of a paper; a cause of several experiments is told with the first of them."""
+    told: dict[str, str] = {}
+    for each in own:
+        yield from _rows(each)
+        for item in each.causes:
+            name = item.rows.full_name
+            if name in told:
+                title = f"{OURS}{item.rows.item.title}"
+                yield [
+                    title,
+                    f"its claims stand with {told[name]}",
+                    "",
+                    "",
+                    "",
+                    "",
+                    item.verdict.value,
+                    "",
+                    _command(item),
+                ]
+            else:
+                told[name] = each.experiment.name.partition("/")[2]
+                yield from _item_rows(item, OURS)
+
+
 def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
     experiment = judged.experiment
     name = f"{experiment.name.partition('/')[2]}: {experiment.title}"
@@ -204,11 +231,14 @@ def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
     commands = test or " ".join(_command(item) for item in judged.items if not item.claims)
     exact = "exact" if test else ""
     yield [f"**{name}**", "", "", "", "", exact, f"**{judged.verdict}**", beside, commands]
-    for ours, items in (("", judged.items), ("ours: ", judged.causes)):
-        for item in items:
-            for place, claim in enumerate(item.claims):
-                first = "" if place else f"{ours}{item.rows.item.title}"
-                yield [first, *_claim(item, claim, ours), _beside(item, claim), _command(item)]
+    for item in judged.items:
+        yield from _item_rows(item)
+
+
+def _item_rows(item: JudgedItem, ours: str = "") -> Iterator[list[str]]:
+    for place, claim in enumerate(item.claims):
+        first = "" if place else f"{ours}{item.rows.item.title}"
+        yield [first, *_claim(item, claim, ours), _beside(item, claim), _command(item)]
 
 
 def _claim(item: JudgedItem, claim: JudgedClaim, ours: str) -> list[str]:

@@ -131,12 +131,18 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
         mean = _effect_with_interval(rows, judged.by, judged.mean)
         here = mean if len(effects) == 1 else f"mean {mean}; {here}"
     return [
-        judged.claim.says,
+        _said(rows, judged),
         f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
         here,
         pair_counts(judged),
         judged.verdict.value,
     ]
+
+
+def _said(rows: ItemRows, judged: JudgedClaim) -> str:
+    """What a claim says; of several of an item that say the same, with the label that each says it of."""
+    alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
+    return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
