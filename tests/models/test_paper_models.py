@@ -31,6 +31,7 @@ SMALL_TEXT = TextCNNSpec(vocabulary=10_000, width=50, filters=64)
         (AsmuCNNSpec(), CIFAR, 100, 2_889_156),
         (AlexNetSpec(), CIFAR, 10, 23_272_266),
         (VGG11Spec(), CIFAR, 10, 9_225_610),
+        (VGG11Spec(width=16), CIFAR, 10, 578_410),
         (ResNet18Spec(), CIFAR, 10, 11_173_962),
         (ResNet20Spec(), CIFAR, 100, 278_324),
         (ResNet20Spec(), (3, 64, 64), 200, 284_824),

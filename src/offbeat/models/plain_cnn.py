@@ -36,22 +36,26 @@ def alexnet(classes: int) -> nn.Sequential:
     )  # fmt: skip
 
 
-def vgg11(classes: int) -> nn.Sequential:
+def vgg11(classes: int, width: int = 64) -> nn.Sequential:
     """VGG-11 (Simonyan and Zisserman, 2015) for 32x32 images: 9,225,610 parameters with ten classes.
 
     Eight 3x3 convolutions of 64, 128, 256, 256, 512, 512, 512 and 512 channels with ReLU, max-pool 2 after
     the first, second, fourth, sixth and last, one dense layer; without BatchNorm. The convolutions' weights
     start normal with deviation (2 / fan-out)^½ (He et al., 2015): with PyTorch's own nothing is learnt at
     first. [N, 3, 32, 32] to logits [N, classes].
+
+    Args:
+        classes: Number of classes.
+        width: Channels of the first convolution, 64 in the paper; all others have as many times as many.
     """
     layers: list[nn.Module] = []
     before = 3
-    for group in ((64,), (128,), (256, 256), (512, 512), (512, 512)):
-        for channels in group:
+    for group in ((1,), (2,), (4, 4), (8, 8), (8, 8)):
+        for channels in (width * times for times in group):
             convolution = nn.Conv2d(before, channels, 3, padding=1)
             nn.init.kaiming_normal_(convolution.weight, mode="fan_out", nonlinearity="relu")
             nn.init.zeros_(convolution.bias)  # type: ignore[arg-type]
             layers += [convolution, nn.ReLU()]
             before = channels
         layers.append(nn.MaxPool2d(2))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(512, classes))
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(before, classes))

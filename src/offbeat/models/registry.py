@@ -84,6 +84,9 @@ class VGG11Spec:
     """VGG-11 without BatchNorm for 3x32x32 images: 9,225,610 parameters with ten classes."""
 
     name: Literal["vgg11"] = "vgg11"
+    width: Annotated[
+        Count, Field(description="channels of the first convolution; the others have 2, 4 and 8 times as many")
+    ] = 64
 
 
 @checked_dataclass
@@ -248,7 +251,7 @@ MODELS: Mapping[str, ModelEntry] = MappingProxyType(
         ),
         "vgg11": ModelEntry(
             VGG11Spec,
-            lambda _, __, n: vgg11(n),
+            lambda spec, _, n: vgg11(n, spec.width),
             "FedASMU, CIFAR-10, CIFAR-100",
             ((3, 32, 32),),
             _CIFAR,
