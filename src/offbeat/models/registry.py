@@ -85,7 +85,7 @@ class VGG11Spec:
 
     name: Literal["vgg11"] = "vgg11"
     width: Annotated[
-        Count, Field(description="channels of the first convolution; the others have 2, 4 and 8 times as many")
+        Count, Field(description="channels of the first convolution; the others have 2, 4 or 8 times as many")
     ] = 64
 
 
