@@ -13,7 +13,7 @@ import offbeat as ob
 from offbeat.recipes.compare import RunProgress
 from offbeat.studies.cells import study_cells
 from offbeat.studies.figure import write_figure
-from offbeat.studies.judge import item_cells, item_rows, judge_item
+from offbeat.studies.judge import item_cells, item_rows, judge_item, undecided_cells
 from offbeat.studies.load import make_study
 from offbeat.studies.rows import Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
@@ -174,6 +174,30 @@ def test_verdicts_of_rows_by_hand(study: Study, tmp_path: Path) -> None:
     assert item_grid(judged.rows)[1] == ["fedavg", "1.95x [1.91x, 2.00x] / 2.00x", "- (0 of 3 seeds) / -"]
 
 
+@pytest.mark.parametrize(
+    ("ahead", "chosen"),
+    [
+        ((1.0, 1.0, -1.0, 1.0), {("fedavg", "one"), ("fedbuff", "one")}),  # the fourth seed does not count
+        ((1.0, 1.0, 1.0, -1.0), set()),  # held with three, whatever the fourth
+    ],
+)
+def test_more_seeds_are_for_pairs_that_three_leave_undecided(
+    study: Study, tmp_path: Path, ahead: tuple[float, ...], chosen: set[tuple[str, str]]
+) -> None:
+    """In column two neither gets there: the claim is undecided, and its pair says nothing."""
+    results = Results(tmp_path)
+    for cell in study_cells(study, "laptop", seeds=4):
+        time = 3.0 + (ahead[cell.seed] if cell.label == "fedavg" else 0.0)
+        reached = (time, 1, 2, 100) if cell.column == "one" else None
+        arm = {"column": cell.column, "label": cell.label, "seed": cell.seed}
+        results.append(row(cell.digest, **arm, reached={"accuracy": {"0.5": reached}}), [])
+    asked = item_cells(study, "table-1", "laptop", seeds=5)
+    found = undecided_cells(study, "table-1", "laptop", results, asked)
+    assert {(cell.label, cell.column) for cell in found} == chosen
+    assert len(found) == 5 * len(chosen)
+    assert len(missing(found, results)) == len(chosen)
+
+
 def test_a_size_has_targets_of_its_own_where_the_item_has_none(tmp_path: Path) -> None:
     sizes = {**DOCUMENT["sizes"], "laptop": {"targets": {"two": 0.4}}}
     item = DOCUMENT["items"]["table-1"]
@@ -254,6 +278,9 @@ def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:
     again = Fork(OFFBEAT, *choice)
     out, errors = again.communicate()
     assert (again.returncode, errors) == (0, "")
+    undecided = Fork(OFFBEAT, *words, "--undecided", "-j", "1")
+    out, errors = undecided.communicate()  # one seed says nothing is undecided
+    assert (undecided.returncode, errors) == (0, "")
     wrong = Fork(OFFBEAT, *words, "--labels", "fedprox")
     _, errors = wrong.communicate()
     assert (wrong.returncode, errors.strip()) == (

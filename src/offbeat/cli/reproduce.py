@@ -31,6 +31,9 @@ def reproduce(
     columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
     labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
+    undecided: Annotated[
+        bool, typer.Option("--undecided", help="only what leaves a claim undecided, with five seeds")
+    ] = False,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
     results: Annotated[Path | None, typer.Option(metavar="DIR", help="where rows of results are")] = None,
     show: Annotated[bool, typer.Option("--show", help="run nothing: show the rows there are")] = False,
@@ -45,10 +48,12 @@ def reproduce(
 
     place = default_results() if results is None else Results(results)
     if items:
+        chosen, size = _find(items), _size(scale)
+        chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
+        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided)
         _reproduce(
-            _find(items), _size(scale), place, _names(columns), _names(labels), seeds,
-            0 if show else executor_options.count_of("--jobs", jobs), report,
-        )  # fmt: skip
+            chosen, size, place, cells, 0 if show else executor_options.count_of("--jobs", jobs), report
+        )
     elif page is None:
         _list(place)
     if page is not None:
@@ -86,24 +91,38 @@ def _find(names: list[str]) -> "list[tuple[Study, str]]":
     return list(found.values())
 
 
-def _reproduce(
+def _cells(
     items: "list[tuple[Study, str]]",
     size: "Size",
     results: "Results",
     columns: list[str] | None,
     labels: list[str] | None,
     seeds: int | None,
+    undecided: bool,
+) -> "list[Cell]":
+    """The runs that are asked for."""
+    from offbeat.studies.judge import item_cells, undecided_cells
+    from offbeat.studies.verdicts import UNDECIDED_SEEDS
+
+    if undecided and seeds is None:
+        seeds = UNDECIDED_SEEDS
+    cells = []
+    for study, item in items:
+        asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
+        cells += undecided_cells(study, item, size, results, asked) if undecided else asked
+    return cells
+
+
+def _reproduce(
+    chosen: "list[tuple[Study, str]]",
+    size: "Size",
+    results: "Results",
+    cells: "list[Cell]",
     processes: int,
     report: Path | None,
 ) -> None:
-    from offbeat.studies.judge import item_cells, item_rows, judge_item
+    from offbeat.studies.judge import item_rows, judge_item
 
-    chosen = [(study, item) for study, item in items if size in study.sizes or len(items) == 1]
-    cells = [
-        cell
-        for study, item in chosen
-        for cell in item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
-    ]
     for study in {study.name: study for study, _ in chosen}.values():
         if processes and study.sizes[size].not_here:
             err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)

@@ -264,6 +264,33 @@ def judge_item(rows: ItemRows) -> JudgedItem:
     return JudgedItem(rows, claims, experiment_verdict([claim.verdict for claim in claims]))
 
 
+def undecided_cells(
+    study: Study, name: str, size: Size, results: Results, cells: Sequence[Cell]
+) -> list[Cell]:
+    """Those of some runs whose arms leave a claim of an item undecided with the recipe's number of seeds.
+
+    More seeds than the recipe's do not count, so that a call that goes on chooses as the first one did. Of a
+    pair that says nothing in any seed more seeds are not expected to say more: it is left out.
+
+    Args:
+        study: The study.
+        name: The item.
+        size: The size.
+        results: Where the rows are.
+        cells: The runs, with as many seeds as are wanted.
+    """
+    judged = judge_item(item_rows(study, name, size, results, study_cells(study, size)))
+    arms = {
+        arm
+        for claim in judged.claims
+        if claim.verdict == Verdict.UNDECIDED
+        for pair in claim.pairs
+        if pair.verdict == Verdict.UNDECIDED and pair.advantages
+        for arm in (pair.better, pair.than)
+    }
+    return [cell for cell in cells if (cell.label, cell.column) in arms]
+
+
 def judge_claim(rows: ItemRows, claim: PaperClaim) -> JudgedClaim:
     """Judge a claim by the rows of its item."""
     by = claim.by or rows.item.shows

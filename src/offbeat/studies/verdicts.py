@@ -21,8 +21,8 @@ A claim says of two arms, in a column, that one is ahead of the other. The runs 
 At least 3 seeds are run; where a claim is undecided 5 are better. With 3 seeds the interval goes from the
 smallest advantage to the largest: a pair is held if all seeds agree. Of pairs that do not differ (4,000
 draws of normal advantages) 25 % are held or not held by chance with 3 seeds, 16 % with 5, 9 % with 10,
-half of them each way: a claim of one pair and three seeds is weak evidence. There is no correction for
-many claims.
+and 31 % with 3 seeds and with 5 where 3 leave it undecided, half of them each way: a claim of one pair and
+three seeds is weak evidence. There is no correction for many claims.
 """
 
 from collections.abc import Sequence
@@ -42,6 +42,8 @@ LEAST_SEEDS = 3
 ALL_RESAMPLES = 6
 """Most seeds of which all resamples are made."""
 RESAMPLES = 10_000
+UNDECIDED_SEEDS = 5
+"""Seeds of what is undecided."""
 
 
 class Verdict(StrEnum):
