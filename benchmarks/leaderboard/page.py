@@ -4,19 +4,19 @@ python benchmarks/leaderboard/page.py [--page docs/leaderboard.md] [--figure doc
 """
 
 import argparse
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, log
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from ranks import Rank, blocks_of, rank
-from tune import HERE, SEEDS, TRIALS, read_board, read_boards
+from tune import HERE, RESULTS, SEEDS, TRIALS, read_board, read_boards
 
 from offbeat.report.figures import blank_figure, save
 from offbeat.report.palette import AXIS, GRID, INK, MUTED
 from offbeat.report.units import byte_unit
-from offbeat.studies import ItemRows
+from offbeat.studies import ItemRows, Results
 from offbeat.studies.rows import Cost
 from offbeat.studies.texts import Grid, markdown
 from offbeat.studies.verdicts import LEAST_SEEDS
@@ -26,20 +26,29 @@ NOT_RUN = "not run"
 
 
 def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
-    """Those that have every label of the plan, on which the ranks rest."""
+    """Those that have every label of the plan."""
     labels = set(read_board()["options"])
     return {data: rows for data, rows in boards.items() if set(rows.study.labels) == labels}
 
 
+def shared_labels(boards: Mapping[str, ItemRows]) -> list[str]:
+    """The labels that all boards have, in the plan's order."""
+    return [
+        label
+        for label in read_board()["options"]
+        if all(label in rows.study.labels for rows in boards.values())
+    ]
+
+
 def ranks_by(boards: Mapping[str, ItemRows], by: str) -> list[Rank]:
-    """The ranks of all labels."""
-    labels = list(read_board()["options"])
-    return rank(labels, blocks_of(everywhere(boards), labels, by))
+    """The ranks of the labels that all boards have."""
+    labels = shared_labels(boards)
+    return rank(labels, blocks_of(boards, labels, by))
 
 
 def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
     """Whether each world that is ranked has so many runs that the page says who leads."""
-    blocks = blocks_of(everywhere(boards), list(read_board()["options"]), "time")
+    blocks = blocks_of(boards, shared_labels(boards), "time")
     return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
 
 
@@ -47,6 +56,8 @@ def render(boards: Mapping[str, ItemRows]) -> str:
     """The page."""
     board = read_board()
     recipe = board["recipe"]
+    whole = everywhere(boards)
+    best = {data: rows for data, rows in boards.items() if data not in whole}
     parts = [
         "# Leaderboard",
         f"{len(board['options'])} algorithms, each tuned with the same budget, on {len(board['worlds'])} "
@@ -60,7 +71,9 @@ def render(boards: Mapping[str, ItemRows]) -> str:
             [["world", "what it is"], *([name, _world(world)] for name, world in board["worlds"].items())]
         ),
         "## Ranks",
-        *_ranks(boards),
+        *_ranks(whole),
+        "![Mean ranks with intervals](images/leaderboard.png)",
+        *(["### The best of them with other data", *_ranks(best)] if best else []),
         *(text for data in board["data"] for text in _data(board, data, boards.get(data))),
         "## How to repeat and to go on",
         "\n".join(
@@ -75,11 +88,19 @@ def render(boards: Mapping[str, ItemRows]) -> str:
                 "```",
             ]
         ),
-        "Rows are in `studies/results/leaderboard-*.csv`; each command makes what is missing. A bad rank "
+        "Rows are in `studies/results/leaderboard-*.csv`, tuning included: "
+        f"{_hours(board['data']):.1f} processor hours; each command makes what is missing. A bad rank "
         "says that an algorithm was slow here, with so much tuning, on small models and data: not that its "
         "paper is wrong.",
     ]
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _hours(names: Iterable[str]) -> float:
+    """Processor hours of the rows there are, tuning included."""
+    results = Results(RESULTS)
+    studies = [f"leaderboard/{name}{kind}" for name in names for kind in ("", "-tuning")]
+    return sum(row.processor or 0.0 for study in studies for row in results.rows(study).values()) / 3600
 
 
 def _world(world: Mapping[str, Any]) -> str:
@@ -99,10 +120,10 @@ def _world(world: Mapping[str, Any]) -> str:
 
 
 def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
-    labels = list(read_board()["options"])
+    labels = shared_labels(boards)
     found = {by: ranks_by(boards, by) for by in BY}
-    blocks = blocks_of(everywhere(boards), labels, "time")
-    planned = sum(len(rows.study.columns) for rows in everywhere(boards).values())
+    blocks = blocks_of(boards, labels, "time")
+    planned = sum(len(rows.study.columns) for rows in boards.values())
     if not found["time"]:
         yield f"Not run: no world has the runs of all {len(labels)} algorithms yet."
         return
@@ -114,9 +135,10 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
         if len(lead) == 1
         else f"By time to the target no winner can be told among {len(lead)}: {', '.join(lead)}."
     )
+    titles = ", ".join(read_board()["data"][data]["title"] for data in boards)
     yield (
-        f"Mean rank over {len(blocks)} of {planned} worlds with data sets "
-        f"(runs of each: {', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
+        f"Mean rank over {len(blocks)} of {planned} worlds with data sets ({titles}; runs of each: "
+        f"{', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
         "and seeds; 1 is best, ties share the "
         "mean. "
         + (
@@ -131,7 +153,6 @@ def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
         [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)] for each in found["time"]
     ]
     yield markdown([["algorithm", *BY.values()], *rows])
-    yield "![Mean ranks with intervals](images/leaderboard.png)"
 
 
 def _rank_text(found: Rank | None, enough: bool) -> str:
@@ -242,7 +263,7 @@ def main() -> None:
     boards = read_boards(read_board()["data"])
     words.page.write_text(render(boards), encoding="utf-8")
     print(f"wrote {words.page}")
-    if draw(boards, words.figure):
+    if draw(everywhere(boards), words.figure):
         print(f"wrote {words.figure}")
 
 

@@ -52,8 +52,8 @@ def test_nobody_leads_with_fewer_than_three_seeds(monkeypatch: pytest.MonkeyPatc
     labels = list(page.read_board()["options"])
     seeds = 2
 
-    def blocks(*_: object) -> dict[tuple[str, str], list[list[float]]]:
-        return {("digits", world): [list(map(float, range(len(labels))))] * seeds for world in "abc"}
+    def blocks(_: object, named: list[str], by: str) -> dict[tuple[str, str], list[list[float]]]:
+        return {("digits", world): [list(map(float, range(len(named))))] * seeds for world in "abc"}
 
     monkeypatch.setattr(page, "blocks_of", blocks)
     assert "nobody is said to lead" in page.render(boards)
