@@ -9,10 +9,10 @@ from offbeat.studies.study import PaperClaim
 from offbeat.studies.verdicts import Verdict
 
 
-def pair(than: str, **by_seed: float) -> JudgedPair:
+def pair(than: str, seeds: int = 3, **by_seed: float) -> JudgedPair:
     said = {int(seed.removeprefix("seed")): log(ratio) for seed, ratio in by_seed.items()}
     arms: tuple[Arm, Arm] = ("ours", "one"), (than, "one")
-    return JudgedPair(*arms, Verdict.UNDECIDED, 3, said, None)
+    return JudgedPair(*arms, Verdict.UNDECIDED, frozenset(range(seeds)), said, None)
 
 
 def claim(*pairs: JudgedPair) -> JudgedClaim:
@@ -26,6 +26,13 @@ def test_the_mean_over_pairs_is_of_each_seed_first() -> None:
     assert mean.n == 3
     assert mean.mean == pytest.approx((log(4) + log(4) + log(2)) / 3)  # seed 0: the mean of log 2, log 8
     assert (mean.low, mean.high) == pytest.approx((log(2), log(4)))
+
+
+def test_the_mean_over_pairs_is_over_the_seeds_that_all_have() -> None:
+    more = pair("b", seeds=5, seed0=8, seed1=2, seed2=2, seed3=1000, seed4=1000)
+    assert claim(pair("a", seed0=2, seed1=4), more).mean == (
+        claim(pair("a", seed0=2, seed1=4), pair("b", seed0=8, seed1=2, seed2=2)).mean
+    )
 
 
 def test_of_one_pair_it_is_the_pairs_own() -> None:

@@ -110,7 +110,7 @@ class JudgedPair:
         better: The arm that is said to be ahead.
         than: The other arm.
         verdict: What the runs say.
-        seeds: Number of seeds that both have.
+        seeds: The seeds that both have.
         advantages: The advantage in each seed that says something; of a cost, its logarithm.
         paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
             there. None where the paper has no such numbers.
@@ -119,7 +119,7 @@ class JudgedPair:
     better: Arm
     than: Arm
     verdict: Verdict
-    seeds: int
+    seeds: frozenset[int]
     advantages: Mapping[int, float]
     paper: float | None
 
@@ -153,11 +153,17 @@ class JudgedClaim:
 
     @property
     def mean(self) -> Interval | None:
-        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it."""
+        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it.
+
+        It is over the seeds that all pairs have: those of the undecided ones alone would shift it.
+        """
+        run = [pair for pair in self.pairs if pair.seeds]
+        everywhere = frozenset(run[0].seeds if run else ()).intersection(*(pair.seeds for pair in run))
         by_seed: dict[int, list[float]] = {}
-        for pair in self.pairs:
+        for pair in run:
             for seed, advantage in pair.advantages.items():
-                by_seed.setdefault(seed, []).append(advantage)
+                if seed in everywhere:
+                    by_seed.setdefault(seed, []).append(advantage)
         return interval([fmean(advantages) for advantages in by_seed.values()])
 
 
@@ -311,7 +317,7 @@ def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: A
     margin = log1p(claim.margin) if by in COSTS else claim.margin
     said = {seed: each for seed, each in zip(seeds, advantages, strict=True) if each is not None}
     return JudgedPair(
-        better, than, pair_verdict(advantages, margin), len(seeds), said,
+        better, than, pair_verdict(advantages, margin), frozenset(seeds), said,
         _paper_advantage(rows.item, by, better, than, sign),
     )  # fmt: skip
 

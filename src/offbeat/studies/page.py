@@ -244,7 +244,8 @@ def _item_rows(item: JudgedItem, ours: str = "") -> Iterator[list[str]]:
 def _claim(item: JudgedItem, claim: JudgedClaim, ours: str) -> list[str]:
     says, paper, here, pairs, verdict = claim_cells(item.rows, claim)
     says = f"{ours}{says.removeprefix(ours)}"
-    seeds = max((pair.seeds for pair in claim.pairs), default=0)
+    counts = sorted({len(pair.seeds) for pair in claim.pairs} - {0})
+    seeds = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
     return [says, paper, here, pairs, f"{item.rows.size}, {seeds} seeds" if seeds else "none", verdict]
 
 

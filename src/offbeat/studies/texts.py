@@ -158,7 +158,7 @@ def pair_counts(judged: JudgedClaim) -> str:
         return f"none of {judged.named} at this size"
     fewer = f" ({judged.named} named)" if len(judged.pairs) < judged.named else ""
     if len(judged.pairs) == 1:
-        return f"1 pair, {judged.pairs[0].seeds} seeds{fewer}"
+        return f"1 pair, {len(judged.pairs[0].seeds)} seeds{fewer}"
     kinds = (Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED, Verdict.NOT_RUN)
     counts = [f"{judged.count(kind)} {kind.value}" for kind in kinds if judged.count(kind)]
     return f"{', '.join(counts)} of {len(judged.pairs)}{fewer}"
