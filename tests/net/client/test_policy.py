@@ -179,13 +179,23 @@ def test_metrics_that_no_server_takes_are_refused_here() -> None:
             check_own_metrics(metrics)
 
 
-def both_sides(policy: SitePolicy, directory: Path, until: ob.Until) -> tuple[BaseException | str, list[Any]]:
-    """A run of a site with this policy, and one with the default: how the first ended, the journal's rows."""
+def both_sides(
+    policy: SitePolicy, directory: Path, until: ob.Until, caplog: pytest.LogCaptureFixture
+) -> tuple[BaseException | str, list[Any]]:
+    """A run of a site with this policy, and one with the default: how the first ended, the journal's rows.
+
+    The first joins last: refused before the other is there, it would leave a server that waits for two.
+    """
+
+    async def join_last(network: MemoryNetwork) -> str:
+        while not any(record.getMessage() == "joined" for record in caplog.records):
+            await asyncio.sleep(0.01)
+        return await join(network.connect("strict"), DATA, policy=policy)
 
     async def story() -> BaseException | str:
         network = MemoryNetwork()
         algorithm = ob.fedbuff(1, steps=3, concurrency=2)
-        site = asyncio.create_task(join(network.connect("strict"), DATA, policy=policy))
+        site = asyncio.create_task(join_last(network))
         other = asyncio.create_task(join(network.connect("other"), DATA))
         await serve(
             algorithm, LogisticSpec(), ob.Training(batch_size=5), directory, network.listen, linger=1.0,
@@ -203,7 +213,7 @@ def test_a_plan_outside_the_policy_is_refused_on_both_sides(
 ) -> None:
     caplog.set_level("INFO")
     sentence = "this site's policy refuses batches of 5 (batch_size = 5, 23 samples here): it needs"
-    ended, rows = both_sides(SitePolicy(min_batch_size=10), tmp_path / "run", ob.Until(tasks=3))
+    ended, rows = both_sides(SitePolicy(min_batch_size=10), tmp_path / "run", ob.Until(tasks=3), caplog)
     assert isinstance(ended, PolicyError)
     assert str(ended).startswith(sentence)
     (left,) = [row for row in rows if row.name == "left"]
@@ -217,7 +227,7 @@ def test_a_task_outside_the_policy_is_lost_with_the_reason(
 ) -> None:
     caplog.set_level("INFO")
     sentence = "this site's policy refuses a task of 3 steps: it allows max_steps = 2"
-    _, rows = both_sides(SitePolicy(max_steps=2), tmp_path / "run", ob.Until(tasks=3))
+    _, rows = both_sides(SitePolicy(max_steps=2), tmp_path / "run", ob.Until(tasks=3), caplog)
     lost = [row for row in rows if row.name == "lost"]
     assert lost
     assert all(sentence in str(row.flat()["reason"]) for row in lost)
