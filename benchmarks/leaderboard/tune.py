@@ -14,7 +14,7 @@ runs on all worlds.
 
 import argparse
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,30 @@ def data_recipe(board: Document, data: str) -> Document:
 def tune_label(board: Document, data: str, label: str, jobs: int = 1, results: Path = RESULTS) -> Trial:
     """The best of the label's trials."""
     recipe = data_recipe(board, data) | {"evaluate": {"seconds": board["recipe"]["evaluate"]["seconds"]}}
-    name = f"leaderboard/{data}-tuning"
+    rates, options = board["learning_rates"], board["options"][label]
+    return best_trial(f"leaderboard/{data}-tuning", recipe, label, rates, options, jobs, results)
+
+
+def best_trial(
+    name: str,
+    recipe: Document,
+    label: str,
+    learning_rates: Sequence[float],
+    options: Sequence[Document],
+    jobs: int = 1,
+    results: Path = RESULTS,
+) -> Trial:
+    """The best of eight trials: of the learning rates, then of other options with the best of them.
+
+    Args:
+        name: "folder/name" of the rows' file.
+        recipe: The recipe, with the label's algorithm.
+        label: The label.
+        learning_rates: Those tried beside the recipe's.
+        options: What is tried with the best one; "training.lr" is a multiple of it.
+        jobs: Runs at the same time.
+        results: Folder of the rows.
+    """
 
     def best_of(settings: list[Document]) -> Trial:
         return tune(
@@ -60,13 +83,25 @@ def tune_label(board: Document, data: str, label: str, jobs: int = 1, results: P
             watch=_watch,
         ).best  # fmt: skip
 
-    rates = [{LR: rate} for rate in board["learning_rates"]]
+    rates = [{LR: rate} for rate in learning_rates]
     rate = best_of(rates).options.get(LR, recipe["training"]["lr"])
     more = [
         {LR: rate, **option} if LR not in option else {LR: float(f"{rate * option[LR]:.3g}")}
-        for option in board["options"][label]
+        for option in options
     ]
     return best_of([*rates, *more])
+
+
+def tuned_spec(spec: Document, trial: Trial, where: str) -> Document:
+    """A label's algorithm with the options of a trial."""
+    tuned = deepcopy(spec)
+    for key, value in trial.options.items():
+        section, _, option = key.partition(".")
+        if section == "algorithm":
+            change(tuned, option, value, where)
+        else:
+            tuned["set"] = {**tuned.get("set", {}), key: value}
+    return tuned
 
 
 def _watch(report: RunProgress) -> None:
@@ -105,15 +140,10 @@ def read_boards(names: Iterable[str], results: Path = RESULTS) -> dict[str, Item
 def tuned_study(board: Document, data: str, chosen: Mapping[str, Trial]) -> Document:
     """The study of a data set: each label with the options chosen, on every world."""
     recipe = data_recipe(board, data)
-    recipe["algorithms"] = {label: recipe["algorithms"][label] for label in chosen}
-    for label, trial in chosen.items():
-        spec = recipe["algorithms"][label]
-        for key, value in trial.options.items():
-            section, _, option = key.partition(".")
-            if section == "algorithm":
-                change(spec, option, value, f"{label}:")
-            else:
-                spec.setdefault("set", {})[key] = value
+    specs = recipe["algorithms"]
+    recipe["algorithms"] = {
+        label: tuned_spec(specs[label], trial, f"{label}:") for label, trial in chosen.items()
+    }
     title = board["data"][data]["title"]
     return {
         "title": f"Leaderboard on {title}", "paper": "", "recipe": recipe,
