@@ -2,9 +2,9 @@
 
     python benchmarks/leaderboard/papers.py [PAPER ...] [--jobs 1]
 
-papers.yaml says on which setting, and what is tried. Called again it goes on from the rows in studies/results;
-without runs to make, it writes the studies again: src/offbeat/studies/PAPER/tuned.yaml, which `offbeat reproduce`
-runs as any other.
+papers.yaml says on which setting, and what is tried. Called again it goes on from the rows in
+studies/results; without runs to make, it writes the studies again: src/offbeat/studies/PAPER/tuned.yaml, which
+`offbeat reproduce` runs as any other.
 """
 
 import argparse
@@ -74,9 +74,9 @@ def paper_study(plan: Document, chosen: Mapping[str, Trial]) -> Document:
 
 def _about(plan: Document) -> str:
     return (
-        f"The setting of {plan['study']}, with every method as it is set there and tuned. Each had eight trials "
-        f"on {plan['column']} and two seeds of its own: four learning rates, then four values of its own "
-        "options with the best of them; the time to the target decided. A run ends at the target."
+        f"The setting of {plan['study']}, with every method as it is set there and tuned. Each had eight "
+        f"trials on {plan['column']} and two seeds of its own: four learning rates, then four values of its "
+        "own options with the best of them; the time to the target decided. A run ends at the target."
     )
 
 
