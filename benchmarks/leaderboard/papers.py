@@ -3,7 +3,7 @@
     python benchmarks/leaderboard/papers.py [PAPER ...] [--jobs 1]
 
 papers.yaml says on which setting, and what is tried. Called again it goes on from the rows in
-studies/results; without runs to make, it writes the studies again: src/offbeat/studies/PAPER/tuned.yaml, which
+studies/results; without runs to make, it writes the studies again: src/offbeat/studies/PAPER/tuned.yaml, that
 `offbeat reproduce` runs as any other.
 """
 
