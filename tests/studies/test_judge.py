@@ -1,5 +1,6 @@
 """What is said of all pairs of a claim together."""
 
+from dataclasses import replace
 from math import log
 
 import pytest
@@ -33,6 +34,15 @@ def test_the_mean_over_pairs_is_over_the_seeds_that_all_have() -> None:
     assert claim(pair("a", seed0=2, seed1=4), more).mean == (
         claim(pair("a", seed0=2, seed1=4), pair("b", seed0=8, seed1=2, seed2=2)).mean
     )
+
+
+def test_the_mean_over_pairs_is_judged_with_the_claims_margin() -> None:
+    ahead = claim(pair("a", seed0=2, seed1=4, seed2=2), pair("b", seed0=1, seed1=1, seed2=1))
+    assert ahead.on_average == Verdict.HELD
+    much = ahead.claim.model_copy(update={"margin": 1.5})  # 2.5 times as fast; its mean is 1.4 to 2 times
+    assert replace(ahead, claim=much).on_average == Verdict.NOT_HELD
+    assert claim(pair("a", seed0=2, seed1=0.5, seed2=1)).on_average == Verdict.UNDECIDED
+    assert claim(pair("a", seeds=2, seed0=2, seed1=4)).on_average == Verdict.NOT_RUN
 
 
 def test_of_one_pair_it_is_the_pairs_own() -> None:

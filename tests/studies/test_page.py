@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from offbeat import cli
+from offbeat.studies.cells import study_cells
 from offbeat.studies.load import all_items, make_study
 from offbeat.studies.page import judge_experiments, load_experiments, render_page
 from offbeat.studies.rows import Results
@@ -13,6 +14,11 @@ from offbeat.studies.verdicts import Verdict
 from tests.studies.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]
+
+
+def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int]]]:
+    """An accuracy of a half after some seconds."""
+    return {"accuracy": {"0.5": (seconds, 1, 3, 100)}}
 
 
 def test_the_page_in_the_documentation_is_what_the_rows_give() -> None:
@@ -91,6 +97,48 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
     generated = {"fedfa/table-2": (make_study("fedfa/t", {**DOCUMENT, "no_real_data": "None."}), "table-1")}
     text = render_page(Results(tmp_path), items | generated)
     assert "| ours: Table 1 | ours: FedBuff is faster |" in text
+
+
+def test_every_claim_that_is_not_held_names_the_experiment_that_shows_its_cause() -> None:
+    for each in judge_experiments(Results(ROOT / "studies" / "results")):
+        causes = [item.rows.name for item in each.causes if item.rows.made]
+        for item in each.items:
+            for claim in item.claims:
+                named = any(name in (claim.claim.cause or "") for name in causes)
+                assert claim.verdict != Verdict.NOT_HELD or named, (
+                    f"{item.rows.full_name}: {claim.claim.says}"
+                )
+
+
+def test_a_cause_is_told_while_its_claim_is_not_held(tmp_path: Path) -> None:
+    claim = {"says": "FedBuff is faster", "better": "fedbuff", "than": ["fedavg"], "cause": "It waits."}
+    item = {**DOCUMENT["items"]["table-1"], "claims": [claim]}
+    study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
+    items = {"fedfa/table-2": (study, "table-1")}
+    results = Results(tmp_path)
+    assert "It waits." not in render_page(results, items)  # not run
+    for cell in study_cells(study, "laptop"):
+        cost = 1.0 if cell.label == "fedavg" else 2.0
+        results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
+    text = render_page(Results(tmp_path), items)
+    assert "| not held | It waits. |" in text
+
+
+def test_claims_are_counted_and_undecided_ones_by_their_mean(tmp_path: Path) -> None:
+    item = {**DOCUMENT["items"]["table-1"], "claims": [
+        {"says": "FedBuff is faster", "better": "fedbuff", "than": ["fedavg"]},
+        {"says": "FedAvg is faster", "better": "fedavg", "than": ["fedbuff"]},
+    ]}  # fmt: skip
+    study = make_study("fedfa/s", {**DOCUMENT, "items": {"table-1": item}})
+    results = Results(tmp_path)
+    for cell in study_cells(study, "laptop"):  # clearly faster in one column, sometimes in the other
+        costs = (4.0, 1.0) if cell.column == "one" else ((2.0, 3.0), (2.0, 1.0), (2.0, 1.0))[cell.seed]
+        cost = costs[cell.label == "fedbuff"]
+        results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
+    text = render_page(results, {"fedfa/table-2": (study, "table-1")})
+    assert "| undecided; on average held |" in text
+    assert "| undecided; on average not held |" in text
+    assert "| **all** | 0 | 0 | 2 | 1 | 1 | 0 | 0 | 0 | 2 |" in text
 
 
 def test_a_cause_of_two_experiments_is_told_once(tmp_path: Path) -> None:

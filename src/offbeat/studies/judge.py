@@ -151,12 +151,19 @@ class JudgedClaim:
         """Number of pairs of a verdict."""
         return sum(pair.verdict == verdict for pair in self.pairs)
 
-    @property
+    @cached_property
     def mean(self) -> Interval | None:
-        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it.
+        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it."""
+        return interval(self._means())
 
-        It is over the seeds that all pairs have: those of the undecided ones alone would shift it.
-        """
+    @cached_property
+    def on_average(self) -> Verdict:
+        """What the mean advantage over all pairs says; no other verdict rests on it."""
+        margin = log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
+        return pair_verdict(self._means(), margin)
+
+    def _means(self) -> list[float]:
+        """The mean advantage over all pairs in each seed that all have: more of some pairs would shift it."""
         run = [pair for pair in self.pairs if pair.seeds]
         everywhere = frozenset(run[0].seeds if run else ()).intersection(*(pair.seeds for pair in run))
         by_seed: dict[int, list[float]] = {}
@@ -164,7 +171,7 @@ class JudgedClaim:
             for seed, advantage in pair.advantages.items():
                 if seed in everywhere:
                     by_seed.setdefault(seed, []).append(advantage)
-        return interval([fmean(advantages) for advantages in by_seed.values()])
+        return [fmean(advantages) for advantages in by_seed.values()]
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,11 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
         "then the median, the least and the largest pair. What begins with *ours* is no claim of the "
         "paper's: it tests why an experiment comes out as it does, and has no part in its verdict.",
         markdown(_counts(judged, papers, _hours(results, {study.name for study, _ in known.values()}))),
+        "A claim of several pairs is held only if every pair is, so most of those with many pairs stay "
+        "undecided. What the mean over their pairs says is beside their number; the claims of a table and of "
+        "the figure of the same runs both count. Left out are the worked examples and what stands in for "
+        "data that cannot be had.",
+        markdown(_claim_counts(judged, papers)),
     ]
     for name, paper in papers.items():
         own = [each for each in judged if each.experiment.paper == name]
@@ -196,6 +201,34 @@ def _counts(
     ]
     heads = ["experiments", *Verdict, "all", "processor hours"]
     return [heads, *by_paper, row("**all**", judged, sum(hours.values()))]
+
+
+def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper]) -> Grid:
+    """The claims of the papers by verdict, and the undecided ones by what their mean says."""
+
+    def row(title: str, claims: Sequence[JudgedClaim]) -> list[str]:
+        undecided = [claim for claim in claims if claim.verdict == Verdict.UNDECIDED]
+        counts = [sum(claim.verdict == verdict for claim in claims) for verdict in Verdict]
+        average = [sum(claim.on_average == verdict for claim in undecided) for verdict in decided]
+        rest = len(undecided) - sum(average)
+        counts[2:3] = [counts[2], *average, rest]
+        return [title, *map(str, counts), str(len(claims))]
+
+    decided = (Verdict.HELD, Verdict.NOT_HELD)
+    own = {
+        name: [
+            claim
+            for each in judged
+            if each.experiment.paper == name and each.experiment.no_real_data is None
+            for item in each.items
+            for claim in item.claims
+        ]
+        for name in papers
+    }
+    heads = ["claims", "held", "not held", "undecided", "on average held", "on average not held"]
+    heads += ["neither", "not run", "no real data here", "all"]
+    rows = [row(paper.title, own[name]) for name, paper in papers.items()]
+    return [heads, *rows, row("**all**", [claim for claims in own.values() for claim in claims])]
 
 
 def _table(own: Sequence[JudgedExperiment]) -> Iterator[list[str]]:
@@ -253,7 +286,8 @@ def _beside(item: JudgedItem, claim: JudgedClaim) -> str:
     study = item.rows.study
     not_here = study.sizes[item.rows.size].not_here if not item.rows.made else None
     told = study.no_real_data if not (not_here or "").startswith(study.no_real_data or "") else None
-    return "; ".join(filter(None, [claim.claim.cause, item.rows.item.notes, told, not_here]))
+    cause = claim.claim.cause if claim.verdict in (Verdict.NOT_HELD, Verdict.UNDECIDED) else None
+    return "; ".join(filter(None, [cause, item.rows.item.notes, told, not_here]))
 
 
 def _command(item: JudgedItem) -> str:

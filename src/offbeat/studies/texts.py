@@ -135,8 +135,15 @@ def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
         f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
         here,
         pair_counts(judged),
-        judged.verdict.value,
+        verdict_text(judged),
     ]
+
+
+def verdict_text(judged: JudgedClaim) -> str:
+    """The verdict on a claim; of an undecided one also what the mean over its pairs says."""
+    if judged.verdict != Verdict.UNDECIDED or judged.on_average not in (Verdict.HELD, Verdict.NOT_HELD):
+        return judged.verdict.value
+    return f"{judged.verdict.value}; on average {judged.on_average.value}"
 
 
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
