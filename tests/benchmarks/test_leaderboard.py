@@ -14,7 +14,7 @@ from tests.sampling import thorough
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "leaderboard"
-MODULES = ("ranks", "tune", "page")
+MODULES = ("ranks", "tune", "page", "papers")
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +88,38 @@ def test_every_label_has_four_options_and_every_study_builds() -> None:
     }
     study = make_study("leaderboard/digits", tune.tuned_study(board, "digits", chosen))
     assert len(study_cells(study, "laptop")) == 3 * len(board["worlds"]) * len(board["options"])
+
+
+def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> None:
+    from offbeat.studies import Trial, check_study
+    from offbeat.studies.load import make_study
+
+    papers, trials = importlib.import_module("papers"), importlib.import_module("tune").TRIALS
+    for paper, plan in papers.read_papers().items():
+        assert list(plan["options"]) == plan["labels"]
+        assert {len(plan["learning_rates"]) + len(own) + 1 for own in plan["options"].values()} == {trials}
+        given = papers.paper_recipe(plan)["training"]["lr"]
+        assert given not in plan["learning_rates"], f"{paper}: two trials are the same"
+        for place in range(4):
+            chosen = {
+                label: Trial({"training.lr": 0.3, **own[place]}, 1, 1, 1, 1)
+                for label, own in plan["options"].items()
+            }
+            document = papers.paper_study(plan, chosen)
+            check_study(make_study(f"{paper}/tuned", document))
+            assert len(document["recipe"]["algorithms"]) == 2 * len(plan["labels"])
+
+
+@thorough
+def test_the_papers_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
+    import shutil
+
+    papers = importlib.import_module("papers")
+    for paper, plan in papers.read_papers().items():
+        written = papers.STUDIES / paper / "tuned.yaml"
+        shutil.copy(ROOT / "studies" / "results" / f"{paper}-tuned-tuning.csv", tmp_path)
+        chosen = {label: papers.tune_method(paper, plan, label, 1, tmp_path) for label in plan["labels"]}
+        assert papers.study_text(papers.paper_study(plan, chosen)) == written.read_text(encoding="utf-8")
 
 
 @thorough
