@@ -1,6 +1,6 @@
 """Tuning: the budget, the seeds, the score, and going on from rows."""
 
-from math import sqrt
+from math import inf, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,7 @@ import offbeat as ob
 from offbeat.recipes.compare import RunProgress
 from offbeat.studies import tuning
 from offbeat.studies.cells import Cell
-from offbeat.studies.rows import Results
+from offbeat.studies.rows import Cost, Results
 from offbeat.studies.tuning import Tuned, tune
 from tests.studies.study_files import DOCUMENT
 from tests.studies.test_reproduce import row
@@ -81,6 +81,20 @@ def test_a_value_can_be_the_score(planned: list[Cell], tmp_path: Path) -> None:
     found = tuned(tmp_path, {"training.lr": [0.05, 0.3]}, score="accuracy")
     assert [trial.options.get("training.lr") for trial in found.trials] == [0.05, None, 0.3]
     assert (found.best.score, found.best.reached) == (pytest.approx(0.85), None)
+
+
+def test_a_learning_rate_with_which_training_diverges_is_the_worst_trial(tmp_path: Path) -> None:
+    wild = {**RECIPE, "guard": "off", "model": {"name": "mlp", "hidden": [8]}}
+    found = tune("p/t", wild, "fedbuff", {"training.lr": [1e20]}, trials=2, seeds=1, results=tmp_path)
+    assert [trial.options for trial in found.trials] == [{}, {"training.lr": 1e20}]
+    assert (found.trials[1].score, found.trials[1].reached) == (inf, 0)
+    rows = Results(tmp_path).rows("p/t").values()
+    assert sorted(row.diverged for row in rows) == [False, True]
+    assert [row.tasks < 12 for row in rows if row.diverged] == [True]
+    (diverged,) = (row for row in rows if row.diverged)
+    assert diverged.cost("time", "accuracy", 0.5) == Cost(inf, False)
+    again = tune("p/t", wild, "fedbuff", {"training.lr": [1e20]}, trials=2, seeds=1, results=tmp_path)
+    assert again == found  # a run that diverged is not made again
 
 
 def test_what_cannot_be_tuned_is_said(tmp_path: Path) -> None:

@@ -16,6 +16,10 @@ class RunError(OffbeatError, RuntimeError):
     """Failure of a valid run; the command line exits with code 1."""
 
 
+class DivergedError(RunError):
+    """Training that has diverged: an update or a loss is not finite any more."""
+
+
 class DamageError(RunError):
     """A file of a run, a server or a site that cannot be read, or is not as it was written.
 

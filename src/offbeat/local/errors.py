@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.errors import DivergedError, OffbeatError, UsageError
 from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
 from offbeat.data.dataset import Batch, Samples, describe_batch, is_finite
@@ -57,11 +57,11 @@ def not_finite(task: LocalTask, step: int, base: Model, data: FederatedData, row
         sample = data.name_of(task.client, bad)
         return UsageError(f"{where}: {sample} has NaN or infinite values; remove or fill them")
     if not bool(base.values.isfinite().all()):
-        return RunError(
+        return DivergedError(
             f"{where}: version {task.base} of the model, from which the task starts, has NaN or infinite "
             "values; an earlier update has diverged: give a smaller learning rate"
         )
-    return RunError(
+    return DivergedError(
         f"{where}, though the samples and the model at the start are: the training has diverged; give a "
         "smaller learning rate, or a clip_norm"
     )

@@ -21,7 +21,7 @@ from typing import Any
 
 from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.core.limits import check_found
 from offbeat.core.metric_names import in_order
 from offbeat.local.learner import TorchLearner
@@ -81,6 +81,7 @@ class RunProgress:
         progress: Its progress. None means that the run has ended.
         finished: Whether the run has ended.
         error: Why the run failed. None means that it has not failed.
+        diverged: Whether it failed because its training has diverged.
         processor: Processor seconds of the whole run. None means that it has not ended, or was resumed.
     """
 
@@ -88,6 +89,7 @@ class RunProgress:
     progress: Progress | None = None
     finished: bool = False
     error: str | None = None
+    diverged: bool = False
     processor: float | None = None
 
 
@@ -196,7 +198,13 @@ def compare(
     return [read_run(run.directory) for run in runs]
 
 
-def run_planned(runs: Iterable[PlannedRun], processes: int, watch: Callable[[RunProgress], None]) -> None:
+def run_planned(
+    runs: Iterable[PlannedRun],
+    processes: int,
+    watch: Callable[[RunProgress], None],
+    *,
+    may_diverge: bool = False,
+) -> None:
     """Simulate runs, several at a time, each taken from `runs` when a process is free for it.
 
     SIGTERM ends it as Ctrl-C does: the runs in progress stay at a checkpoint.
@@ -205,6 +213,7 @@ def run_planned(runs: Iterable[PlannedRun], processes: int, watch: Callable[[Run
         runs: The runs.
         processes: Most runs at a time, each in a process.
         watch: Called with the reports of all runs; with a run's last one before the next run is taken.
+        may_diverge: That the training of a run diverges is a result, and no failure.
 
     Raises:
         RunError: A run failed; the other runs have been finished first.
@@ -213,7 +222,7 @@ def run_planned(runs: Iterable[PlannedRun], processes: int, watch: Callable[[Run
     with terminated_as_interrupted():
         for report in _reports(iter(runs), processes):
             watch(report)
-            if report.error is not None:
+            if report.error is not None and not (may_diverge and report.diverged):
                 failed.append(f"{report.name}: {report.error}")
     if failed:
         raise RunError("; ".join(failed))
@@ -276,7 +285,8 @@ def _run(run: PlannedRun) -> None:
     def watch(progress: Progress) -> None:
         _reports_queue.put(RunProgress(run.name, progress))
 
-    failure, resumed, before = None, (run.directory / DATABASE).exists(), time.process_time()
+    failure, diverged = None, False
+    resumed, before = (run.directory / DATABASE).exists(), time.process_time()
     try:
         if resumed:
             resume_run(
@@ -292,11 +302,11 @@ def _run(run: PlannedRun) -> None:
         _interrupted = True
         return
     except OffbeatError as error:
-        failure = str(error)
+        failure, diverged = str(error), isinstance(error, DivergedError)
     except Exception as error:
         failure = f"{type(error).__name__}: {error}"
     spent = None if resumed else time.process_time() - before
-    _reports_queue.put(RunProgress(run.name, finished=True, error=failure, processor=spent))
+    _reports_queue.put(RunProgress(run.name, None, True, failure, diverged, spent))
 
 
 def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:

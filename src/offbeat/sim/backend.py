@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from offbeat.core.algorithm import SumOnly, Task
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import DivergedError, UsageError
 from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, Skipped, TaskId
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import UpdateGuard
@@ -39,7 +39,7 @@ from offbeat.sim.executors.base import Executor
 from offbeat.sim.experiment import Experiment
 
 
-class _NotFiniteError(RunError):
+class _NotFiniteError(DivergedError):
     """An update that cannot be encoded."""
 
 

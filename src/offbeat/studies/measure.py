@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -23,7 +24,7 @@ from offbeat.core.metric_names import (
 from offbeat.report.claims import LAST
 from offbeat.report.records import Rows, recorded_metrics
 from offbeat.runs.record import RunRecord
-from offbeat.studies.rows import ResultRow, RunCurve, Spent, target_text
+from offbeat.studies.rows import DIVERGED, ResultRow, RunCurve, Spent, target_text
 
 CURVE_POINTS = 60
 LADDER = tuple(k / 20 for k in range(1, 20))
@@ -45,7 +46,7 @@ class RunName:
 def measure_run(
     name: RunName, record: RunRecord, targets: Collection[float], processor: float | None
 ) -> ResultRow:
-    """Measure a finished run.
+    """Measure a run that has finished, or whose training has diverged: that one up to its last checkpoint.
 
     Args:
         name: Where it belongs.
@@ -53,17 +54,16 @@ def measure_run(
         targets: Targets beside the ladder's that its metrics are measured to.
         processor: Processor seconds that it took. None means unknown.
     """
-    summary, evaluated = record.summary, record.metrics
-    if summary is None:
-        raise ValueError(f"{record.path} has not finished")
+    evaluated = record.metrics
+    seconds, versions, tasks, up, down = _whole(record, evaluated)
+    ended = record.stop_reason or "" if record.summary else f"the training {DIVERGED}"
     series = {measure: _defined(evaluated, measure.name) for measure in _measures(record, evaluated)}
-    since = (1 - LAST) * summary.seconds
+    since = (1 - LAST) * seconds
     late = {m.name: [row[m.name] for row in rows if row["t"] >= since] for m, rows in series.items()}
     return ResultRow(
         name.study, name.size, name.column, name.label, name.seed, name.digest,
         version.__version__, commit(), machine(),
-        summary.seconds, processor, summary.versions, summary.tasks, summary.bytes_up, summary.bytes_down,
-        record.stop_reason or "",
+        seconds, processor, versions, tasks, up, down, ended,
         spent={m.name: _spent(rows[-1:]) or (0.0, 0, 0, 0) for m, rows in series.items()},
         best={m.name: v for m, rows in series.items() if (v := m.best(r[m.name] for r in rows)) is not None},
         final={m.name: rows[-1][m.name] for m, rows in series.items() if rows},
@@ -112,6 +112,14 @@ def _measures(record: RunRecord, evaluated: Rows) -> list[NamedMetric]:
 
 def _defined(evaluated: Rows, metric: str) -> Rows:
     return [row for row in evaluated if finite(row.get(metric)) is not None]
+
+
+def _whole(record: RunRecord, evaluated: Rows) -> tuple[float, int, int, int, int]:
+    """Seconds, versions, tasks, bytes up and down of a run; of one that failed, when last evaluated."""
+    if (summary := record.summary) is not None:
+        return summary.seconds, summary.versions, summary.tasks, summary.bytes_up, summary.bytes_down
+    last = evaluated[-1] if evaluated else defaultdict(int)
+    return last["t"], last["version"], last["tasks"], last["bytes_up"] or 0, last["bytes_down"] or 0
 
 
 def _spent(rows: Rows) -> Spent | None:

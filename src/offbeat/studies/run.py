@@ -39,7 +39,7 @@ def run_cells(
         How many runs other processes are still making.
 
     Raises:
-        RunError: A run failed; the others have been finished first.
+        RunError: A run failed, other than by training that diverges; the others have been finished first.
     """
     queue = _Queue(missing(cells, results), results)
 
@@ -49,7 +49,7 @@ def run_cells(
         watch(report)
 
     try:
-        run_planned(iter(queue), processes, watched)
+        run_planned(iter(queue), processes, watched, may_diverge=True)
     finally:
         queue.release()
     return queue.elsewhere
@@ -81,9 +81,9 @@ class _Queue:
             yield run
 
     def finish(self, report: RunProgress) -> None:
-        """Write the row of a run that has ended, and delete its directory."""
+        """Write the row of a run that has ended or diverged, and delete its directory."""
         run, cell, lock = self._taken.pop(report.name)
-        if report.error is None:
+        if report.error is None or report.diverged:
             record = read_run(run.directory)
             place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
             row = measure_run(place, record, named_targets(cell), report.processor)
