@@ -1,5 +1,6 @@
 """The page of all experiments is what the rows give."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from offbeat import cli
 from offbeat.studies.cells import study_cells
 from offbeat.studies.load import all_items, make_study
-from offbeat.studies.page import judge_experiments, load_experiments, render_page
+from offbeat.studies.page import judge_experiments, load_experiments, render_page, with_numbers
 from offbeat.studies.rows import Results
 from offbeat.studies.verdicts import Verdict
 from tests.studies.study_files import DOCUMENT, row
@@ -47,6 +48,24 @@ def test_every_item_of_a_papers_studies_is_an_experiments_or_explains_one() -> N
             explained = [f"{paper}/{name}" for name in study.items[own].explains]
             assert set(explained) <= set(names), item
             assert explained or any(item == name or item.startswith(f"{name}-") for name in names), item
+
+
+def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
+    judged = judge_experiments(Results(ROOT / "studies" / "results"))
+    for name, paper in load_experiments().papers.items():
+        found = with_numbers(paper.gain, [each for each in judged if each.experiment.paper == name])
+        assert "{" not in found
+        assert found.count("–") == paper.gain.count("–"), f"{name}: an effect that is not measured"
+        typed = re.sub(r"\{[^}]*\}|\(the paper[^)]*\)", "", paper.gain)
+        assert not re.search(r"\d(\.\d+)?x|\b\d+(\.\d+)? points", typed), f"{name}: a number that is typed"
+    study = make_study("fedfa/s", DOCUMENT)
+    results = Results(tmp_path)
+    for cell in study_cells(study, "laptop"):
+        cost = (1.0 if cell.label == "fedbuff" else 2.0) * (1.5 if cell.column == "one" else 1.0)
+        results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
+    known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
+    text = "{table-1#1.mean} and {table-1#1.largest}, {table-1#2.mean}, {table-9#1.least}"
+    assert with_numbers(text, known) == "2x and 2x, –, –"
 
 
 def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:

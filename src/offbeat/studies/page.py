@@ -1,5 +1,6 @@
 """The page "Do the papers hold?": every experiment of the papers with its verdict, from rows alone."""
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from offbeat.studies.judge import JudgedClaim, JudgedItem, item_rows, judge_item
 from offbeat.studies.load import all_items
 from offbeat.studies.rows import Results
 from offbeat.studies.study import SIZES, Size, Study
-from offbeat.studies.texts import Grid, claim_cells, markdown
+from offbeat.studies.texts import NO_EFFECT, Grid, claim_cells, effect_in_prose, markdown
 from offbeat.studies.verdicts import Verdict, experiment_verdict
 
 _HEADS = [
@@ -27,6 +28,7 @@ _HEADS = [
     "beside it",
     "command",
 ]
+_EFFECT = re.compile(r"\{([\w-]+)#(\d+)\.(mean|least|largest)\}")
 OURS = "ours: "
 """What an item and a claim begin with that are not the paper's."""
 
@@ -61,7 +63,8 @@ class Paper(Section):
 
     Attributes:
         title: The paper.
-        gain: What its gain consists of, as Markdown.
+        gain: What its gain consists of, as Markdown. Numbers of ours in it come from rows: "{item#2.mean}" is
+            the effect of the item's second claim, its "mean", or that of the "least" or "largest" pair.
     """
 
     title: str
@@ -172,9 +175,23 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
     ]
     for name, paper in papers.items():
         own = [each for each in judged if each.experiment.paper == name]
-        parts += [f"## {paper.title}", *([paper.gain.strip()] if paper.gain else [])]
+        parts.append(f"## {paper.title}")
+        if paper.gain:
+            parts.append(with_numbers(paper.gain.strip(), own))
         parts.append(markdown([_HEADS, *_table(own)]))
     return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
+    """A text with effects of claims in place of references to them (`Paper.gain`); "–": there is none."""
+    items = {item.rows.name: item for each in judged for item in (*each.items, *each.causes)}
+
+    def effect(found: re.Match[str]) -> str:
+        name, number, what = found.groups()
+        claims = items[name].claims[int(number) - 1 :] if name in items else ()
+        return effect_in_prose(items[name].rows, claims[0], what) if claims else NO_EFFECT
+
+    return _EFFECT.sub(effect, text)
 
 
 def _hours(results: Results, studies: Iterable[str]) -> Mapping[str, float]:

@@ -14,6 +14,7 @@ from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
 Grid = list[list[str]]
 """Rows of cells, the heads first."""
 
+NO_EFFECT = "–"
 _UNITS = {"time": " s", "bytes": " B"}
 _CROWDED = 6
 _ROUNDING = 1e-9
@@ -146,6 +147,23 @@ def verdict_text(judged: JudgedClaim) -> str:
     return f"{judged.verdict.value}; on average {judged.on_average.value}"
 
 
+def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str) -> str:
+    """An effect of a claim for a sentence, of two digits and without a sign: "1.6x", "2.4 points"; "–": none.
+
+    Args:
+        rows: The rows of its item.
+        judged: The claim.
+        what: The "mean" over its pairs, the "least" of a pair or the "largest".
+    """
+    effects = [pair.mean.mean for pair in judged.pairs if pair.mean is not None]
+    if not effects or judged.mean is None:
+        return NO_EFFECT
+    value = {"mean": judged.mean.mean, "least": min(effects), "largest": max(effects)}[what]
+    if judged.by in COSTS:
+        return f"{exp(value):.2g}x"
+    return f"{abs(_scale(rows, judged.by) * value):.2g}{_points(rows, judged.by)}"
+
+
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
     """What a claim says; of several of an item that say the same, with the label that each says it of."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
@@ -182,7 +200,7 @@ def _effect_with_interval(rows: ItemRows, by: str, found: Interval) -> str:
 def _effects(rows: ItemRows, by: str, effects: Sequence[float]) -> str:
     """Advantages of several pairs: the median, the least and the largest; of one the advantage."""
     if not effects:
-        return "–"
+        return NO_EFFECT
     chosen = [median(effects)] if len(effects) == 1 else [median(effects), min(effects), max(effects)]
     if by in COSTS:
         texts = [_factor(value) for value in chosen]
