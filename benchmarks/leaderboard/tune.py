@@ -85,10 +85,7 @@ def best_trial(
 
     rates = [{LR: rate} for rate in learning_rates]
     rate = best_of(rates).options.get(LR, recipe["training"]["lr"])
-    more = [
-        {LR: rate, **option} if LR not in option else {LR: float(f"{rate * option[LR]:.3g}")}
-        for option in options
-    ]
+    more = [{**option, LR: float(f"{rate * option[LR]:.3g}") if LR in option else rate} for option in options]
     return best_of([*rates, *more])
 
 

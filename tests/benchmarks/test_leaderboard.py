@@ -10,8 +10,6 @@ from types import ModuleType
 
 import pytest
 
-from tests.sampling import thorough
-
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "leaderboard"
 MODULES = ("ranks", "tune", "page", "papers")
@@ -110,7 +108,7 @@ def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> 
             assert len(document["recipe"]["algorithms"]) == 2 * len(plan["labels"])
 
 
-@thorough
+@pytest.mark.thorough
 def test_the_papers_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
     import shutil
 
@@ -122,7 +120,7 @@ def test_the_papers_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path)
         assert papers.study_text(papers.paper_study(plan, chosen)) == written.read_text(encoding="utf-8")
 
 
-@thorough
+@pytest.mark.thorough
 def test_the_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
     import shutil
 
