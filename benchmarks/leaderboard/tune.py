@@ -85,8 +85,10 @@ def best_trial(
 
     rates = [{LR: rate} for rate in learning_rates]
     rate = best_of(rates).options.get(LR, recipe["training"]["lr"])
-    more = [{**option, LR: float(f"{rate * option[LR]:.3g}") if LR in option else rate} for option in options]
-    return best_of([*rates, *more])
+    scaled = [
+        option | {LR: float(f"{rate * option[LR]:.3g}")} if LR in option else option for option in options
+    ]
+    return best_of([*rates, *({LR: rate} | option for option in scaled)])
 
 
 def tuned_spec(spec: Document, trial: Trial, where: str) -> Document:
