@@ -65,7 +65,7 @@ def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
         results.append(row(cell.digest, study="fedfa/s", label=cell.label, reached=reached_at(cost)), [])
     known = judge_experiments(results, {"fedfa/table-2": (study, "table-1")})
     text = "{table-1#1.mean} and {table-1#1.largest}, {table-1#2.mean}, {table-9#1.least}"
-    assert with_numbers(text, known) == "2x and 2x, –, –"
+    assert with_numbers(text, known) == "2.0x and 2.0x, –, –"
 
 
 def test_an_experiment_has_the_verdict_of_its_items(tmp_path: Path) -> None:

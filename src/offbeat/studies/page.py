@@ -5,6 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
+from textwrap import fill
 
 import yaml
 
@@ -29,6 +30,7 @@ _HEADS = [
     "command",
 ]
 _EFFECT = re.compile(r"\{([\w-]+)#(\d+)\.(mean|least|largest)\}")
+_WIDTH = 120
 OURS = "ours: "
 """What an item and a claim begin with that are not the paper's."""
 
@@ -191,7 +193,10 @@ def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
         claims = items[name].claims[int(number) - 1 :] if name in items else ()
         return effect_in_prose(items[name].rows, claims[0], what) if claims else NO_EFFECT
 
-    return _EFFECT.sub(effect, text)
+    paragraphs = _EFFECT.sub(effect, text).split("\n\n")
+    return "\n\n".join(
+        fill(each, _WIDTH, break_long_words=False, break_on_hyphens=False) for each in paragraphs
+    )
 
 
 def _hours(results: Results, studies: Iterable[str]) -> Mapping[str, float]:

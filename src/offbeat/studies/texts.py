@@ -159,9 +159,9 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str) -> str:
     if not effects or judged.mean is None:
         return NO_EFFECT
     value = {"mean": judged.mean.mean, "least": min(effects), "largest": max(effects)}[what]
-    if judged.by in COSTS:
-        return f"{exp(value):.2g}x"
-    return f"{abs(_scale(rows, judged.by) * value):.2g}{_points(rows, judged.by)}"
+    size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
+    unit = "x" if judged.by in COSTS else _points(rows, judged.by)
+    return f"{size:#.2g}".rstrip(".") + unit
 
 
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
