@@ -72,6 +72,11 @@ class Paper(Section):
     title: str
     gain: str = ""
 
+    @property
+    def name(self) -> str:
+        """Its title without authors and year."""
+        return self.title.partition(" (")[0]
+
 
 class Experiments(Section):
     """The papers and their experiments, in order."""
@@ -218,7 +223,7 @@ def _counts(
         return [title, *counts, str(len(own)), f"{spent:.1f}"]
 
     by_paper = [
-        row(paper.title, [each for each in judged if each.experiment.paper == name], hours[name])
+        row(paper.name, [each for each in judged if each.experiment.paper == name], hours[name])
         for name, paper in papers.items()
     ]
     heads = ["experiments", *Verdict, "all", "processor hours"]
@@ -247,9 +252,9 @@ def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper
         ]
         for name in papers
     }
-    heads = ["claims", "held", "not held", "undecided", "on average held", "on average not held"]
+    heads = ["claims", "held", "not held", "undecided", "of these on average held", "not held"]
     heads += ["neither", "not run", "no real data here", "all"]
-    rows = [row(paper.title, own[name]) for name, paper in papers.items()]
+    rows = [row(paper.name, own[name]) for name, paper in papers.items()]
     return [heads, *rows, row("**all**", [claim for claims in own.values() for claim in claims])]
 
 
