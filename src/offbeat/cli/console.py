@@ -83,7 +83,7 @@ class CompareWatcher:
             self._over += 1
             self._done.pop(report.name, None)
             self._live.remove_task(self._lines.pop(report.name))
-            state = "failed" if report.error else "done"
+            state = "diverged" if report.diverged else "failed" if report.error else "done"
             err.print(f"[{self._over}/{self._total}] {report.name}: {state}{self._left()}", markup=False)
         elif report.progress is not None:
             self._done[report.name] = report.progress.done or 0.0

@@ -252,7 +252,7 @@ def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper
         ]
         for name in papers
     }
-    heads = ["claims", "held", "not held", "undecided", "of these on average held", "not held"]
+    heads = ["claims", "held", "not held", "undecided", "of these on average held", "on average not held"]
     heads += ["neither", "not run", "no real data here", "all"]
     rows = [row(paper.name, own[name]) for name, paper in papers.items()]
     return [heads, *rows, row("**all**", [claim for claims in own.values() for claim in claims])]
