@@ -15,6 +15,7 @@ from offbeat.studies.cells import study_cells
 from offbeat.studies.figure import write_figure
 from offbeat.studies.judge import item_cells, item_rows, judge_item, undecided_cells
 from offbeat.studies.load import make_study
+from offbeat.studies.measure import RunName, diverged_run
 from offbeat.studies.rows import Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
 from offbeat.studies.study import Study
@@ -258,6 +259,26 @@ def test_a_run_that_diverges_counts_as_not_there_at_the_end_of_the_others(
     assert claim.pairs[0].verdict == Verdict.HELD
     assert claim.pairs[0].mean is not None
     assert claim.pairs[0].mean.mean == pytest.approx(1.3863, abs=1e-4)  # log(10 / 2.5)
+
+
+def test_a_run_that_has_diverged_got_nothing_right_and_never_there(study: Study, tmp_path: Path) -> None:
+    results = Results(tmp_path)
+    claims = [{"says": "it is better", "better": "fedbuff", "than": ["fedavg"], "by": "best"}]
+    item = {**DOCUMENT["items"]["table-1"], "claims": claims}
+    judged = make_study("p/s", {**DOCUMENT, "items": {"table-1": item}})
+    for cell in study_cells(study, "laptop"):
+        place = RunName("p/s", "laptop", cell.column, cell.label, cell.seed, cell.digest)
+        wild = diverged_run(place, "client 1, task 2: the training has diverged; give a smaller rate", 1.0)
+        own = row(cell.digest, column=cell.column, label=cell.label, seed=cell.seed)
+        results.append(wild if cell.label == "fedavg" else own, [])
+    (claim,) = judge_item(item_rows(judged, "table-1", "laptop", results)).claims
+    assert [pair.verdict for pair in claim.pairs] == [Verdict.HELD, Verdict.HELD]
+    assert claim.mean is not None
+    assert claim.mean.mean == 0.5
+    ends = {found.ended for found in results.rows("p/s").values() if found.diverged}
+    assert ends == {"client 1, task 2: the training has diverged"}
+    (faster,) = judge_item(item_rows(study, "table-1", "laptop", results)).claims
+    assert faster.verdict == Verdict.HELD
 
 
 def test_the_command_lists_runs_and_goes_on(tmp_path: Path) -> None:

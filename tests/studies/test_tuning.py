@@ -1,6 +1,7 @@
 """Tuning: the budget, the seeds, the score, and going on from rows."""
 
-from math import inf, sqrt
+import re
+from math import inf, isnan, sqrt
 from pathlib import Path
 from typing import Any
 
@@ -90,9 +91,13 @@ def test_a_learning_rate_with_which_training_diverges_is_the_worst_trial(tmp_pat
     assert (found.trials[1].score, found.trials[1].reached) == (inf, 0)
     rows = Results(tmp_path).rows("p/t").values()
     assert sorted(row.diverged for row in rows) == [False, True]
-    assert [row.tasks < 12 for row in rows if row.diverged] == [True]
     (diverged,) = (row for row in rows if row.diverged)
-    assert diverged.cost("time", "accuracy", 0.5) == Cost(inf, False)
+    assert re.fullmatch(r"client \d, task \d, step \d of 2: the loss .*has diverged", diverged.ended)
+    assert (diverged.cost("time", "accuracy", 0.5), diverged.best) == (Cost(inf, False), {})
+    grid = {"training.lr": [1e20]}
+    value = tune("p/t", wild, "fedbuff", grid, trials=2, seeds=1, score="best", results=tmp_path)
+    assert [trial.options for trial in value.trials] == [{}, {"training.lr": 1e20}]
+    assert isnan(value.trials[1].score)
     again = tune("p/t", wild, "fedbuff", {"training.lr": [1e20]}, trials=2, seeds=1, results=tmp_path)
     assert again == found  # a run that diverged is not made again
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.errors import DivergedError, RunError, UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, LocalTask, MergePoint, TaskControl, TaskInputs
 from offbeat.core.model import Arrays, Model, Tensors, to_arrays
@@ -288,8 +288,7 @@ class ClientTask:
         """What was submitted.
 
         Raises:
-            RunError: Nothing was; a task that was cancelled raises what ended it.
-            DivergedError: It is not finite.
+            RunError: Nothing was, or it is not finite; a task that was cancelled raises what ended it.
         """
         if self._ended_by is not None:
             raise self._ended_by
@@ -299,7 +298,7 @@ class ClientTask:
                 "task.submit after its last step"
             )
         if not bool(self._result.delta.isfinite().all()):
-            raise DivergedError(
+            raise RunError(
                 f"the loop's update in task {self.number} of client {self.client} has values that are not "
                 "finite: its training has diverged; give a smaller learning rate, or look for NaN in the data"
             )

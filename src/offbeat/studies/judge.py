@@ -97,9 +97,11 @@ class ItemRows:
             target = self.targets.get(column)
             cost = None if target is None else row.cost(by, self.metric, target)
             return cost and replace(cost, amount=min(cost.amount, self._horizon(column, by)))
-        if by in VALUES:
-            return row.value(by, self.metric)
-        return row.value("level", by)
+        kind, metric = (by, self.metric) if by in VALUES else ("level", by)
+        value = row.value(kind, metric)
+        if value is None and row.diverged and kind != "change" and NamedMetric.of(metric).is_share:
+            return 0.0  # the model that it ends with gets nothing right
+        return value
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-from collections import defaultdict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -46,7 +45,7 @@ class RunName:
 def measure_run(
     name: RunName, record: RunRecord, targets: Collection[float], processor: float | None
 ) -> ResultRow:
-    """Measure a run that has finished, or whose training has diverged: that one up to its last checkpoint.
+    """Measure a finished run.
 
     Args:
         name: Where it belongs.
@@ -54,16 +53,17 @@ def measure_run(
         targets: Targets beside the ladder's that its metrics are measured to.
         processor: Processor seconds that it took. None means unknown.
     """
-    evaluated = record.metrics
-    seconds, versions, tasks, up, down = _whole(record, evaluated)
-    ended = record.stop_reason or "" if record.summary else f"the training {DIVERGED}"
+    summary, evaluated = record.summary, record.metrics
+    if summary is None:
+        raise ValueError(f"{record.path} has not finished")
     series = {measure: _defined(evaluated, measure.name) for measure in _measures(record, evaluated)}
-    since = (1 - LAST) * seconds
+    since = (1 - LAST) * summary.seconds
     late = {m.name: [row[m.name] for row in rows if row["t"] >= since] for m, rows in series.items()}
     return ResultRow(
         name.study, name.size, name.column, name.label, name.seed, name.digest,
         version.__version__, commit(), machine(),
-        seconds, processor, versions, tasks, up, down, ended,
+        summary.seconds, processor, summary.versions, summary.tasks, summary.bytes_up, summary.bytes_down,
+        record.stop_reason or "",
         spent={m.name: _spent(rows[-1:]) or (0.0, 0, 0, 0) for m, rows in series.items()},
         best={m.name: v for m, rows in series.items() if (v := m.best(r[m.name] for r in rows)) is not None},
         final={m.name: rows[-1][m.name] for m, rows in series.items() if rows},
@@ -79,6 +79,22 @@ def measure_run(
             }
             for m, rows in series.items() if not is_statistic(m.name)
         },
+    )  # fmt: skip
+
+
+def diverged_run(name: RunName, why: str, processor: float | None) -> ResultRow:
+    """The row of a run whose training has diverged: that it has, and nothing that was measured before.
+
+    Args:
+        name: Where it belongs.
+        why: The error that ended it.
+        processor: Processor seconds that it took. None means unknown.
+    """
+    ended = f"{why.partition(DIVERGED)[0]}{DIVERGED}"
+    return ResultRow(
+        name.study, name.size, name.column, name.label, name.seed, name.digest,
+        version.__version__, commit(), machine(), 0.0, processor, 0, 0, 0, 0, ended,
+        spent={}, best={}, final={}, level={}, change={}, reached={},
     )  # fmt: skip
 
 
@@ -112,14 +128,6 @@ def _measures(record: RunRecord, evaluated: Rows) -> list[NamedMetric]:
 
 def _defined(evaluated: Rows, metric: str) -> Rows:
     return [row for row in evaluated if finite(row.get(metric)) is not None]
-
-
-def _whole(record: RunRecord, evaluated: Rows) -> tuple[float, int, int, int, int]:
-    """Seconds, versions, tasks, bytes up and down of a run; of one that failed, when last evaluated."""
-    if (summary := record.summary) is not None:
-        return summary.seconds, summary.versions, summary.tasks, summary.bytes_up, summary.bytes_down
-    last = evaluated[-1] if evaluated else defaultdict(int)
-    return last["t"], last["version"], last["tasks"], last["bytes_up"] or 0, last["bytes_down"] or 0
 
 
 def _spent(rows: Rows) -> Spent | None:

@@ -96,7 +96,7 @@ class ResultRow:
         """A cost up to a target (`COSTS`). None means that the run did not measure this target."""
         measured = self.reached.get(metric, {})
         if (key := target_text(target)) not in measured:
-            return Cost(float("inf"), False) if self.diverged else None
+            return Cost(float("inf"), False) if self.diverged and not measured else None
         found, place = measured[key], COSTS.index(kind)
         if found is None:
             spent = float("inf") if self.diverged else float(self.spent[metric][place])

@@ -9,7 +9,7 @@ from filelock import BaseFileLock, Timeout
 from offbeat.recipes.compare import PlannedRun, RunProgress, run_planned
 from offbeat.runs.record import read_run
 from offbeat.studies.cells import Cell
-from offbeat.studies.measure import RunName, measure_run, reduced_curves
+from offbeat.studies.measure import RunName, diverged_run, measure_run, reduced_curves
 from offbeat.studies.rows import ResultRow, Results
 from offbeat.studies.study import Study
 
@@ -83,9 +83,12 @@ class _Queue:
     def finish(self, report: RunProgress) -> None:
         """Write the row of a run that has ended or diverged, and delete its directory."""
         run, cell, lock = self._taken.pop(report.name)
-        if report.error is None or report.diverged:
+        place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
+        if report.diverged:
+            self._results.append(diverged_run(place, report.error or "", report.processor), [])
+            shutil.rmtree(run.directory)
+        elif report.error is None:
             record = read_run(run.directory)
-            place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
             row = measure_run(place, record, named_targets(cell), report.processor)
             self._results.append(row, reduced_curves(cell.digest, record, cell.recipe.metric))
             shutil.rmtree(run.directory)

@@ -37,7 +37,7 @@ class Trial:
     Attributes:
         options: Values by dotted key; empty for the label as the recipe has it.
         score: The geometric mean of the costs up to the target, those not reached as what was spent; or the
-            mean of a value. NaN where there is none.
+            mean of a value. NaN where there is none, or a run has diverged: it comes last.
         reached: In how many seeds the target was reached; None for a value.
         seeds: Number of seeds.
         best: Mean of the metric's best value.
@@ -103,7 +103,7 @@ def tune(
 
     Raises:
         UsageError: An option is not allowed, or the recipe has no target for a cost.
-        RunError: A run failed.
+        RunError: A run failed, other than by training that diverges.
     """
     if trials < 1:
         raise UsageError(f"trials = {trials} is not allowed: should be at least 1")
@@ -185,7 +185,8 @@ def _trial(setting: Options, runs: Sequence[tuple[Cell, ResultRow]], score: str)
     if score not in COSTS:
         kind, name = (score, metric) if score in VALUES else ("level", score)
         values = [value for _, row in runs if (value := row.value(kind, name)) is not None]
-        return Trial(setting, float(np.mean(values)) if values else float("nan"), None, len(runs), quality)
+        known = values and not any(row.diverged for _, row in runs)
+        return Trial(setting, float(np.mean(values)) if known else float("nan"), None, len(runs), quality)
     target = cell.recipe.target
     assert target is not None
     costs = [cost for _, row in runs if (cost := row.cost(score, metric, target)) is not None]
