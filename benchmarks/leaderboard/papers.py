@@ -42,7 +42,8 @@ def paper_recipe(plan: Document) -> Document:
 def tune_method(paper: str, plan: Document, label: str, jobs: int = 1, results: Path = RESULTS) -> Trial:
     """The best of the method's trials."""
     rates, options = plan["learning_rates"], plan["options"][label]
-    return best_trial(f"{paper}/tuned-tuning", paper_recipe(plan), label, rates, options, jobs, results)
+    start, name = plan.get("start", {}).get(label, {}), f"{paper}/tuned-tuning"
+    return best_trial(name, paper_recipe(plan), label, rates, options, jobs, results, start)
 
 
 def paper_study(plan: Document, chosen: Mapping[str, Trial]) -> Document:
@@ -75,8 +76,9 @@ def paper_study(plan: Document, chosen: Mapping[str, Trial]) -> Document:
 def _about(plan: Document) -> str:
     return (
         f"The setting of {plan['study']}, with every method as it is set there and tuned. Each had eight "
-        f"trials on {plan['column']} and two seeds of its own: four learning rates, then four values of its "
-        "own options with the best of them; the time to the target decided. A run ends at the target."
+        f"trials on the column {plan['column']} and two seeds of its own: four learning rates, then four "
+        "values of its own options with the best of them; the time to the target decided. What was tried was "
+        "moved where the best was at its end. A run ends at the target."
     )
 
 

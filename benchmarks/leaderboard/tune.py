@@ -64,6 +64,7 @@ def best_trial(
     options: Sequence[Document],
     jobs: int = 1,
     results: Path = RESULTS,
+    start: Document | None = None,
 ) -> Trial:
     """The best of eight trials: of the learning rates, then of other options with the best of them.
 
@@ -75,6 +76,7 @@ def best_trial(
         options: What is tried with the best one; "training.lr" is a multiple of it.
         jobs: Runs at the same time.
         results: Folder of the rows.
+        start: Options of all trials but the first, unless they have others. None means none.
     """
 
     def best_of(settings: list[Document]) -> Trial:
@@ -83,12 +85,13 @@ def best_trial(
             watch=_watch,
         ).best  # fmt: skip
 
-    rates = [{LR: rate} for rate in learning_rates]
+    first: Document = start or {}
+    rates = [{LR: rate, **first} for rate in learning_rates]
     rate = best_of(rates).options.get(LR, recipe["training"]["lr"])
     scaled = [
         option | {LR: float(f"{rate * option[LR]:.3g}")} if LR in option else option for option in options
     ]
-    return best_of([*rates, *({LR: rate} | option for option in scaled)])
+    return best_of([*rates, *({LR: rate} | first | option for option in scaled)])
 
 
 def tuned_spec(spec: Document, trial: Trial, where: str) -> Document:

@@ -96,8 +96,20 @@ def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> 
     for paper, plan in papers.read_papers().items():
         assert list(plan["options"]) == plan["labels"]
         assert {len(plan["learning_rates"]) + len(own) + 1 for own in plan["options"].values()} == {trials}
-        given = papers.paper_recipe(plan)["training"]["lr"]
-        assert given not in plan["learning_rates"], f"{paper}: two trials are the same"
+        given, start = papers.paper_recipe(plan)["training"]["lr"], plan.get("start", {})
+        for label, own in plan["options"].items():
+            first = start.get(label, {})
+            rates = [(rate, first) for rate in plan["learning_rates"]]
+            for best in (given, *plan["learning_rates"]):
+                more = [
+                    (
+                        best * option.get("training.lr", 1),
+                        first | {k: v for k, v in option.items() if k != "training.lr"},
+                    )
+                    for option in own
+                ]
+                trials_made = [(given, {}), *rates, *more]
+                assert len({str(trial) for trial in trials_made}) == trials, f"{paper}, {label}, {best}"
         for place in range(4):
             chosen = {
                 label: Trial({"training.lr": 0.3, **own[place]}, 1, 1, 1, 1)
@@ -115,6 +127,8 @@ def test_the_papers_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path)
     papers = importlib.import_module("papers")
     for paper, plan in papers.read_papers().items():
         written = papers.STUDIES / paper / "tuned.yaml"
+        if not written.exists():
+            continue
         shutil.copy(ROOT / "studies" / "results" / f"{paper}-tuned-tuning.csv", tmp_path)
         chosen = {label: papers.tune_method(paper, plan, label, 1, tmp_path) for label in plan["labels"]}
         assert papers.study_text(papers.paper_study(plan, chosen)) == written.read_text(encoding="utf-8")
