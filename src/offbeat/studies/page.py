@@ -29,7 +29,7 @@ _HEADS = [
     "beside it",
     "command",
 ]
-_EFFECT = re.compile(r"\{([\w-]+)#(\d+)\.(mean|least|largest)\}")
+_EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|least|largest)\}")
 _WIDTH = 120
 OURS = "ours: "
 """What an item and a claim begin with that are not the paper's."""
@@ -65,8 +65,9 @@ class Paper(Section):
 
     Attributes:
         title: The paper.
-        gain: What its gain consists of, as Markdown. Numbers of ours in it come from rows: "{item#2.mean}" is
-            the effect of the item's second claim, its "mean", or that of the "least" or "largest" pair.
+        gain: What its gain consists of, as Markdown. Numbers of ours in it come from rows: "{+item#2.mean}"
+            is the effect of the item's second claim, its "mean", or that of the "least" or "largest" pair;
+            "-" for "+" where the claimed one is behind.
     """
 
     title: str
@@ -194,9 +195,9 @@ def with_numbers(text: str, judged: Iterable[JudgedExperiment]) -> str:
     items = {item.rows.name: item for each in judged for item in (*each.items, *each.causes)}
 
     def effect(found: re.Match[str]) -> str:
-        name, number, what = found.groups()
+        sign, name, number, what = found.groups()
         claims = items[name].claims[int(number) - 1 :] if name in items else ()
-        return effect_in_prose(items[name].rows, claims[0], what) if claims else NO_EFFECT
+        return effect_in_prose(items[name].rows, claims[0], what, sign) if claims else NO_EFFECT
 
     paragraphs = _EFFECT.sub(effect, text).split("\n\n")
     return "\n\n".join(

@@ -1,7 +1,7 @@
 """An item's table and its claims as texts, for Markdown and for terminals."""
 
 from collections.abc import Sequence
-from math import exp, inf, log1p
+from math import exp, inf, isfinite, log1p
 from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
@@ -9,7 +9,7 @@ from offbeat.report.units import number_text
 from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
 from offbeat.studies.rows import Cost
 from offbeat.studies.study import COSTS, VALUES, Number
-from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
+from offbeat.studies.verdicts import LEAST_SEEDS, Interval, Verdict, interval, log_ratio
 
 Grid = list[list[str]]
 """Rows of cells, the heads first."""
@@ -17,6 +17,7 @@ Grid = list[list[str]]
 NO_EFFECT = "–"
 _UNITS = {"time": " s", "bytes": " B"}
 _CROWDED = 6
+_WHOLE = 9.95
 _ROUNDING = 1e-9
 
 
@@ -147,21 +148,28 @@ def verdict_text(judged: JudgedClaim) -> str:
     return f"{judged.verdict.value}; on average {judged.on_average.value}"
 
 
-def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str) -> str:
-    """An effect of a claim for a sentence, of two digits and without a sign: "1.6x", "2.4 points"; "–": none.
+def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
+    """An effect of a claim for a sentence, of two digits and without a sign: "1.6x", "2.4 points".
 
     Args:
         rows: The rows of its item.
         judged: The claim.
         what: The "mean" over its pairs, the "least" of a pair or the "largest".
+        sign: "+" where the sentence says that the claimed one is ahead, "-" that it is behind.
+
+    Returns:
+        The effect; "–" with fewer than three seeds that all pairs have, or of the other sign.
     """
     effects = [pair.mean.mean for pair in judged.pairs if pair.mean is not None]
-    if not effects or judged.mean is None:
+    if not effects or judged.mean is None or judged.mean.n < LEAST_SEEDS:
         return NO_EFFECT
     value = {"mean": judged.mean.mean, "least": min(effects), "largest": max(effects)}[what]
+    if not isfinite(value) or (value >= 0) != (sign == "+"):
+        return NO_EFFECT
     size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
     unit = "x" if judged.by in COSTS else _points(rows, judged.by)
-    return f"{size:#.2g}".rstrip(".") + unit
+    text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
+    return text.rstrip(".") + unit
 
 
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
