@@ -1,0 +1,38 @@
+"""The command line in the test's own process."""
+
+import io
+import sys
+from collections.abc import Mapping
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from offbeat import cli
+from offbeat.cli import console
+
+OWN: tuple[str, ...] = ()
+"""Options of a command that lets a record or a recipe name functions of `tests.corpus.own`."""
+
+
+def own_options(entry: Mapping[str, Any]) -> tuple[str, ...]:
+    """Options of a command that reads an entry: it may name functions of a module of ours."""
+    return OWN if entry.get("own") else ()
+
+
+def offbeat(*words: str | Path) -> tuple[int, str]:
+    """Run a command; returns its exit code, and what it has printed."""
+    printed = io.StringIO()
+    given = ["offbeat", *map(str, words)]
+    with (
+        patch.object(sys, "argv", given),
+        patch.object(console.out, "_width", 200),
+        patch.object(console.err, "_width", 200),
+        redirect_stdout(printed),
+        redirect_stderr(printed),
+    ):
+        try:
+            cli.main()
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return code, printed.getvalue()

@@ -1,0 +1,125 @@
+"""Simulated runs of earlier formats: those that were stopped go on, the others have finished.
+
+A run that was stopped has a twin in the corpus that was not. It ends with the twin's rows and bytes where
+PyTorch gives the bits of the processor that recorded both. On another one the rows before the interruption
+are the same, and those after it too but for losses and metrics; where the schedule or the guard goes by
+values (`by_values` in the contents), it is only sure that the run ends and replays.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import offbeat as ob
+from offbeat.recipes.build import resume_run
+from offbeat.runs.files import read_tensors
+from offbeat.runs.record import RunRecord, read_run
+from tests.corpus.archive import contents, formats, names, same_processor, unpack
+from tests.corpus.command_line import offbeat, own_options
+
+RUN = "run"
+STOPPED = [(number, name) for number in formats() for name in names(number, "stopped")]
+FINISHED = [(number, name) for number in formats() for name in names(number, "simulated")]
+pytestmark = pytest.mark.usefixtures("one_thread")
+DECISIONS = ("seq", "kind", "name", "client", "task", "base", "version", "staleness", "steps")
+
+
+@pytest.mark.parametrize(("number", "name"), STOPPED)
+def test_a_stopped_run_goes_on_to_the_end_of_its_twin(number: int, name: str, tmp_path: Path) -> None:
+    entry = contents(number)["entries"][name]
+    run = unpack(number, name, tmp_path) / RUN
+    twin = read_run(unpack(number, entry["ends_as"], tmp_path) / RUN)
+    before = read_run(run)
+    rows, evaluations = stored_rows(before)
+    code, printed = offbeat("resume", run, *entry["options"], *own_options(entry))
+    assert code == 0, printed
+    record = read_run(run)
+    assert record.journal[: len(rows)] == rows
+    assert record.metrics[: len(evaluations)] == evaluations
+    if same_processor(number):
+        assert record.journal == twin.journal
+        assert record.metrics == twin.metrics
+        assert record.client_metrics() == twin.client_metrics()
+        assert record.meta["summary"] == twin.meta["summary"]
+        assert record.stop_reason == twin.stop_reason
+        check_files(run, twin.path, exact=True)
+    elif not entry["by_values"]:
+        assert decisions(record) == decisions(twin)
+        assert record.stop_reason == twin.stop_reason
+        check_files(run, twin.path, exact=False)
+    assert offbeat("verify", run, *own_options(entry))[0] == 0
+
+
+def stored_rows(record: RunRecord) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows and evaluations up to the checkpoint."""
+    checkpoint = record.checkpoint()
+    assert checkpoint is not None
+    assert record.status in ("interrupted", "running")
+    return record.journal[: checkpoint.journal], record.metrics[: checkpoint.metrics]
+
+
+def decisions(record: RunRecord) -> list[list[Any]]:
+    """What was decided when, without values that follow from tensors."""
+    return [[*(row[key] for key in DECISIONS), round(row["t"], 9)] for row in record.journal]
+
+
+def check_files(run: Path, twin: Path, *, exact: bool) -> None:
+    """The tensors, and the tables of trackers, are those of the twin."""
+    found = sorted(p.relative_to(run).as_posix() for p in run.rglob("*.safetensors"))
+    assert found == sorted(p.relative_to(twin).as_posix() for p in twin.rglob("*.safetensors"))
+    for name in found:
+        ours, theirs = read_tensors(run / name), read_tensors(twin / name)
+        assert ours.keys() == theirs.keys()
+        for key, tensor in ours.items():
+            if exact:
+                assert tensor.numpy().tobytes() == theirs[key].numpy().tobytes(), (name, key)
+            else:
+                assert torch.allclose(tensor, theirs[key], rtol=1e-3, atol=1e-4), (name, key)
+    for table in twin.glob("*.csv"):
+        assert len((run / table.name).read_text().splitlines()) == len(table.read_text().splitlines())
+        assert not exact or (run / table.name).read_bytes() == table.read_bytes()
+
+
+@pytest.mark.parametrize(("number", "name"), FINISHED)
+def test_a_finished_run_says_so_and_gives_its_model(number: int, name: str, tmp_path: Path) -> None:
+    entry = contents(number)["entries"][name]
+    run, own = unpack(number, name, tmp_path) / RUN, own_options(entry)
+    record = read_run(run)
+    assert record.status == "finished"
+    code, printed = offbeat("resume", run, *own)
+    assert code == 0, printed
+    assert printed == f"{run} has finished already: {record.stop_reason}\n"
+    code, printed = offbeat("export", run, "-o", tmp_path / "model.safetensors", *own)
+    assert code == 0, printed
+    exported, model = read_tensors(tmp_path / "model.safetensors"), read_tensors(run / "model.safetensors")
+    assert set(exported) <= set(model)
+    for key, tensor in exported.items():
+        assert torch.equal(tensor, model[key])
+    assert record.summary is not None
+    assert record.summary.tasks == len(record.entries("arrived"))
+    assert record.summary.versions == max(row.version or 0 for row in record.rows())
+    again = resume_run(run)
+    assert again.journal == record.journal
+    assert again.model.state_dict().keys() == model.keys()
+    assert all(torch.equal(tensor, model[key]) for key, tensor in again.model.state_dict().items())
+
+
+@pytest.mark.parametrize(("number", "name"), [(number, "fedbuff") for number in formats()])
+def test_the_world_of_a_run_can_be_fitted(number: int, name: str, tmp_path: Path) -> None:
+    run = unpack(number, name, tmp_path) / RUN
+    code, printed = offbeat("simulate-like", run, "--only-fit")
+    assert code == 0, printed
+    assert "s/step" in printed
+
+
+@pytest.mark.parametrize("number", formats())
+def test_a_run_that_was_stopped_is_not_resumed_with_something_else(number: int, tmp_path: Path) -> None:
+    run = unpack(number, "fedbuff-stopped", tmp_path) / RUN
+    shutil.copytree(run, tmp_path / "other")
+    with pytest.raises(ob.RunError, match="was started with another algorithm: size was 3, now it is 2"):
+        ob.resume(tmp_path / "other", ob.fedbuff(2, steps=2, concurrency=3), learner=ob.NoTraining(4))
+    assert json.loads(json.dumps(read_run(run).meta)) == read_run(tmp_path / "other").meta
