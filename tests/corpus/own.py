@@ -61,6 +61,12 @@ def site_2() -> Any:
     return points(32, 12)
 
 
+def spoilt() -> Any:
+    """The data of a site that no model gets better by."""
+    x, y = points(16, 13)
+    return 1e4 * x, 1 - y
+
+
 # ---- models ----
 
 

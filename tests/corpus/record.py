@@ -4,6 +4,7 @@ Run it from the root of the checkout. Entries that are there stay as they are, u
 version recorded is what later versions are held to. A new format begins an empty folder of its own.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -19,8 +21,10 @@ from unittest.mock import patch
 import torch
 import yaml
 
+from offbeat.runs.record import read_run
 from offbeat.runs.schema import FORMAT
 from offbeat.sim.backend import LiveBackend
+from tests.corpus import served as served_base
 from tests.corpus.archive import (
     CONTENTS,
     FOLDER,
@@ -32,9 +36,19 @@ from tests.corpus.archive import (
     write_contents,
 )
 from tests.corpus.command_line import offbeat
+from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, stop_at_once, wait_for
+from tests.corpus.served import SERVED, Served
 from tests.corpus.simulated import BASE, SIMULATED, Simulated
+from tests.forks import OFFBEAT
 
-RECIPE, RUN = "recipe.yaml", "run"
+RECOVERED = "recovered"
+LARGE = """
+import offbeat.net.server.durable_store as store
+from offbeat.cli import main
+
+store.SMALL = 0  # every update is a large one
+main()
+"""
 
 
 def main(wanted: list[str]) -> None:
@@ -64,7 +78,69 @@ def all_makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
         makers[name] = lambda place, run=run: finished(place, run)
         if run.stops is not None:
             makers[f"{name}-stopped"] = lambda place, run=run, name=name: stopped(place, run, name)
+    for name, own in SERVED.items():
+        makers[name] = lambda place, own=own: served(place, own)
     return makers
+
+
+# ---- served runs ----
+
+
+def served(place: Path, run: Served) -> dict[str, Any]:
+    """A served run, left in the middle or at its end; and what its server recovers."""
+    recipe = {**served_base.BASE, **run.recipe}
+    (place / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    entry = {
+        "kind": f"served {run.left}", "serve": list(run.serve), "sites": list(run.data),
+        "pace": list(run.pace), "join": list(run.join), "helpers": list(run.helpers), "tokens": run.tokens, "own": run.own,
+    }  # fmt: skip
+    if run.tokens:
+        enrol(place, len(run.data))
+    script = place.parent / "large.py"
+    script.write_text(LARGE, encoding="utf-8")
+    with federation(place, entry, script if run.log else OFFBEAT) as processes:
+        processes.start()
+        processes.start_sites()
+        if run.away:
+            lose_a_site(processes)
+        if run.left == "finished":
+            assert processes.server is not None
+            if status := processes.server.wait(SECONDS):
+                raise SystemExit(f"{place.name}: exit code {status}\n{processes.server.communicate()}")
+        else:
+            wait_for(lambda: processes.arrived() >= run.arrivals)
+            processes.leave(signal.SIGKILL if run.left == "killed" else signal.SIGTERM)
+    if run.left != "finished":
+        keep_recovered(place, entry)
+    return entry
+
+
+def enrol(place: Path, sites: int) -> None:
+    """A token for each site."""
+    for number in range(sites):
+        code, printed = offbeat("enrol", f"site-{number}", "--state", place / RUN)
+        assert code == 0, printed
+        (place / f"site-{number}.token").write_text(printed, encoding="utf-8")
+
+
+def lose_a_site(processes: Federation) -> None:
+    """Kill a site until the server knows, and start it again."""
+    wait_for(lambda: processes.arrived() >= 6)
+    processes.others["site-0"].kill()
+    wait_for(lambda: bool(read_run(processes.run).entries("left")))
+    processes.start_sites([0])
+
+
+def keep_recovered(place: Path, entry: dict[str, Any]) -> None:
+    """Write beside the run what a server recovers from it: its checkpoint's numbers and state."""
+    with tempfile.TemporaryDirectory() as temporary:
+        copy = Path(temporary) / place.name
+        shutil.copytree(place, copy)
+        stop_at_once(copy, entry)
+        checkpoint = read_run(copy / RUN).checkpoint()
+        assert checkpoint is not None
+        (place / RECOVERED).with_suffix(".json").write_text(json.dumps(asdict(checkpoint)), encoding="utf-8")
+        shutil.copy(copy / RUN / checkpoint.state, (place / RECOVERED).with_suffix(".safetensors"))
 
 
 # ---- simulated runs ----
