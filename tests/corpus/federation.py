@@ -89,8 +89,8 @@ class Federation:
         for process in (self.server, *self.others.values()):
             if process is not None:
                 process.kill()
-                with suppress(Exception):
-                    process.wait(SECONDS)
+                with suppress(ValueError):  # what it has written is read already
+                    process.communicate(SECONDS)
 
 
 @contextmanager

@@ -92,7 +92,8 @@ def served(place: Path, run: Served) -> dict[str, Any]:
     (place / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
     entry = {
         "kind": f"served {run.left}", "serve": list(run.serve), "sites": list(run.data),
-        "pace": list(run.pace), "join": list(run.join), "helpers": list(run.helpers), "tokens": run.tokens, "own": run.own,
+        "pace": list(run.pace), "join": list(run.join), "helpers": list(run.helpers),
+        "tokens": run.tokens, "own": run.own, "unnamed": run.unnamed,
     }  # fmt: skip
     if run.tokens:
         enrol(place, len(run.data))

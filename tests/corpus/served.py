@@ -27,6 +27,8 @@ class Served:
         log: Whether updates are written to updates.log, as large ones are.
         away: Whether the first site is killed in mid-run, until its lease has ended.
         tokens: Whether sites show tokens.
+        unnamed: Whether the algorithm is recorded by a name that no command can make it by, as format 5 does
+            for the parts of other algorithms under "with" of a served run.
     """
 
     recipe: Recipe
@@ -41,6 +43,7 @@ class Served:
     log: bool = False
     away: bool = False
     tokens: bool = False
+    unnamed: bool = False
 
 
 BASE: Recipe = {
@@ -120,7 +123,7 @@ _KINDS: dict[str, dict[Left, Served]] = {
     "served-codec": left(
         {"algorithm": {**FEDBUFF["algorithm"], "with": {"codec": {"kind": "sparse_quantised", "levels": 4}}},
          "callbacks": ["csv"]},
-        "finished", "killed",
+        "finished", "killed", unnamed=True,
     ),
     "served-robust": left(
         {"algorithm": {"name": "fedbuff", "size": 3, "steps": 2,
