@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from unittest.mock import patch
 import torch
 import yaml
 
-from offbeat.runs.record import read_run
+import offbeat as ob
+from offbeat.runs.record import find_runs, read_run
 from offbeat.runs.schema import FORMAT
 from offbeat.sim.backend import LiveBackend
 from tests.corpus import served as served_base
@@ -37,9 +38,10 @@ from tests.corpus.archive import (
 )
 from tests.corpus.command_line import offbeat
 from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, stop_at_once, wait_for
+from tests.corpus.from_python import arguments
 from tests.corpus.served import SERVED, Served
 from tests.corpus.simulated import BASE, SIMULATED, Simulated
-from tests.forks import OFFBEAT
+from tests.forks import OFFBEAT, Fork
 
 RECOVERED = "recovered"
 LARGE = """
@@ -78,9 +80,51 @@ def all_makers() -> dict[str, Callable[[Path], dict[str, Any]]]:
         makers[name] = lambda place, run=run: finished(place, run)
         if run.stops is not None:
             makers[f"{name}-stopped"] = lambda place, run=run, name=name: stopped(place, run, name)
+    makers["from-python"] = from_python
+    makers["from-python-stopped"] = from_python_stopped
+    makers["comparison"] = comparison
+    makers["comparison-stopped"] = comparison_stopped
     for name, own in SERVED.items():
         makers[name] = lambda place, own=own: served(place, own)
     return makers
+
+
+# ---- runs without a recipe, and several of one ----
+
+
+def from_python(place: Path) -> dict[str, Any]:
+    """A run of `offbeat.simulate`."""
+    ob.simulate(**arguments(), seed=5, out=place / RUN)
+    return {"kind": "python"}
+
+
+def from_python_stopped(place: Path) -> dict[str, Any]:
+    """The same, interrupted."""
+    with stopping(13, None), suppress(KeyboardInterrupt):
+        from_python(place)
+    return {"kind": "python stopped", "ends_as": "from-python"}
+
+
+def comparison(place: Path) -> dict[str, Any]:
+    """A run of `offbeat compare`: two labels, each with two values of a sweep."""
+    recipe = {
+        **BASE,
+        "algorithms": {"fedbuff": {"size": 2, "steps": 2}, "slow": {"name": "fedasync", "steps": 1}},
+    }
+    (place / RECIPE).write_text(yaml.safe_dump(recipe, sort_keys=False), encoding="utf-8")
+    options = ["--seeds", "1", "--jobs", "1", "--sweep", "training.lr=0.05,0.1"]
+    process = Fork(OFFBEAT, "compare", place / RECIPE, "--out", place / "runs", *options)
+    if process.wait(SECONDS):
+        raise SystemExit("".join(process.communicate()))
+    return {"kind": "comparison", "options": options, "missing": []}
+
+
+def comparison_stopped(place: Path) -> dict[str, Any]:
+    """The same, ended before its last run began."""
+    told = comparison(place)
+    last = find_runs(place / "runs")[-1].path
+    shutil.rmtree(last)
+    return {**told, "ends_as": "comparison", "missing": [last.relative_to(place).as_posix()]}
 
 
 # ---- served runs ----

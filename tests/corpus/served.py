@@ -114,7 +114,13 @@ _KINDS: dict[str, dict[Left, Served]] = {
         {**OWN_MODEL, **FEDBUFF, "model": {"name": f"{MODULE}:normalised"}}, "finished", "killed", **OWN_SITES
     ),
     "served-own-algorithm": left(
-        {"algorithm": {"name": f"{MODULE}:stopping", "steps": 2, "arrivals": 17}}, "killed", own=True
+        {"algorithm": {"name": f"{MODULE}:stopping", "steps": 2, "arrivals": 17}},
+        "finished", "killed", own=True,
+    ),
+    "served-skips": left(
+        {"algorithm": {"name": f"{MODULE}:jumping", "steps": 2, "every": 7, "factor": 1e6},
+         "until": {"tasks": 40}},
+        "finished", "killed", arrivals=25, own=True,
     ),
     "served-evaluated-at-sites": left(
         {**FEDBUFF, "evaluate": {"versions": 2, "at": "both", "keep_best": "loss"}}, "finished", "killed",

@@ -17,9 +17,11 @@ import torch
 import offbeat as ob
 from offbeat.recipes.build import resume_run
 from offbeat.runs.files import read_tensors
-from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.record import RunRecord, find_runs, read_run
 from tests.corpus.archive import contents, formats, names, same_processor, unpack
 from tests.corpus.command_line import offbeat, own_options
+from tests.corpus.from_python import arguments
+from tests.forks import OFFBEAT, Fork
 
 RUN = "run"
 STOPPED = [(number, name) for number in formats() for name in names(number, "stopped")]
@@ -123,3 +125,39 @@ def test_a_run_that_was_stopped_is_not_resumed_with_something_else(number: int, 
     with pytest.raises(ob.RunError, match="was started with another algorithm: size was 3, now it is 2"):
         ob.resume(tmp_path / "other", ob.fedbuff(2, steps=2, concurrency=3), learner=ob.NoTraining(4))
     assert json.loads(json.dumps(read_run(run).meta)) == read_run(tmp_path / "other").meta
+
+
+@pytest.mark.parametrize("number", formats())
+def test_a_run_from_python_goes_on_with_the_same_arguments(number: int, tmp_path: Path) -> None:
+    name = "from-python-stopped"
+    run = unpack(number, name, tmp_path) / RUN
+    twin = read_run(unpack(number, contents(number)["entries"][name]["ends_as"], tmp_path) / RUN)
+    rows, _ = stored_rows(read_run(run))
+    again = ob.resume(run, **arguments())
+    assert again.journal[: len(rows)] == rows
+    assert decisions(read_run(run)) == decisions(twin)
+    check_files(run, twin.path, exact=same_processor(number))
+    assert ob.resume(twin.path, **arguments()).journal == twin.journal
+    code, printed = offbeat("resume", run)  # it has finished: no recipe is needed to say so
+    assert (code, printed) == (0, f"{run} has finished already: {again.stop_reason}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "name"), [(number, name) for number in formats() for name in names(number, "comparison")]
+)
+def test_a_comparison_is_repeated(number: int, name: str, tmp_path: Path) -> None:
+    """What has finished stays as it is, what is missing is run."""
+    entry, folder = contents(number)["entries"][name], unpack(number, name, tmp_path)
+    before = {record.path: record.journal for record in find_runs(folder)}
+    words = ("compare", folder / "recipe.yaml", "--out", folder / "runs", *entry["options"])
+    process = Fork(OFFBEAT, *words)
+    assert process.wait(300) == 0, "".join(process.communicate())
+    printed, _ = process.communicate()
+    assert "fedbuff lr=0.05" in printed
+    after = {record.path: record.journal for record in find_runs(folder)}
+    assert {path: after[path] for path in before} == before
+    assert {path.relative_to(folder).as_posix() for path in set(after) - set(before)} == set(entry["missing"])
+    if entry["missing"] and same_processor(number):
+        twin = unpack(number, entry["ends_as"], tmp_path)
+        for path in entry["missing"]:
+            assert after[folder / path] == read_run(twin / path).journal
