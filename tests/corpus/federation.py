@@ -33,8 +33,8 @@ class Federation:
         self.address = ""
         self.others: dict[str, Fork] = {}
 
-    def start(self) -> None:
-        """Start the server, and wait until it listens."""
+    def start(self) -> str:
+        """Start the server, and wait until it listens; returns what it has printed where it ends instead."""
         options = [*self.entry["serve"], *own_options(self.entry)]
         if self.entry["tokens"]:
             options += ["--tokens", self.run / "tokens.json"]
@@ -42,7 +42,8 @@ class Federation:
         self.server = server = Fork(self.script, *words, cwd=ROOT)
 
         def listens() -> bool:
-            assert server.poll() is None, "".join(server.communicate())
+            if server.poll() is not None:
+                return True
             with suppress(OSError, ValueError):
                 told = json.loads((self.run / SERVER).read_text(encoding="utf-8"))
                 self.address = told["address"]
@@ -50,6 +51,7 @@ class Federation:
             return False
 
         wait_for(listens)
+        return "" if server.poll() is None else "".join(server.communicate())
 
     def start_sites(self, wanted: Sequence[int] | None = None) -> None:
         """Start sites, by number, all by default; and the helpers."""
@@ -111,9 +113,14 @@ def wait_for(ready: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-def stop_at_once(folder: Path, entry: Mapping[str, Any]) -> None:
-    """Start a run's server without a site and stop it: it leaves the checkpoint of what it has recovered."""
+def stop_at_once(folder: Path, entry: Mapping[str, Any]) -> str:
+    """Start a run's server without a site and stop it: it leaves the checkpoint of what it has recovered.
+
+    Returns what a server has printed that does not start.
+    """
     with federation(folder, entry) as found:
-        found.start()
+        if printed := found.start():
+            return printed
         status, printed = found.leave(signal.SIGTERM)
         assert status == 0, printed
+    return ""

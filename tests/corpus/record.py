@@ -144,7 +144,8 @@ def served(place: Path, run: Served) -> dict[str, Any]:
     script = place.parent / "large.py"
     script.write_text(LARGE, encoding="utf-8")
     with federation(place, entry, script if run.log else OFFBEAT) as processes:
-        processes.start()
+        if failed := processes.start():
+            raise SystemExit(f"{place.name}: {failed}")
         processes.start_sites()
         if run.away:
             lose_a_site(processes)

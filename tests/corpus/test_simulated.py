@@ -18,7 +18,14 @@ import offbeat as ob
 from offbeat.recipes.build import resume_run
 from offbeat.runs.files import read_tensors
 from offbeat.runs.record import RunRecord, find_runs, read_run
-from tests.corpus.archive import contents, formats, names, same_processor, unpack
+from tests.corpus.archive import (
+    contents,
+    formats,
+    names,
+    same_processor,
+    skip_without_its_initial_model,
+    unpack,
+)
 from tests.corpus.command_line import offbeat, own_options
 from tests.corpus.from_python import arguments
 from tests.forks import OFFBEAT, Fork
@@ -38,6 +45,7 @@ def test_a_stopped_run_goes_on_to_the_end_of_its_twin(number: int, name: str, tm
     before = read_run(run)
     rows, evaluations = stored_rows(before)
     code, printed = offbeat("resume", run, *entry["options"], *own_options(entry))
+    skip_without_its_initial_model(number, printed)
     assert code == 0, printed
     record = read_run(run)
     assert record.journal[: len(rows)] == rows
@@ -51,7 +59,7 @@ def test_a_stopped_run_goes_on_to_the_end_of_its_twin(number: int, name: str, tm
         check_files(run, twin.path, exact=True)
     elif not entry["by_values"]:
         assert decisions(record) == decisions(twin)
-        assert record.stop_reason == twin.stop_reason
+        assert str(record.stop_reason).partition(" (")[0] == str(twin.stop_reason).partition(" (")[0]
         check_files(run, twin.path, exact=False)
     assert offbeat("verify", run, *own_options(entry))[0] == 0
 
@@ -133,7 +141,11 @@ def test_a_run_from_python_goes_on_with_the_same_arguments(number: int, tmp_path
     run = unpack(number, name, tmp_path) / RUN
     twin = read_run(unpack(number, contents(number)["entries"][name]["ends_as"], tmp_path) / RUN)
     rows, _ = stored_rows(read_run(run))
-    again = ob.resume(run, **arguments())
+    try:
+        again = ob.resume(run, **arguments())
+    except ob.UsageError as error:
+        skip_without_its_initial_model(number, str(error))
+        raise
     assert again.journal[: len(rows)] == rows
     assert decisions(read_run(run)) == decisions(twin)
     check_files(run, twin.path, exact=same_processor(number))
