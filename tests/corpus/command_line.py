@@ -4,15 +4,21 @@ import io
 import sys
 from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+import typer
 
 from offbeat import cli
 from offbeat.cli import console
 
 OWN: tuple[str, ...] = ()
 """Options of a command that lets a record or a recipe name functions of `tests.corpus.own`."""
+
+command = cache(typer.main.get_command)
+"""The commands with their options: to make them takes Typer longer than most commands take."""
 
 
 def own_options(entry: Mapping[str, Any]) -> tuple[str, ...]:
@@ -25,6 +31,7 @@ def offbeat(*words: str | Path) -> tuple[int, str]:
     printed = io.StringIO()
     given = ["offbeat", *map(str, words)]
     with (
+        patch("typer.main.get_command", command),
         patch.object(sys, "argv", given),
         patch.object(console.out, "_width", 200),
         patch.object(console.err, "_width", 200),

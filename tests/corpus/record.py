@@ -37,7 +37,7 @@ from tests.corpus.archive import (
     write_contents,
 )
 from tests.corpus.command_line import offbeat
-from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, stop_at_once, wait_for
+from tests.corpus.federation import RECIPE, RUN, SECONDS, Federation, federation, kill_at_once, wait_for
 from tests.corpus.from_python import arguments
 from tests.corpus.served import SERVED, Served
 from tests.corpus.simulated import BASE, SIMULATED, Simulated
@@ -182,7 +182,7 @@ def keep_recovered(place: Path, entry: dict[str, Any]) -> None:
     with tempfile.TemporaryDirectory() as temporary:
         copy = Path(temporary) / place.name
         shutil.copytree(place, copy)
-        stop_at_once(copy, entry)
+        kill_at_once(copy, entry)
         checkpoint = read_run(copy / RUN).checkpoint()
         assert checkpoint is not None
         (place / RECOVERED).with_suffix(".json").write_text(json.dumps(asdict(checkpoint)), encoding="utf-8")
