@@ -12,8 +12,8 @@ from offbeat.core.errors import UsageError
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.models.registry import LogisticSpec, ModelMaker
 from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net.client.known_runs import KnownRuns
 from offbeat.net.client.site import Site
-from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (
     FromSite,
@@ -162,23 +162,19 @@ def failing(train):  # type: ignore[no-untyped-def]
 
 
 def test_a_site_leaves_when_the_server_goes_back(tmp_path: Path) -> None:
-    store = SiteStore(tmp_path / "site")
-    store.begin("run")
+    runs = KnownRuns(tmp_path)
+    runs.check_plan("run", PRIVACY)
     for task, base in ((0, 0), (3, 17), (9, 41), (9, 41)):
-        store.check_version(task, base)
-    store.close()
-    again = SiteStore(tmp_path / "site")
+        runs.check_task("run", task, base, f"order {task}")
+    again = KnownRuns(tmp_path)
     told = "the server has gone back from version 41 to 17: what was spent since is not counted"
     with pytest.raises(UsageError, match=told):
-        again.check_version(4, 17)
-    again.check_version(12, 41)
+        again.check_task("run", 4, 17, "order 4")
+    again.check_task("run", 12, 41, "order 12")
     for task, base in ((11, 44), (12, 44)):  # it has gone on meanwhile; its numbers of tasks tell
         told = f"has gone back from task 12 of version 41 to task {task} of version 44"
         with pytest.raises(UsageError, match=told):
-            again.check_version(task, base)
-    again.begin("another run")
-    again.check_version(0, 0)
-    again.close()
+            again.check_task("run", task, base, f"order {task}")
 
 
 def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_went_back(
@@ -220,7 +216,7 @@ def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_we
 
 def test_a_policy_that_insists_on_noise() -> None:
     policy = SitePolicy(noise=4.0)
-    for noise, told in ((0.0, "a run without noise"), (2.0, "noise of multiplier 2")):
+    for privacy, told in ((None, "a run without noise"), (PRIVACY, "noise of multiplier 2")):
         with pytest.raises(UsageError, match=f"refuses {told}: it needs at least noise = 4"):
-            policy.check_plan(ob.fedbuff().objective, (), noise)
-    policy.check_plan(ob.fedbuff().objective, (), 4.0)
+            policy.check_plan(ob.fedbuff().objective, (), privacy)
+    policy.check_plan(ob.fedbuff().objective, (), ob.Privacy(clip=CLIP, noise=ob.Noise(multiplier=4)))

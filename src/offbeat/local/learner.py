@@ -1,7 +1,7 @@
 """The PyTorch learner: any module, any loss, any dataset divided among clients."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -31,7 +31,7 @@ from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, call, scores, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.evaluation import evaluate
@@ -319,6 +319,31 @@ class TorchLearner:
             restore(session, saved)
             self._steps(session, islice(session.batches, steps, None))
             return self._finish(session)
+
+    def try_step(self, base: Model, task: LocalTask, objective: Objective) -> Any:
+        """Take the first step of a task, and keep nothing of it; returns the scores of its first samples.
+
+        Returns:
+            The module's scores of them after it; None where the output has none.
+
+        Raises:
+            UsageError: The module cannot take a batch, its loss is no scalar, or it is not finite.
+        """
+        with self._start(base, task, objective, NO_INPUTS) as session:
+            tried: list[Any] = []
+
+            def noted(numbered: Iterator[tuple[int, Parts]]) -> Iterator[tuple[int, Parts]]:
+                for step, parts in numbered:
+                    tried[:] = parts
+                    yield step, parts
+
+            self._steps(session, noted(session.batches))
+            if not tried or self.criterion.step is not None:
+                return None
+            x, _ = split(tried[0][0])
+            with torch.no_grad(), self.training.autocast(), suppress(UsageError):
+                return scores(call(session.bench.module, x))
+            return None
 
     @contextmanager
     def _start(
