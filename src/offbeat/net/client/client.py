@@ -117,8 +117,9 @@ class SiteClient:
                     await self._keep_model(message)
                     channel.send(Leave("the run has finished"))
                     return message.reason
-                case Rejected() if message.reason == LABELS_NEEDED and self._labels and not told_labels:
-                    self._tell_labels(channel, plan)
+                case Rejected() if message.reason == LABELS_NEEDED and self._labels:
+                    if not told_labels:  # else it answers the site's first word
+                        self._tell_labels(channel, plan)
                     told_labels = True
                 case Rejected():
                     if message.final:

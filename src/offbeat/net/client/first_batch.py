@@ -47,7 +47,7 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
     if isinstance(labels, Tensor):
         labels = labels[learner.data.client_indices(client)]
     try:
-        _check_probabilities(learner.criterion, labels)
+        _check_labels(learner.criterion, labels)
         scores = tried.try_step(initial, LocalTask(0, client, 0, 1, seed), objective)
         _check_classes(learner.criterion, labels, scores)
     except DivergedError:  # not for its data: it is what the training says, then
@@ -57,39 +57,43 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
         raise DataError(f"the data of this site do not fit the run: {told}") from error
 
 
-def _check_probabilities(criterion: Criterion, labels: Any) -> None:
-    """Raises `UsageError` for labels outside of [0, 1] with a loss of two classes, which takes any number."""
+def _check_labels(criterion: Criterion, labels: Any) -> None:
+    """Raises `UsageError` for labels that the loss takes and that mean nothing to it."""
+    if not isinstance(labels, Tensor):
+        return
     loss = criterion.loss
-    binary = loss in _BINARY or isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss)
-    if binary and isinstance(labels, Tensor):
-        low, high = float(labels.min()), float(labels.max())
-        if not 0 <= low <= high <= 1:
-            raise UsageError(
-                f"labels are {low:g} to {high:g}, and the run's loss, the binary cross entropy, takes 0 to "
-                "1: give the two classes as 0 and 1"
-            )
+    low, high = float(labels.min()), float(labels.max())
+    if (loss in _BINARY or isinstance(loss, nn.BCELoss | nn.BCEWithLogitsLoss)) and not 0 <= low <= high <= 1:
+        raise UsageError(
+            f"labels are {low:g} to {high:g}, and the run's loss, the binary cross entropy, takes 0 to 1: "
+            "give the two classes as 0 and 1"
+        )
+    if _of_classes(criterion) and low == high == _ignored(criterion):
+        raise UsageError(f"all labels are {low:g}, which stands for no class: there is nothing to train")
 
 
 def _check_classes(criterion: Criterion, labels: Any, scores: Any) -> None:
     """Raises `UsageError` for classes that the model has no score of."""
-    loss = criterion.loss
-    if criterion.step is not None or not (
-        loss is None or loss in _CLASSES or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
-    ):
+    if not (_of_classes(criterion) and isinstance(scores, Tensor) and scores.ndim > 1):
         return
     if not isinstance(labels, Tensor) or labels.is_floating_point():
         return
-    if not isinstance(scores, Tensor) or scores.ndim < 2:
-        return
-    ignored = getattr(loss, "ignore_index", _IGNORED)
-    known = labels[labels != ignored]
-    if not len(known):
-        raise UsageError(
-            f"all labels are {ignored}, which stands for samples without a class: there is nothing to train"
-        )
-    low, high, classes = int(known.min()), int(known.max()), scores.shape[1]
+    known, classes = labels[labels != _ignored(criterion)], scores.shape[1]
+    low, high = int(known.min()), int(known.max())
     if not 0 <= low <= high < classes:
         raise UsageError(
             f"labels are {low} to {high}, and the run's model has {classes} classes, 0 to {classes - 1}: "
             "number the classes as the run does"
         )
+
+
+def _of_classes(criterion: Criterion) -> bool:
+    """Whether the loss is a cross entropy of classes."""
+    loss = criterion.loss
+    named = loss is None or loss in _CLASSES or isinstance(loss, nn.CrossEntropyLoss | nn.NLLLoss)
+    return named and criterion.step is None
+
+
+def _ignored(criterion: Criterion) -> int:
+    """The label of what has no class."""
+    return int(getattr(criterion.loss, "ignore_index", _IGNORED))
