@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.core.buffers import restore_buffers
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import DivergedError, OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.core.features import Feature
 from offbeat.core.learner import (
@@ -28,10 +28,10 @@ from offbeat.core.model import Layout, Model, Tensors, frozen_digest
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Dataset, Samples, to_device
+from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, call, scores, split
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
 from offbeat.local.evaluation import evaluate
@@ -320,30 +320,22 @@ class TorchLearner:
             self._steps(session, islice(session.batches, steps, None))
             return self._finish(session)
 
-    def try_step(self, base: Model, task: LocalTask, objective: Objective) -> Any:
-        """Take the first step of a task, and keep nothing of it; returns the scores of its first samples.
-
-        Returns:
-            The module's scores of them after it; None where the output has none.
+    def try_step(self, base: Model, task: LocalTask, objective: Objective) -> Batch:
+        """Take the first step of a task, and keep nothing of it; returns the first samples that it took.
 
         Raises:
-            UsageError: The module cannot take a batch, its loss is no scalar, or it is not finite.
+            UsageError: The module cannot take a batch, its loss is no scalar, or a sample is not finite.
         """
-        with self._start(base, task, objective, NO_INPUTS) as session:
-            tried: list[Any] = []
+        tried: list[Batch] = []
 
-            def noted(numbered: Iterator[tuple[int, Parts]]) -> Iterator[tuple[int, Parts]]:
-                for step, parts in numbered:
-                    tried[:] = parts
-                    yield step, parts
+        def noted(numbered: Iterator[tuple[int, Parts]]) -> Iterator[tuple[int, Parts]]:
+            for step, parts in numbered:
+                tried.extend(batch for batch, _ in parts)
+                yield step, parts
 
+        with self._start(base, task, objective, NO_INPUTS) as session, suppress(DivergedError):
             self._steps(session, noted(session.batches))
-            if not tried or self.criterion.step is not None:
-                return None
-            x, _ = split(tried[0][0])
-            with torch.no_grad(), self.training.autocast(), suppress(UsageError):
-                return scores(call(session.bench.module, x))
-            return None
+        return tried[0]
 
     @contextmanager
     def _start(
