@@ -19,6 +19,7 @@ from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import LABELS_NEEDED, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.transport import ChannelClosedError, ClientChannel
+from offbeat.secure.committee import VOTES
 
 log = logging.getLogger(__name__)
 _NOT_SHARED = "{}: leave keep_model (--keep-model) out, or have it served with share_model (--share-model)"
@@ -88,8 +89,10 @@ class SiteClient:
         steps, wants_model = self._steps_per_epoch, self._keep is not None
         labels = self._labels if self._tells_labels else None
         channel.send(
-            Register(self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True)
-        )
+            Register(
+                self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True, rule=VOTES
+            )
+        )  # fmt: skip
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)
