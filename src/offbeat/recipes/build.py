@@ -12,6 +12,7 @@ from offbeat.algorithms.compose import build as build_algorithm
 from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.schedule_rule import recorded_rule, with_rule, without_rule
 from offbeat.core.streams import Purpose, check_seed, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples, sample_shape
@@ -203,8 +204,13 @@ def recorded_algorithm(record: RunRecord) -> Algorithm:
     """The algorithm of a recorded run. Raises `RunError` where its name or options are not known."""
     if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
+    described = record.meta["algorithm"]
+    rule = recorded_rule(described)
     try:
-        return make_algorithm(record.meta["algorithm"])
+        algorithm = with_rule(make_algorithm(without_rule(described)), rule)
+        if algorithm.schedule.rule != rule:
+            raise UsageError(f"its schedule has no rule {rule}")
+        return algorithm
     except UsageError as error:
         raise RunError(
             f"{record.path} was recorded by a version of Offbeat with other options: {error}"

@@ -21,6 +21,7 @@ run's clock, and never goes back whatever the caller says.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from offbeat.core.algorithm import Algorithm
@@ -191,7 +192,10 @@ class Coordinator:
                 log.warning("task overdue", extra={"site": site.name, "task": task.id, "reason": reason})
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(client, reason=reason))
-        for at, timer in sorted((at, timer) for timer, at in self.server.timers.items() if at <= now):
+        due = [
+            (at, timer) for timer, at in self.server.timers.items() if at <= now
+        ]  # in the order of setting
+        for at, timer in sorted(due, key=itemgetter(0)):
             if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
         self._evaluate_by_time(now)

@@ -22,6 +22,7 @@ from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import train_root
+from offbeat.core.schedule_rule import described_rule, recorded_rule, with_rule
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
@@ -207,6 +208,7 @@ def open_run(
     spec = make_run_spec(algorithm, learner, seed, plan.privacy if plan is not None else None)
     if found is not None:
         _check_same(found, spec)
+        algorithm = with_rule(algorithm, recorded_rule(found.meta["algorithm"]))
         if found.status == "finished":
             delete_secrets(directory)  # of a server that died just then
             shared = None
@@ -230,7 +232,7 @@ def open_run(
         meta = {
             "offbeat": __version__,
             "label": label,
-            "algorithm": spec.algorithm,
+            "algorithm": {**spec.algorithm, **described_rule(algorithm)},
             "seed": seed,
             "clients": options.clients,
             "recipe": recipe,
