@@ -59,7 +59,7 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     source, root = _root_data(source, data.root, seed)
     labels = labels_of(source.train, data)
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    return federate(source, None, parts, validation=data.validation, root=root)
+    return federate(source, None, parts, validation=data.validation, root=root, drop_empty=data.drop_empty)
 
 
 def _source(data: Data, name: str, seed: int) -> Source:
@@ -157,7 +157,7 @@ def run_recipe(
     learner = make_learner(recipe, seed)
     own = recipe.model_copy(update={"seed": seed})  # repeats exactly this run
     return simulate(
-        algorithm, replace(recipe.world, clients=recipe.clients), learner,
+        algorithm, replace(recipe.world, clients=learner.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
@@ -181,9 +181,9 @@ def resume_run(
     record = read_run(directory)
     recipe = recorded_recipe(record)
     called = make_callbacks(recipe.callbacks if callbacks is None else callbacks)
+    learner = make_learner(recipe, record.seed)
     return resume(
-        directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
-        make_learner(recipe, record.seed),
+        directory, recorded_algorithm(record), replace(recipe.world, clients=learner.clients), learner,
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
         callbacks=called,
