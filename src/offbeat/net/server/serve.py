@@ -1,5 +1,6 @@
 """Serving a run, from its start or from where its state directory has it."""
 
+import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
@@ -18,6 +19,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Layout, Model
+from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
@@ -328,4 +330,16 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
             "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
             "was changed, and offbeat report, replay and journal read it"
         )
-    record.check_same("plan", spec.document())
+    record.check_same("plan", _as_recorded(spec.document(), record.meta["plan"]))
+
+
+def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A specification with the names of tensors as an earlier version recorded them, if that is all there is.
+
+    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
+    """
+    told = plan.get("layout", [])
+    here = [[name, *entry] for name, *entry in document["layout"]]
+    bare = [[without_prefixes(name), *entry] for name, *entry in told]
+    same = json.loads(json.dumps([[without_prefixes(name), *entry] for name, *entry in here])) == bare
+    return {**document, "layout": told} if same else document
