@@ -245,3 +245,42 @@ def test_a_buffer_that_grows() -> None:
         simulated(learner(lambda: Replaced(grows=True)))
     of = learner(lambda: Replaced(grows=True, persistent=False))
     assert simulated(of).summary.versions == 2
+
+
+class Anew(nn.Module):
+    """Makes its parameter anew at each step."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.layer.weight = nn.Parameter(self.layer.weight.detach().clone())
+        return self.layer(x)
+
+
+class Thaws(nn.Module):
+    """Unfreezes its first layer as it is called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 4).requires_grad_(False), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.first.requires_grad_(True)(x))
+
+
+def test_parameters_that_a_module_makes_or_unfreezes_later(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(
+        ob.UsageError, match=r"follows from layer\.weight, which the module has made .* later"
+    ):
+        simulated(learner(Anew))
+    with caplog.at_level(logging.WARNING):
+        simulated(learner(Thaws))
+    assert "follows from first.weight, first.bias, which the module has made or unfrozen later" in caplog.text
+
+
+def test_an_optimizer_of_other_tensors() -> None:
+    training = ob.Training(optimizer=lambda parameters, lr: torch.optim.SGD(OTHER.parameters(), lr))
+    with pytest.raises(ob.UsageError, match="an optimizer of other tensors than the parameters"):
+        simulated(ob.TorchLearner(net, DATA, training))
