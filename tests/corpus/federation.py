@@ -117,8 +117,8 @@ def kill_at_once(folder: Path, entry: Mapping[str, Any]) -> str:
     """Start a run's server without a site and kill it: it leaves the checkpoint of what it has recovered.
 
     What comes later, such as timers that are due by then, is in no checkpoint yet; and while a release waits
-    for its helpers there is none but the one before. Returns what a server has
-    printed that does not start.
+    for its helpers there is none but the one before. Returns what a server has printed
+    that does not start.
     """
     with federation(folder, entry) as found:
         if printed := found.start():
