@@ -1,17 +1,14 @@
-"""The guard: what it refuses, what it takes, and that a majority is right."""
+"""The guard: what it refuses, what it takes, and that it does not learn from attackers."""
 
-from collections.abc import Iterator
+import json
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 import offbeat as ob
-from offbeat.core.guard import ENOUGH, OF_A_CLIENT, RECENT, Guard, RecentNorms, UpdateGuard
+from offbeat.core.guard import Guard, UpdateGuard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from tests.sampling import examples
 
 LAYOUT = ob.Layout.flat(4)
 MODEL = Model.empty(LAYOUT)
@@ -21,51 +18,70 @@ def update(norm: float, shared: torch.Tensor | None = None) -> LocalResult:
     return LocalResult(torch.tensor([norm, 0.0, 0.0, 0.0]), torch.zeros(0, dtype=torch.int64), shared=shared)
 
 
+def new(clients: int = 4, initial: Model = MODEL, **options: float) -> UpdateGuard:
+    return UpdateGuard(Guard(**options), clients, initial)
+
+
 def warmed(clients: int = 4, norm: float = 1.0, **options: float) -> UpdateGuard:
     """A guard that has seen two updates of each client, of one step each."""
-    guard = UpdateGuard(Guard(**options), clients)
+    guard = new(clients, **options)
     for client in (*range(clients), *range(clients)):
         assert guard.check(client, 1, update(norm), MODEL) is None
     return guard
 
 
 def test_the_numbers_by_hand() -> None:
-    """Norms 1, 2, 3, 4, 5, 6 of six clients: their upper median is 4, so that 30 times it is 120."""
-    guard = UpdateGuard(Guard(), 6)
+    """Votes 1, 2, 3, 4, 5, 6 of six clients: their upper median is 4, so that 30 times it is 120."""
+    guard = new(6)
     for client, norm in enumerate([3.0, 1.0, 2.0, 6.0, 5.0, 4.0]):
         assert guard.check(client, 1, update(norm), MODEL) is None
-    assert guard.check(0, 4, update(240.0), MODEL) is None  # n = 240 / √4 = 120
-    assert guard.check(1, 1, update(120.5), MODEL) == (  # the median is 4 still
-        "the norm of its parameters is 30.1 times the median of the recent ones, more than 30"
+    assert guard.check(1, 1, update(120.5), MODEL) == (
+        "the norm of its parameters is 30.1 times the usual one, more than 30"
     )
+    assert guard.check(0, 4, update(240.0), MODEL) is None  # n = 240 / √4 = 120
 
 
 @pytest.mark.parametrize("times", [100, 1e3, 1e6, 1e18, 1e30])
 def test_an_absurd_update_is_refused_however_finite(times: float) -> None:
     guard = warmed()
-    assert guard.check(0, 1, update(times), MODEL) is not None
+    for _ in range(20):
+        assert guard.check(0, 1, update(times), MODEL) is not None
     assert guard.check(1, 1, update(1.0), MODEL) is None
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_refused_from_the_first_update_on(value: float) -> None:
-    guard = UpdateGuard(Guard(), 1)
-    assert guard.check(0, 1, update(value), MODEL) == "the norm of its parameters is not finite"
+    assert new(1).check(0, 1, update(value), MODEL) == "the norm of its parameters is not finite"
 
 
-def test_the_first_updates_are_held_against_the_model() -> None:
-    guard = UpdateGuard(Guard(), 4)
+def test_the_first_updates_are_held_against_the_initial_model_and_no_later_one() -> None:
     heavy = Model(LAYOUT, torch.tensor([9.0, 0.0, 0.0, 0.0]), MODEL.integers)
-    assert guard.check(0, 1, update(1000.0), heavy) is None  # 100 · (1 + 9)
-    assert "1.01e+03, is more than 100 times that of the model" in str(
-        guard.check(1, 1, update(1010.0), heavy)
+    guard = new(4, heavy)
+    poisoned = Model(LAYOUT, torch.tensor([1e6, 0.0, 0.0, 0.0]), MODEL.integers)
+    assert guard.check(0, 1, update(1000.0), poisoned) is None  # 100 · (1 + 9)
+    assert guard.check(1, 1, update(1010.0), poisoned) == (
+        "the norm of its parameters, 1.01e+03, is above 1e+03, the most before most clients have delivered"
     )
+
+
+def test_two_clients_never_leave_the_first_limit_far() -> None:
+    """Neither is a majority: an attacker's own norms do not raise the limit, small ones do not lower it."""
+    guard = new(2)
+    assert guard.check(0, 1, update(1.0), MODEL) is None
+    for norm in (90.0, 95.0, 99.0):
+        assert guard.check(1, 1, update(norm), MODEL) is None
+    for norm in (101.0, 3e20):
+        assert guard.check(1, 1, update(norm), MODEL) is not None
+    other = new(2)
+    for _ in range(10):
+        assert other.check(1, 1, update(1e-9), MODEL) is None
+    assert other.check(0, 1, update(50.0), MODEL) is None
 
 
 def test_buffers_and_the_shared_vector_have_norms_of_their_own() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.BatchNorm1d(2))
     model = Model.of(module)
-    guard, size = UpdateGuard(Guard(), 3), model.layout.parameters
+    guard, size = new(3, model), model.layout.parameters
 
     def result(parameters: float, buffers: float, shared: float) -> LocalResult:
         delta = torch.zeros(model.layout.values)
@@ -75,31 +91,51 @@ def test_buffers_and_the_shared_vector_have_norms_of_their_own() -> None:
     for client in (0, 1, 2, 0, 1, 2):
         assert guard.check(client, 1, result(1.0, 50.0, 0.01), model) is None
     assert guard.check(0, 1, result(1.0, 1000.0, 0.01), model) is None
-    assert "of its buffers is 40 times" in str(guard.check(1, 1, result(1.0, 2000.0, 0.01), model))
+    assert "of its buffers is 1e+03 times" in str(guard.check(1, 1, result(1.0, 5e4, 0.01), model))
     assert "of its shared vector is 100 times" in str(guard.check(2, 1, result(1.0, 50.0, 1.0), model))
 
 
-def test_one_client_alone_does_not_move_the_median() -> None:
+def test_one_client_alone_does_not_move_the_limit() -> None:
     """However often it comes, and though it comes before the others."""
-    guard = UpdateGuard(Guard(), 5)
-    for _ in range(20):
-        assert guard.check(0, 1, update(99.0), MODEL) is None  # nothing else is known
+    guard = new(5)
+    for task in range(20):
+        assert guard.check(0, 1, update(99.0), MODEL, task=task) is None  # nothing else is known
     for client in (1, 2, 3, 4, 1, 2, 3, 4):
         assert guard.check(client, 1, update(1.0), MODEL) is None
     for _ in range(200):
-        assert guard.check(0, 1, update(1e4), MODEL) is not None
+        assert guard.check(0, 1, update(31.0), MODEL) is not None
     assert guard.check(1, 1, update(1.0), MODEL) is None
     assert guard.diverged is None
 
 
+def test_the_warm_up_is_judged_again_by_the_quorum() -> None:
+    """Task 2 is held, and is left out; tasks 0 and 1 are in versions, which are withdrawn."""
+    guard = new(3)
+    for task in range(3):
+        assert guard.check(0, 1, update(99.0), MODEL, 2, task, {2}) is None
+    assert guard.check(1, 1, update(1.0), MODEL, 2, 3, {2}) is None
+    assert guard.poisoned is None
+    assert not guard.settled
+    assert guard.check(2, 1, update(2.0), MODEL, 2, 4, {2, 3}) is None
+    assert guard.settled
+    assert guard.poisoned == (
+        "the norm of the parameters of 2 updates that it is made of is more than 30 times that of most "
+        "clients, which had not delivered then"
+    )
+    assert set(guard.take_condemned()) == {2}
+    guard.roll_back(0)
+    assert guard.poisoned is None
+    assert guard.check(0, 1, update(61.0), MODEL, 3, 5) is not None  # no new warm-up
+    assert guard.check(0, 1, update(59.0), MODEL, 3, 5) is None
+
+
 def test_most_clients_are_right() -> None:
-    """Where the updates of most clients grow a thousandfold, the guard follows within a few rounds."""
+    """Where the updates of most clients grow a thousandfold, the guard follows within a round."""
     guard = warmed(10)
     refused = [
-        guard.check(client, 1, update(1e3), MODEL) is not None for _ in range(6) for client in range(10)
+        guard.check(client, 1, update(1e3), MODEL) is not None for _ in range(3) for client in range(10)
     ]
-    assert any(refused[:10])
-    assert not any(refused[-30:])
+    assert refused == [True] * 5 + [False] * 25
 
 
 def test_a_run_that_diverges_says_so() -> None:
@@ -108,59 +144,40 @@ def test_a_run_that_diverges_says_so() -> None:
         assert guard.diverged is None
         assert guard.check(number % 3, 1, update(float("nan")), MODEL) is not None
     assert guard.diverged == "the last 10 updates were refused for their size: the training has diverged"
-
-
-def test_one_client_alone_does_not_make_a_run_diverge() -> None:
-    """However fast it is beside the others."""
-    guard = warmed(3)
-    for _ in range(2000):
-        assert guard.check(0, 1, update(float("nan")), MODEL) is not None
+    assert guard.check(0, 1, update(1.0), MODEL) is None
     assert guard.diverged is None
-    assert guard.check(1, 1, update(float("nan")), MODEL) is not None
-    assert "the training has diverged" in str(guard.diverged)
 
 
-def test_updates_without_change_say_nothing() -> None:
-    guard = UpdateGuard(Guard(), 3)
-    for client in (0, 1, 2) * 5:
-        assert guard.check(client, 1, update(0.0), MODEL) is None
-    assert guard.save() == ({}, [])
+def test_a_refused_update_leaves_no_norm_behind() -> None:
+    """Nor do those of its parts that are as usual."""
+    module = torch.nn.BatchNorm1d(2)
+    model = Model.of(module)
+    guard = new(3, model)
+
+    def result(parameters: float, buffers: float) -> LocalResult:
+        return LocalResult(torch.tensor([parameters, 0, 0, 0, buffers, 0]), torch.zeros(1, dtype=torch.int64))
+
+    for client in range(3):
+        assert guard.check(client, 1, result(1.0, 1.0), model) is None
+    before = guard.save()
+    assert guard.check(0, 1, result(5.0, 1e9), model) is not None
+    after = guard.save()
+    assert after["norms"]["parameters"] == before["norms"]["parameters"]
+    assert after["norms"]["buffers"]["accepted"] == before["norms"]["buffers"]["accepted"]
 
 
-def naive(entries: list[tuple[int, float]]) -> Iterator[tuple[int, float]]:
-    """The last `RECENT` of those that are among the last `OF_A_CLIENT` of their client, one by one."""
-    kept: list[tuple[int, float]] = []
-    for client, norm in entries:
-        own = [entry for entry in kept if entry[0] == client]
-        if len(own) == OF_A_CLIENT:
-            kept.remove(own[0])
-        elif len(kept) == RECENT:
-            kept.pop(0)
-        kept.append((client, norm))
-    yield from kept
-
-
-@examples(50)
-@given(st.lists(st.tuples(st.integers(0, 40), st.floats(1e-6, 1e6)), max_size=300), st.integers(1, 50))
-def test_the_recent_norms_are_those_of_the_definition(entries: list[tuple[int, float]], clients: int) -> None:
-    recent, kept = RecentNorms(), list(naive(entries))
-    for client, norm in entries:
-        recent.add(client, norm)
-    assert list(recent.entries) == kept
-    norms, distinct = sorted(norm for _, norm in kept), len({client for client, _ in kept})
-    enough = len(kept) >= ENOUGH and distinct >= min(3, clients)
-    assert recent.median(clients) == (norms[len(norms) // 2] if enough else None)
-
-
-def test_a_state_is_saved_and_restored() -> None:
-    guard, again = warmed(), UpdateGuard(Guard(), 4)
+def test_it_goes_on_from_its_state_as_json() -> None:
+    guard = warmed(4)
     guard.check(0, 1, update(1e9), MODEL)
-    again.restore(guard.save())
-    assert again.save() == guard.save()
-    assert again.check(1, 1, update(40.0), MODEL) == guard.check(1, 1, update(40.0), MODEL)
+    again = new(4)
+    again.restore(json.loads(json.dumps(guard.save())))
+    for own in (guard, again):
+        assert own.check(1, 1, update(29.0), MODEL) is None
+        assert own.check(2, 1, update(31.0), MODEL) is not None
+    assert guard.save() == again.save()
 
 
-@pytest.mark.parametrize("factor", [1.0, 0.0, float("nan"), float("inf")])
-def test_the_factor_is_checked(factor: float) -> None:
-    with pytest.raises(ValueError, match="factor"):
+@pytest.mark.parametrize("factor", [1.0, 0.0, -1.0, float("nan"), float("inf")])
+def test_a_factor_out_of_range_is_refused(factor: float) -> None:
+    with pytest.raises(ob.UsageError, match="factor"):
         Guard(factor=factor)

@@ -12,7 +12,7 @@ from offbeat.core.algorithm import Aggregator, ServerStep, Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.events import Skipped
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import Guard, UpdateGuard
+from offbeat.core.guard import Guard
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.sim.replay import replay
@@ -60,7 +60,11 @@ def test_no_algorithm_publishes_it(name: str, factor: float, tmp_path: Path) -> 
     run = ob.simulate(spoilt(name, factor, at), CALM, digits(), until=until, out=tmp_path)
     (skipped,) = run.entries("skipped")
     assert skipped["version"] in at
-    reasons = ("the norm of its step is not finite", "times the median of the recent ones, more than 90")
+    reasons = (
+        "the norm of its step is not finite",
+        "times the usual one, more than 90",
+        "the most before most clients have delivered",  # where a client is slow
+    )
     assert any(reason in str(skipped["reason"]) for reason in reasons)
     assert bool(torch.isfinite(run.model.values).all())
     assert run.summary.versions > at[0]
@@ -116,7 +120,7 @@ def aggregate(tensors: GlobalModel, number: int, *results: LocalResult) -> None:
 
 def guarded(algorithm: ob.Algorithm) -> GlobalModel:
     tensors = GlobalModel(algorithm, Model.empty(LAYOUT))
-    tensors.guard = UpdateGuard(Guard(), 3)
+    tensors.set_guard(Guard(), 3)
     return tensors
 
 

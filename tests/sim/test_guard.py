@@ -9,6 +9,7 @@ from msgspec.structs import replace
 import offbeat as ob
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.sim.replay import replay
+from offbeat.testing import check_journal
 from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, digits, make, outcome
 
@@ -81,10 +82,73 @@ def test_a_run_with_refused_updates_is_resumed_and_replayed(tmp_path: Path) -> N
     checkpoint = ob.read_run(tmp_path / "part").checkpoint()
     assert checkpoint is not None
     assert checkpoint.guard is not None
-    assert checkpoint.guard[0]["parameters"]
+    assert checkpoint.guard["norms"]["parameters"]["accepted"]
     again = ob.resume(tmp_path / "part", make("fedbuff"), CALM, learner(1e6), until=until)
     assert outcome(again) == outcome(whole)
     assert replay(ob.read_run(tmp_path / "whole"), make("fedbuff")).difference is None
+
+
+class Poisons(ob.TorchLearner):
+    """One client, which is faster than the others, sends 95 times the model's norm from its first task on."""
+
+    interrupted = -1
+
+    def train(self, base, task: LocalTask, *rest) -> LocalResult:  # type: ignore[no-untyped-def]
+        if task.task == self.interrupted:
+            raise KeyboardInterrupt
+        result = super().train(base, task, *rest)
+        if task.client != ATTACKER:
+            return result
+        size = 95 * (1 + float(base.values.norm())) * task.steps**0.5 / float(result.delta.norm())
+        return replace(result, delta=result.delta * -size)
+
+
+def poisoning() -> Poisons:
+    plain = digits()
+    return Poisons(plain.module, plain.data, plain.training)
+
+
+FAST_ATTACKER = ob.World(seconds_per_step=[0.1, 1.5, 2.0, 2.5, 3.0], channel=CALM.channel)
+
+
+@pytest.mark.parametrize(
+    "name", ["fedasync", *thorough("fedbuff", "fedcompass", "fedasmu", "fedfa", "scaffold", "fedavgm")]
+)
+def test_poison_before_the_others_have_delivered_is_withdrawn(name: str) -> None:
+    """The run goes back to the initial model once most clients have delivered, and learns."""
+    until = ob.Until(tasks=250)
+    run = ob.simulate(make(name), FAST_ATTACKER, poisoning(), until=until, evaluate=ob.Every(versions=1000))
+    back = run.entries("rolled_back")
+    assert len(back) <= 1
+    assert {row["to"] for row in back} <= {0}
+    assert name != "fedasync" or "is poisoned: the norm of the parameters of" in str(back[0]["reason"])
+    check_journal(list(run.rows()))
+    assert run.summary.accuracy is not None
+    assert run.summary.accuracy > 0.6
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_poisoned_run_is_resumed_and_replayed(moment: str, tmp_path: Path) -> None:
+    until = ob.Until(tasks=80)
+    whole = ob.simulate(make("fedasync"), FAST_ATTACKER, poisoning(), until=until, out=tmp_path / "whole")
+    rows = list(ob.read_run(tmp_path / "whole").rows())
+    (back,) = [row.seq for row in rows if row.name == "rolled_back"]
+    trained = [row.task for row in rows if row.name == "arrived" and row.client != ATTACKER]
+    ended = [row.task for row in rows if row.name == "arrived" and row.seq < back]
+    interrupted = poisoning()
+    interrupted.interrupted = ended[-3] if moment == "before" else trained[-2]  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        ob.simulate(
+            make("fedasync"),
+            FAST_ATTACKER,
+            interrupted,
+            until=until,
+            out=tmp_path / "part",
+            checkpoint_seconds=0,
+        )
+    again = ob.resume(tmp_path / "part", make("fedasync"), FAST_ATTACKER, poisoning(), until=until)
+    assert outcome(again) == outcome(whole)
+    assert replay(ob.read_run(tmp_path / "whole"), make("fedasync")).difference is None
 
 
 def test_the_guard_changes_nothing_in_an_honest_run() -> None:

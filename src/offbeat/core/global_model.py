@@ -12,11 +12,12 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from offbeat.core.algorithm import Algorithm, SumOnly, Task, Update, check_layout
+from offbeat.core.buffer_domains import BufferDomains, Domains
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import Released, RolledBack, Skipped, TaskId, Version
-from offbeat.core.guard import UpdateGuard, all_finite
+from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId, Version
+from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.releases import Releases
@@ -35,8 +36,11 @@ class GlobalModel:
 
     Attributes:
         guard: Checks the updates before they arrive, and the versions; None means nothing does.
+        domains: The domains of the model's buffers.
+        condemned: The held updates that have turned out to be absurd, which are left out of their versions.
         skipped: The aggregations skipped, which are to be applied as events right after their own.
-        good: The version to which a rollback goes, and its content. None means that there is none.
+        good: The version to which a rollback goes, and its content: the initial model, until a version has
+            been evaluated well or the guard's warm-up is over. None means that there is none.
     """
 
     def __init__(
@@ -56,9 +60,54 @@ class GlobalModel:
         self.updates: dict[TaskId, Update] = {}  # held
         self.memory: Tensors = {}  # of the aggregator
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
-        self.guard: UpdateGuard | None = None
+        self.guard: Guarding | None = None
+        self.domains: Domains = BufferDomains(model.layout, rounded=algorithm.codec is not None)
+        self.condemned: list[TaskId] = []
         self.skipped: list[Skipped] = []
         self.good: tuple[Version, Model] | None = None
+
+    def set_guard(self, options: Guard, clients: int) -> None:
+        """Have a guard check updates and versions, from the initial model on.
+
+        Args:
+            options: Its options.
+            clients: Number of clients of the run.
+        """
+        self.guard = UpdateGuard(options, clients, self.model)
+        self.good = self.version, self.model
+
+    def admit(self, client: ClientId, task: TaskId, steps: int, result: LocalResult) -> str | None:
+        """Check an update that has arrived; held ones that turn out to be absurd with it are dropped.
+
+        Args:
+            client: The client.
+            task: Its task, in training.
+            steps: Local steps that it has done.
+            result: The update.
+
+        Returns:
+            Why the update is refused; None means that it is not.
+        """
+        guard = self.guard
+        if (reason := self.domains.check(self.bases[task][1], steps, result)) is not None:
+            if guard is not None:
+                guard.count_refused(client)
+            return reason
+        if guard is None:
+            return None
+        reason = guard.check(client, steps, result, self.model, self.version, task, self.updates.keys())
+        for absurd in guard.take_condemned():
+            if self.updates.pop(absurd, None) is not None:
+                self.condemned.append(absurd)
+        return reason
+
+    @property
+    def poisoned(self) -> RolledBack | None:
+        """The rollback that the guard demands, if it does: versions are made of absurd updates."""
+        reason = None if self.guard is None else self.guard.poisoned
+        if reason is None or self.good is None or self.version <= self.good[0]:
+            return None
+        return RolledBack(self.good[0], f"version {self.version} is poisoned: {reason}")
 
     def dispatch(self, task: TaskId) -> Model:
         """Start a task from the current version, which is held until the task ends."""
@@ -112,7 +161,11 @@ class GlobalModel:
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
         if len(updates) < self._fewest:
-            lost = "its updates were trained from withdrawn versions, or damaged on the server's disk"
+            lost = (
+                "its updates were trained from withdrawn versions, turned out to be absurd, or were damaged "
+                "on the server's disk"
+                "the server's disk"
+            )
             self._skip(command, lost)
             return
         if command.note:
@@ -153,11 +206,12 @@ class GlobalModel:
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
         """The next version, and why it must not be published, if so."""
         step = self._step(updates, command)
-        reason, name, k = None, "step", len(updates)
+        reason, name = None, "step"
         if self.step_memories and command.server_step:
             if self.guard is not None:  # an absurd one may spoil their memories and give a usual step
                 _check_step(step, self.model.values, self._algorithm)
-                reason, name = self.guard.check_step(step, self.model, command.version, k), "transformed step"
+                reason = self.guard.check_step(step, self.model, command.version, updates)
+                name = "transformed step"
             for part, memory in zip(self._algorithm.server_steps, self.step_memories, strict=True):
                 step = part.transform(step, memory)
         layout, values, policy = self.model.layout, self.model.values, self._algorithm.buffers
@@ -170,11 +224,11 @@ class GlobalModel:
             integers = max(reversed(updates), key=lambda u: u.task.arrival).integers
         if layout.shared:
             shared = _mean_over_all_clients(updates, shared)
-        if self.guard is None:
-            return Model(layout, step.add_(values), integers, shared), None
-        reason = reason or self.guard.check_step(step, self.model, command.version, k, name)
-        model = Model(layout, step.add_(values), integers, shared)
-        if reason is None and not all_finite((model.values, shared)):
+        if self.guard is not None:
+            reason = reason or self.guard.check_step(step, self.model, command.version, updates, name)
+        self.domains.repair(step.add_(values), values)
+        model = Model(layout, step, integers, shared)
+        if self.guard is not None and reason is None and not all_finite((model.values, shared)):
             reason = "its values are not finite"
         return model, reason
 
@@ -200,7 +254,7 @@ class GlobalModel:
             memory.clear()
         self.updates = {task: u for task, u in self.updates.items() if u.task.newest <= event.to}
         if self.guard is not None:
-            self.guard.forgive()
+            self.guard.roll_back(event.to)
 
     def _renew_root_update(self, version: Version) -> None:
         """Train on the server's own data, at every version that is a multiple of what the aggregator says."""

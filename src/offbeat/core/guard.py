@@ -1,44 +1,56 @@
-"""Guard of the global model: an update whose size is absurd beside the recent ones is refused.
+"""Guard of the global model: an update whose size is absurd beside what is usual is refused.
 
 One finite update of 10³⁰ times the usual size ends a run: whatever it is averaged with is lost. So each
-update's norms are held against the recent ones: those of its parameters, of its floating buffers, and
-of its change of the shared vector. With n = ‖Δ‖ / √steps, an update is refused if an n is not finite or above
-factor · m, where m is the median of the recent n.
+update's norms are held against the usual ones: those of its parameters, of its floating buffers, and of its
+change of the shared vector. With n = ‖Δ‖ / √steps, an update is refused if an n is not finite or above a
+limit, which `core.client_norms` makes from the initial model and from the norms of accepted updates, one vote
+for each client. Nothing of the current model enters it, which attackers may have moved. An n of 0 says
+nothing.
 
-The recent n are the last `RECENT`, at most `OF_A_CLIENT` of one client, so that no client alone determines
-the median. Those of refused updates are among them: where the updates of most clients have become larger, as
-when the learning rate rises, the larger ones are soon the usual ones. Before there are `ENOUGH`, from three
-clients or from all, n may be at most `FIRST` · (1 + ‖w‖) instead. An n of 0 says nothing and is left out.
+The rules, in order:
+
+1. While fewer clients than the quorum have delivered, n may be at most `FIRST` · (1 + ‖w₀‖), and
+   `FIRST_OTHER` in its place for buffers and the shared vector, whose size says little about the model's; or
+   `factor` times what an honest client has delivered, if that is more.
+2. When the quorum is there, the updates of the warm-up are judged again by its median. Held ones that turn
+   out to be absurd are left out of their aggregations. If absurd ones have made versions, `poisoned` says so,
+   and the driver goes back to the last good version, or to the initial model.
+3. From then on n may be at most `factor` times the usual one, and `OF_BUFFERS` times as much for buffers:
+   statistics of unequal clients differ more than their gradients do.
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
-must be finite, and the norm of its step, before the server steps and after, at most `OF_STEPS` · factor times
-the median of the last `RECENT`: sums, momentum and a rule of one's own may take bounded updates far. The norm
-divided by the number of updates may be that instead: where updates are summed, as FedCompass does, a group of
-a hundred honestly goes a hundred times as far as one. And a step of at most `OF_MODEL` times the model's own
-norm always passes: FedAT's slow tiers go as far at once as the model has gone since they last did. Else the
-aggregation is skipped, and the version has the content of the one before.
+must be finite. The norm of its step, before the server steps and after, may be at most `OF_STEPS` times as
+much as an update's: sums, momentum and a rule of one's own may take bounded updates far. The norm divided by
+the number of updates may be that instead: where updates are summed, as FedCompass does, a group of a hundred
+honestly goes a hundred times as far as one. A step always passes that is no longer than the ways of its
+updates together, since these have been checked: where clients have very unequal numbers of samples, most
+steps may be a thousandth of the largest. So does one of at most `OF_MODEL` times the model's own norm:
+FedAT's slow tiers go as far at once as the model has gone since they last did. Each client of an accepted
+step has a vote; refused steps have none. If a step is refused, the aggregation is skipped, and the version
+has the content of the one before.
 
-The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation.
+The guard bounds one update. Attackers who stay below that bound are a matter of robust aggregation, and of
+the rollback of deployed runs.
 """
 
-from bisect import bisect_left, insort
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import isfinite, sqrt
-from typing import Annotated
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.core.events import ClientId, Version
+from offbeat.core.algorithm import Update
+from offbeat.core.client_norms import QUORUM, ClientNorms
+from offbeat.core.events import ClientId, TaskId, Version
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
 from offbeat.core.validation import checked_dataclass
 
-GuardState = tuple[Mapping[str, Sequence[tuple[ClientId, float]]], Sequence[ClientId]]
-"""The recent norms of each part of the updates, and the clients of those refused one after another."""
+GUARD_RULE = 2
+"""Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
-RECENT, OF_A_CLIENT, ENOUGH, FIRST, OF_STEPS, OF_MODEL = 100, 5, 5, 100.0, 3.0, 2.0
+FIRST, FIRST_OTHER, OF_STEPS, OF_BUFFERS, OF_MODEL = 100.0, 10_000.0, 3.0, 30.0, 2.0
 _REMEMBERED = 1000  # refusals one after another
 
 
@@ -47,69 +59,78 @@ class Guard:
     """Options of the guard.
 
     Attributes:
-        factor: Most times the median of the recent norms that an update's norm may be, at least 2. Of honest
-            updates on very unequal clients, the largest that was seen is 14 times the median.
+        factor: Most times the usual norm that an update's norm may be, at least 2. Of honest updates on very
+            unequal clients, the largest that was seen is 14 times the usual one.
     """
 
     factor: Annotated[float, Field(ge=2, allow_inf_nan=False)] = 30.0
 
 
-class RecentNorms:
-    """The recent norms of one part of the updates; `entries` are the clients and their norms in order."""
+class Guarding(Protocol):
+    """What a driver and the global model ask of a guard, whatever rule it follows.
 
-    def __init__(self, entries: Sequence[tuple[ClientId, float]] = ()) -> None:
-        self.entries: deque[tuple[ClientId, float]] = deque()
-        self._sorted: list[float] = []
-        self._count: Counter[ClientId] = Counter()
-        for client, norm in entries:
-            self.add(client, norm)
+    Attributes:
+        poisoned: Why versions that were published must be withdrawn; None means that they need not be.
+    """
 
-    def add(self, client: ClientId, norm: float) -> None:
-        """Add a norm; the oldest goes, of this client where it has as many as one may have."""
-        if self._count[client] == OF_A_CLIENT:
-            self._remove(next(entry for entry in self.entries if entry[0] == client))
-        elif len(self.entries) == RECENT:
-            self._remove(self.entries[0])
-        self.entries.append((client, norm))
-        insort(self._sorted, norm)
-        self._count[client] += 1
+    poisoned: str | None
 
-    def _remove(self, entry: tuple[ClientId, float]) -> None:
-        self.entries.remove(entry)
-        del self._sorted[bisect_left(self._sorted, entry[1])]
-        self._count[entry[0]] -= 1
-        if not self._count[entry[0]]:
-            del self._count[entry[0]]
+    @property
+    def diverged(self) -> str | None:
+        """That the updates of most clients were refused one after another; None means that they were not."""
 
-    def median(self, clients: int) -> float | None:
-        """The median, the upper one of two; None while there are too few norms, of a run of `clients`."""
-        if len(self._sorted) < ENOUGH or len(self._count) < min(3, clients):
-            return None
-        return self._sorted[len(self._sorted) // 2]
+    @property
+    def settled(self) -> bool:
+        """Whether the run can no more turn out to be poisoned since its beginning."""
+
+    def check(
+        self,
+        client: ClientId,
+        steps: int,
+        result: LocalResult,
+        model: Model,
+        version: Version = 0,
+        task: TaskId = -1,
+        held: Collection[TaskId] = (),
+    ) -> str | None:
+        """Check an update that has arrived; why it is refused, or None."""
+
+    def take_condemned(self) -> Collection[TaskId]:
+        """Held updates that have turned out to be absurd since the last call."""
+
+    def check_step(
+        self, step: Tensor, model: Model, version: Version, updates: Sequence[Update], name: str = "step"
+    ) -> str | None:
+        """Check the step to a new version; why that must not be published, or None."""
+
+    def roll_back(self, to: Version) -> None:
+        """The model is that of an earlier version again."""
+
+    def count_refused(self, client: ClientId) -> None:
+        """Count an update that is refused for another reason than its norms."""
+
+    def save(self) -> Any:
+        """The state as plain data."""
+
+    def restore(self, state: Any) -> None:
+        """Go on from a state."""
 
 
-class UpdateGuard:
-    """The guard of one run.
+class RefusalStreak:
+    """The clients of the updates that were refused since the last one that was not.
 
     Args:
-        options: Its options.
         clients: Number of clients of the run.
     """
 
-    def __init__(self, options: Guard, clients: int) -> None:
-        self._options, self._clients = options, clients
-        self._recent: dict[str, RecentNorms] = {}
-        self._refused: list[ClientId] = []  # whose updates were, since the last one that was not
+    def __init__(self, clients: int) -> None:
+        self._clients = clients
+        self.refused: list[ClientId] = []
 
-    def save(self) -> GuardState:
-        """The state, as `restore` takes it."""
-        return {part: list(norms.entries) for part, norms in self._recent.items()}, list(self._refused)
-
-    def restore(self, state: GuardState) -> None:
-        """Go on from a state."""
-        recent, refused = state
-        self._refused = list(refused)
-        self._recent = {part: RecentNorms(entries) for part, entries in recent.items()}
+    def add(self, client: ClientId) -> None:
+        """Count one."""
+        self.refused.append(client)
+        del self.refused[:-_REMEMBERED]
 
     @property
     def diverged(self) -> str | None:
@@ -118,44 +139,120 @@ class UpdateGuard:
         Ten updates and two for each client, or 200, of more than half of the clients, or of 100: however
         often a few clients come, they alone do not make a run diverge.
         """
-        count, clients = len(self._refused), len(set(self._refused))
+        count, clients = len(self.refused), len(set(self.refused))
         if count < min(max(10, 2 * self._clients), 200) or clients < min(self._clients // 2 + 1, 100):
             return None
         return f"the last {count} updates were refused for their size: the training has diverged"
 
-    def check(self, client: ClientId, steps: int, result: LocalResult, model: Model) -> str | None:
-        """Check an update that has arrived, and count its norms among the recent ones.
+
+class UpdateGuard:
+    """The guard of one run.
+
+    Args:
+        options: Its options.
+        clients: Number of clients of the run.
+        initial: The initial model.
+
+    Attributes:
+        options, clients: As given.
+        poisoned: Why versions that were published must be withdrawn; None means that they need not be.
+    """
+
+    def __init__(self, options: Guard, clients: int, initial: Model) -> None:
+        self.options, self.clients = options, clients
+        self.poisoned: str | None = None
+        self._size = 1 + float(initial.values.norm())
+        self._norms: dict[str, ClientNorms] = {}
+        self._streak = RefusalStreak(clients)
+        self._condemned: set[TaskId] = set()
+
+    def save(self) -> dict[str, Any]:
+        """The state, as `restore` takes it."""
+        norms = {part: norms.save() for part, norms in self._norms.items()}
+        return {"norms": norms, "refused": list(self._streak.refused)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state."""
+        self._streak.refused = list(state["refused"])
+        self._norms = {part: ClientNorms.read(self.clients, own) for part, own in state["norms"].items()}
+
+    @property
+    def diverged(self) -> str | None:
+        """That the updates of most clients were refused one after another; None means that they were not."""
+        return self._streak.diverged
+
+    @property
+    def settled(self) -> bool:
+        """Whether the warm-up is over."""
+        return bool(self._norms) and self._of("parameters").settled
+
+    def check(
+        self,
+        client: ClientId,
+        steps: int,
+        result: LocalResult,
+        model: Model,
+        version: Version = 0,
+        task: TaskId = -1,
+        held: Collection[TaskId] = (),
+    ) -> str | None:
+        """Check an update that has arrived, and count its norms.
 
         Args:
             client: The client.
             steps: Local steps that it has done.
             result: Its update.
             model: The current version.
+            version: Its number.
+            task: The task.
+            held: The tasks whose updates are held, and in no version yet.
 
         Returns:
             Why the update is refused; None means that it is not.
         """
-        refused = None
-        for part, tensor in parts_of(result, model.layout):
-            norm = float(tensor.norm()) / sqrt(steps)
-            if norm != 0.0:
-                refused = self._check_norm(part, client, norm, model) or refused
-        if refused:
+        norms = {part: float(own.norm()) / sqrt(steps) for part, own in parts_of(result, model.layout)}
+        absurd = {part: why for part, n in norms.items() if n and (why := self._absurd(part, n)) is not None}
+        for part in [part for part in absurd if isfinite(norms[part])]:
+            if self._of(part).refuse(client, version, norms[part]):
+                del absurd[part]  # as large as those of most clients
+        if absurd:
             self.count_refused(client)
-        else:
-            self._refused.clear()
-        return refused
+            return next(iter(absurd.values()))
+        self._streak.refused.clear()
+        for part, norm in norms.items():
+            if norm:
+                self._of(part).accept(client, version, norm, task)
+                self._judge_early(part, {*held, task})
+        return None
+
+    def _judge_early(self, part: str, held: Collection[TaskId]) -> None:
+        """Judge the updates of the warm-up again, once it is over."""
+        norms = self._of(part)
+        if not (norms.settled and norms.early):
+            return
+        absurd = norms.judge_early(self._factor(part))
+        self._condemned.update(task for task in absurd if task in held)
+        if used := [task for task in absurd if task not in held]:
+            self.poisoned = (
+                f"the norm of the {part} of {len(used)} updates that it is made of is more than "
+                f"{self._factor(part):g} times that of most clients, which had not delivered then"
+            )
+
+    def take_condemned(self) -> Collection[TaskId]:
+        """Held updates that have turned out to be absurd since the last call."""
+        condemned, self._condemned = self._condemned, set()
+        return condemned
 
     def check_step(
-        self, step: Tensor, model: Model, version: Version, updates: int, name: str = "step"
+        self, step: Tensor, model: Model, version: Version, updates: Sequence[Update], name: str = "step"
     ) -> str | None:
-        """Check the step to a new version, and count its norm among the recent ones of this name.
+        """Check the step to a new version, and count its norm if it may be published.
 
         Args:
             step: The step over the flat values, float32 [values].
             model: The current version.
             version: The new one.
-            updates: Number of updates it is made of.
+            updates: The updates that it is made of.
             name: What it is.
 
         Returns:
@@ -164,36 +261,56 @@ class UpdateGuard:
         norm = float(step[: model.layout.parameters].norm())
         if norm == 0.0:
             return None
-        whole = self._check_norm(name, version, norm, model, OF_STEPS)
-        share = self._check_norm(f"{name} per update", version, norm / updates, model, OF_STEPS)
-        if isfinite(norm) and norm <= OF_MODEL * float(model.values[: model.layout.parameters].norm()):
-            return None
-        return share and whole
+        own = {name: norm, f"{name} per update": norm / len(updates)}
+        absurd = [why for part, n in own.items() if (why := self._absurd(part, n, OF_STEPS)) is not None]
+        if len(absurd) == len(own) and not (isfinite(norm) and norm <= _reach(model, updates)):
+            return absurd[0]
+        for client in list(dict.fromkeys(u.task.client for u in updates))[:QUORUM]:
+            for part, n in own.items():
+                self._of(part).accept(client, version, n)
+        return None
 
-    def forgive(self) -> None:
-        """Count none of the updates that were refused: the model was at fault."""
-        self._refused.clear()
+    def roll_back(self, to: Version) -> None:
+        """Forget the norms since an earlier version, whose content the model has again."""
+        self._streak.refused.clear()
+        if self.poisoned is None:
+            for norms in self._norms.values():
+                norms.roll_back(to)
+        else:  # the norms of the warm-up were judged again, and those of steps are not known to be good
+            self._norms = {part: norms for part, norms in self._norms.items() if part in PARTS}
+        for norms in self._norms.values():
+            norms.forgive()
+        self.poisoned = None
 
     def count_refused(self, client: ClientId) -> None:
         """Count an update that is refused; by this call alone if its norms are not known."""
-        self._refused.append(client)
-        del self._refused[:-_REMEMBERED]
+        self._streak.add(client)
 
-    def _check_norm(
-        self, part: str, client: ClientId, norm: float, model: Model, times_factor: float = 1.0
-    ) -> str | None:
+    def _absurd(self, part: str, norm: float, times_factor: float = 1.0) -> str | None:
+        """Why a norm is absurd; None means that it is not."""
         if not isfinite(norm):
             return f"the norm of its {part} is not finite"
-        recent = self._recent.setdefault(part, RecentNorms())
-        usual = recent.median(self._clients)
-        recent.add(client, norm)
-        factor = times_factor * self._options.factor
-        if usual is not None and norm > factor * usual:
-            times = f"{norm / usual:.3g} times the median of the recent ones"
-            return f"the norm of its {part} is {times}, more than {factor:g}"
-        if usual is None and norm > FIRST and norm > FIRST * (1 + float(model.values.norm())):
-            return f"the norm of its {part}, {norm:.3g}, is more than {FIRST:g} times that of the model"
-        return None
+        factor, norms = times_factor * self._factor(part), self._of(part)
+        limit = norms.limit(factor, (FIRST_OTHER if part in PARTS[1:] else FIRST) * self._size)
+        if norm <= limit:
+            return None
+        if norms.settled:
+            times = norm / (limit / factor)
+            return f"the norm of its {part} is {times:.3g} times the usual one, more than {factor:g}"
+        given = f"the norm of its {part}, {norm:.3g}, is above {limit:.3g}"
+        return f"{given}, the most before most clients have delivered"
+
+    def _factor(self, part: str) -> float:
+        return self.options.factor * (OF_BUFFERS if part == "buffers" else 1.0)
+
+    def _of(self, part: str) -> ClientNorms:
+        if part not in self._norms:
+            self._norms[part] = ClientNorms(self.clients)
+        return self._norms[part]
+
+
+PARTS = ("parameters", "buffers", "shared vector")
+"""Names of the parts of an update."""
 
 
 def all_finite(tensors: Iterable[Tensor]) -> bool:
@@ -201,10 +318,20 @@ def all_finite(tensors: Iterable[Tensor]) -> bool:
     return all(isfinite(t.sum().item()) or bool(t.isfinite().all()) for t in tensors)
 
 
+def _reach(model: Model, updates: Sequence[Update]) -> float:
+    """How far a step goes that is no longer than the model, or than the ways of its updates together.
+
+    The way of an update leads from the current version to where its task ended.
+    """
+    d = model.layout.parameters
+    ways = sum(float(u.delta[:d].norm() + (u.base.values[:d] - model.values[:d]).norm()) for u in updates)
+    return max(OF_MODEL * float(model.values[:d].norm()), ways)
+
+
 def parts_of(result: LocalResult, layout: Layout) -> Iterator[tuple[str, Tensor]]:
-    """The parts of an update whose norms are held against the recent ones, by name."""
-    yield "parameters", result.delta[: layout.parameters]
+    """The parts of an update whose norms are held against the usual ones, by name."""
+    yield PARTS[0], result.delta[: layout.parameters]
     if layout.values > layout.parameters:
-        yield "buffers", result.delta[layout.parameters :]
+        yield PARTS[1], result.delta[layout.parameters :]
     if result.shared is not None:
-        yield "shared vector", result.shared
+        yield PARTS[2], result.shared

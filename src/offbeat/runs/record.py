@@ -37,7 +37,7 @@ class Checkpoint:
         fresh: Version sent to each task in mid-task.
         clients: File of each client's state.
         client_bytes: Bytes of each client's state.
-        guard: State of the guard, as `UpdateGuard.save` gave it; None means there is none.
+        guard: State of the guard, as its `save` gave it; None means there is none.
         good: Version to which a rollback goes. None means that there is none.
     """
 
@@ -50,7 +50,7 @@ class Checkpoint:
     fresh: dict[int, int] = field(default_factory=dict)
     clients: dict[int, str] = field(default_factory=dict)
     client_bytes: dict[int, int] = field(default_factory=dict)
-    guard: tuple[dict[str, list[tuple[int, float]]], list[int]] | None = None
+    guard: Any = None
     good: int | None = None
 
 

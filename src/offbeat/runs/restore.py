@@ -6,14 +6,17 @@ from pathlib import Path
 from torch import Tensor
 
 from offbeat.core.algorithm import Update
+from offbeat.core.buffer_domains import AnyBuffers
 from offbeat.core.errors import DamageError
 from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.guard import Guard
+from offbeat.core.guard_rule_1 import UpdateGuardRule1
 from offbeat.core.model import Layout, Model
 from offbeat.core.server import Server
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors
-from offbeat.runs.record import Checkpoint
+from offbeat.runs.record import Checkpoint, RunRecord
 from offbeat.runs.store import update_file, version_file
 
 
@@ -57,8 +60,7 @@ def restore_model(
             versions[version] = read_version(layout, directory, version)
         return versions[version]
 
-    if checkpoint.good is not None:
-        tensors.good = checkpoint.good, base(checkpoint.good)
+    tensors.good = None if checkpoint.good is None else (checkpoint.good, base(checkpoint.good))
     tensors.bases = {task: (version, base(version)) for task, version in checkpoint.bases.items()}
     tensors.fresh = {task: (version, base(version)) for task, version in checkpoint.fresh.items()}
     for number, (version, lr, metrics) in checkpoint.updates.items():
@@ -76,6 +78,25 @@ def restore_model(
         tensors.updates[number] = Update(
             task, base(version), delta, integers, metrics, lr, saved.get("shared"), fresh
         )
+
+
+def recorded_rule(record: RunRecord) -> int:
+    """Number of the rule of guard and collapse that a run has followed since its beginning."""
+    return int(record.meta.get("guard_rule", 1))
+
+
+def follow_recorded_rules(tensors: GlobalModel, record: RunRecord, guard: Guard | None, clients: int) -> None:
+    """Have a run that was begun under the first rule of the guard go on under that rule.
+
+    Args:
+        tensors: The tensors of the run, as those of a new one.
+        record: What is recorded of it.
+        guard: Options of the guard; None means that there is none.
+        clients: Number of clients.
+    """
+    if recorded_rule(record) == 1:
+        tensors.guard = None if guard is None else UpdateGuardRule1(guard, clients)
+        tensors.domains, tensors.good = AnyBuffers(), None
 
 
 def read_version(layout: Layout, directory: Path, version: Version) -> Model:

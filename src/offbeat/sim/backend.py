@@ -13,9 +13,8 @@ from offbeat.core.algorithm import SumOnly, Task
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import DivergedError, UsageError
-from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, Skipped, TaskId
+from offbeat.core.events import Arrived, ClientId, ClientResults, Lost, Metrics, RolledBack, Skipped, TaskId
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import (
     ClientEvaluator,
@@ -44,7 +43,11 @@ class _NotFiniteError(DivergedError):
 
 
 class LiveBackend:
-    """Trains on an executor, from the versions of a global model."""
+    """Trains on an executor, from the versions of a global model.
+
+    Attributes:
+        guard: Options of the guard; None means that there is none.
+    """
 
     def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
         algorithm, self.clients = experiment.algorithm, clients
@@ -54,8 +57,9 @@ class LiveBackend:
             algorithm, experiment.initial, train_root=experiment.train_root, releases=releases
         )
         self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
-        if experiment.guard is not None and type(experiment.learner) is not NoTraining:
-            self.tensors.guard = UpdateGuard(experiment.guard, experiment.learner.clients)
+        self.guard = None if type(experiment.learner) is NoTraining else experiment.guard
+        if self.guard is not None:
+            self.tensors.set_guard(self.guard, experiment.learner.clients)
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics, ClientResults] | None = None
@@ -92,8 +96,10 @@ class LiveBackend:
                     raise
         if self.tensors.releases is not None:
             result = self._clipped(task, steps, result)
-        if guard is not None and self.tensors.releases is None:  # else it looks at released values only
-            reason = guard.check(client, steps, result, self.tensors.model)
+        if self.tensors.releases is None:  # else the guard looks at released values only
+            reason = self.tensors.admit(client, task, steps, result)
+            if guard is not None and guard.settled and guard.poisoned is None:
+                self.tensors.good = None  # the initial model is not needed any more
             if reason is not None:
                 return Lost(client, task, f"rejected: {reason}"), None
         del self._finished[task]
@@ -142,6 +148,10 @@ class LiveBackend:
     def skipped(self) -> Sequence[Skipped]:
         """The aggregations that the last event has led to and that are skipped."""
         return tuple(self.tensors.skipped) if self.tensors.skipped else ()
+
+    def poisoned(self) -> RolledBack | None:
+        """The rollback that the guard demands after the last event, if it does."""
+        return self.tensors.poisoned
 
     def discard(self, command: Discard) -> None:
         """A client does not send the update it holds. One that keeps state has trained all the same."""
@@ -258,6 +268,15 @@ class ReplayBackend:
             skipped = event_of(row)
             assert isinstance(skipped, Skipped)
             yield skipped
+
+    def poisoned(self) -> RolledBack | None:
+        """The recorded rollback, if it is the next row."""
+        row = self._journal.peek()
+        if row is None or row.name != "rolled_back":
+            return None
+        event = event_of(row)
+        assert isinstance(event, RolledBack)
+        return event
 
     def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
         """The next recorded evaluation; `metric` checks that it is this one."""

@@ -4,7 +4,7 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.recorded import ReplayError
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord
-from offbeat.runs.restore import restore_model
+from offbeat.runs.restore import follow_recorded_rules, restore_model
 from offbeat.runs.schema import MODEL
 from offbeat.sim.backend import LiveBackend, ReplayBackend
 from offbeat.sim.simulation import Recorder, Simulation
@@ -19,6 +19,7 @@ def restore(simulation: Simulation, backend: LiveBackend, recorder: Recorder, re
     Raises:
         ReplayError: At the first row that is not the recorded one.
     """
+    follow_recorded_rules(backend.tensors, record, backend.guard, record.meta["clients"])
     checkpoint = record.checkpoint()
     if checkpoint is None:
         return

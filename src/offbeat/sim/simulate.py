@@ -11,7 +11,7 @@ from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.guard import Guard
+from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.learner import Learner, own_tensors
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
@@ -223,6 +223,7 @@ def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str,
         "seed": experiment.seed,
         "clients": experiment.learner.clients,
         "batched": isinstance(executor, Batched),
+        "guard_rule": GUARD_RULE,
         "higher_is_better": dict(experiment.higher_is_better),
         **({"privacy": _private(experiment)} if experiment.release_plan is not None else {}),
     }

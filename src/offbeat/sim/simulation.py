@@ -23,6 +23,7 @@ from offbeat.core.events import (
     Lost,
     Measured,
     Ready,
+    RolledBack,
     TaskId,
     Timer,
     WantsModel,
@@ -189,9 +190,21 @@ class Simulation:
                 execute(self, command)
         if type(event) is WantsModel:
             self._answer(event, commands)
+        if (rollback := self._backend.poisoned()) is not None:
+            self._roll_back(time, rollback)
         client, ledger = self.engine.exhausted, self.engine.ledger
         if client is not None and ledger is not None:
             self._apply(time, Left(client, reason=ledger.left_reason))
+
+    def _roll_back(self, time: float, event: RolledBack) -> None:
+        """Make a new version with the content of an earlier one; tasks from the versions between are lost."""
+        self.engine.apply(time, event)
+        for task in [task for task in self.server.tasks.values() if task.newest > event.to]:
+            if self.stop_reason is None:
+                reason = (
+                    f"it trains from a version that is withdrawn: the run went back to version {event.to}"
+                )
+                self._apply(time, Lost(task.client, task.id, reason))
 
     def _spent(self, client: ClientId) -> bool:
         """Whether a client's privacy budget is spent: it has left for good."""

@@ -1,4 +1,4 @@
-"""Which losses are a collapse: by hand, and none of an honest run."""
+"""Which evaluations are a collapse: by hand, and none of an honest run."""
 
 from math import inf, nan
 
@@ -12,23 +12,61 @@ from tests.sim.test_learning import OPTIONS, learner, net
 __all__ = ["learner"]
 
 
-def judged(*losses: float | None) -> list[bool | str]:
-    """For each loss whether it is good, or why the model has collapsed."""
-    detector = CollapseDetector()
-    return [detector.judge({"loss": loss}) or detector.good for loss in losses]
+def judged(*losses: float | None, accuracies: tuple[float, ...] | None = None) -> list[bool | str]:
+    """For each loss whether it is the lowest so far, or why the model has collapsed."""
+    detector, found = CollapseDetector(), []
+    for k, loss in enumerate(losses):
+        metrics = {"loss": loss} if accuracies is None else {"loss": loss, "accuracy": accuracies[k]}
+        found.append(detector.judge(metrics) or detector.good)
+    return found
 
 
-def test_the_numbers_by_hand() -> None:
-    """The median of 2.3, 1.0, 0.6, 0.5 is 0.6, so 3.0 is the limit; of 2.3, 1.0, 0.6, 0.5, 3.1 it is 1.0."""
-    assert judged(2.3, 1.0, 0.6, 0.5, 3.1, 4.9, 5.1) == [True, True, True, True, False, True, False]
-    assert judged(2.3, 1.0, 0.6, 0.5, 3.1, 5.1)[-1] == "its loss, 5.1, is above 5 at 2 evaluations in a row"
+def test_a_jump_by_hand() -> None:
+    """l* is the first loss before five are there, then their median: 0.6 of 2.3, 1.0, 0.6, 0.5, 0.6."""
+    assert judged(2.3, 11.6, 11.6)[-1] == "its loss, 11.6, is above 11.5 at 2 evaluations in a row"
+    assert judged(2.3, 11.6, 2.0, 11.6) == [True, False, True, False]
+    found = judged(2.3, 1.0, 0.6, 0.5, 0.6, 2.9, 3.1, 3.1)
+    assert found == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+        False,
+        "its loss, 3.1, is above 3 at 2 evaluations in a row",
+    ]
 
 
-def test_nine_tenths_of_the_first_loss_are_allowed() -> None:
-    assert judged(2.0, *[0.1] * 10, 1.79, 1.79) == [True] * 13
-    assert judged(2.0, *[0.1] * 10, 1.81, 1.81)[-2:] == [
-        False, "its loss, 1.81, is above 1.8 at 2 evaluations in a row",
-    ]  # fmt: skip
+def test_nine_tenths_of_the_first_loss_are_no_jump() -> None:
+    assert judged(2.0, *[0.1] * 10, 1.79, 1.79)[-2:] == [False, False]
+    assert (
+        judged(2.0, *[0.1] * 10, 1.81, 1.81)[-1] == "its loss, 1.81, is above 1.8 at 2 evaluations in a row"
+    )
+
+
+def test_what_is_lost_slowly_is_a_collapse() -> None:
+    """From 2.0 to 0.2: half of the gain is 1.1. The loss rises by 0.1 each time."""
+    rising = [0.35 + 0.1 * k for k in range(13)]
+    found = judged(2.0, *[0.2] * 10, *rising)
+    assert found[-1] == (
+        "its loss, 1.55, has lost more than half of what was gained from 2 to 0.2, at 5 evaluations in a row"
+    )
+    assert not any(isinstance(told, str) for told in found[:-1])
+
+
+def test_what_stays_worse_never_becomes_usual() -> None:
+    found = judged(2.0, *[0.1] * 9, *[50.0] * 20)
+    assert [isinstance(told, str) for told in found].count(True) == 10
+    assert found[-20:].count(True) == 0  # none of them is one to go back to
+
+
+def test_the_best_is_the_one_to_go_back_to() -> None:
+    assert judged(2.0, 1.0, 1.5, 0.5, 0.7, 0.4) == [True, True, False, True, False, True]
+
+
+def test_a_gain_of_less_than_a_fifth_is_none_that_can_be_lost() -> None:
+    assert judged(2.0, *[1.7] * 10, *[1.95] * 10)[-10:] == [False] * 10
 
 
 @pytest.mark.parametrize("loss", [nan, inf, None])
@@ -38,20 +76,20 @@ def test_what_is_not_finite_is_a_collapse_at_once(loss: float | None) -> None:
 
 
 def test_one_far_worse_evaluation_is_none() -> None:
-    assert judged(2.0, 0.1, 0.1, 50.0, 0.1, 50.0, 0.1) == [True, True, True, False, True, False, True]
+    assert judged(2.0, 0.1, 0.1, 50.0, 0.1, 50.0, 0.1) == [True, True, False, False, False, False, False]
 
 
-def test_what_stays_worse_is_soon_the_usual() -> None:
-    found = judged(2.0, *[0.1] * 9, *[50.0] * 10)
-    assert [isinstance(told, str) for told in found].count(True) == 3
-    assert found[-4:] == [True] * 4
+def test_an_overconfident_model_has_not_collapsed() -> None:
+    """Its loss grows to thirty times the lowest, its accuracy stays."""
+    losses = [2.0, *[0.1] * 10, *[0.3 * k for k in range(10)], *[3.0] * 10]
+    assert not any(isinstance(told, str) for told in judged(*losses, accuracies=(0.1, *[0.9] * 30)))
+    lost = judged(*losses, accuracies=(0.1, *[0.9] * 20, *[0.2] * 10))
+    assert any(isinstance(told, str) for told in lost)
 
 
 def test_losses_below_zero() -> None:
-    assert judged(-0.5, -0.4, -0.6, -0.4, -3.0, -0.3) == [True] * 6
-    assert judged(-0.5, -3.0, -3.0, -3.0, 12.5, 12.5)[-1] == (
-        "its loss, 12.5, is above 9 at 2 evaluations in a row"
-    )
+    assert judged(-0.5, -0.4, -0.6, -0.4, -3.0, -0.3) == [True, False, True, False, True, False]
+    assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, 12.5, 12.5)[-1], str)
 
 
 def test_without_a_loss_nothing_is_said() -> None:
@@ -71,6 +109,7 @@ def test_no_false_alarm(name: str, lr: float, learner: ob.TorchLearner) -> None:
         ob.ALGORITHMS[name](**OPTIONS[name]), world, trained, seed=1, until=until, evaluate=every
     )
     assert not run.entries("skipped")
-    found = judged(*(row.loss for row in run.evaluations()))
+    detector = CollapseDetector()
+    found = [detector.judge(row) for row in run.metrics]
     assert len(found) > 20
-    assert all(told is True for told in found)
+    assert not any(found)

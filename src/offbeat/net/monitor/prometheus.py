@@ -49,6 +49,11 @@ SITE_GAUGES: dict[str, tuple[str, Callable[[SiteView, float], float | None]]] = 
         "Versions published while it trained its last update.",
         lambda s, _: s.staleness if s.staleness >= 0 else None,
     ),
+    "site_update_persistence": (
+        "How much its updates point the same way, 0 to 1.",
+        lambda s, _: s.persistence,
+    ),
+    "site_update_size": ("Norm of its updates beside that of the median site.", lambda s, _: s.size),
     "site_silent_seconds": ("Seconds since it was last heard.", lambda s, now: max(0.0, now - s.last_seen)),
 }
 

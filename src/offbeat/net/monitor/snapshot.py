@@ -5,6 +5,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 SiteState = Literal["idle", "training", "waiting", "away"]
+PERSISTENT, LARGE = 0.9, 3.0
+"""From when on a site's persistence and size together are an alarm."""
 
 
 @dataclass(slots=True)
@@ -24,6 +26,8 @@ class SiteView:
         staleness: Staleness of its last update, in versions; −1 before the first.
         updates: Number of updates taken in from it.
         last_seen: When it was last heard, in seconds of the run's clock.
+        persistence: How much its updates point the same way, 0 to 1. None means too few, or not known.
+        size: Mean norm of its updates beside the median site's. None means not known.
     """
 
     client: int
@@ -38,6 +42,14 @@ class SiteView:
     updates: int = 0
     last_seen: float = 0.0
     allowed: tuple[int, int] | None = None
+    persistence: float | None = None
+    size: float | None = None
+
+    @property
+    def leads_away(self) -> bool:
+        """Whether its updates all point the same way and are much larger than those of the others."""
+        persistence, size = self.persistence, self.size
+        return persistence is not None and size is not None and persistence >= PERSISTENT and size >= LARGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,4 +134,10 @@ class Snapshot:
             "returns to an earlier version": self.rollbacks,
         }
         found = [f"{what}: {count}" for what, count in counted.items() if count]
+        found += [
+            f"updates of {site.name} all point the same way ({site.persistence:.2f}) and are {site.size:.3g} "
+            "times as large as those of the median site: look at what it trains on"
+            for site in self.sites
+            if site.leads_away
+        ]
         return found if self.diverged is None else [*found, self.diverged]

@@ -1,34 +1,62 @@
-"""Collapse of the global model, told by the losses of its evaluations on test data.
+"""Collapse of the global model, told by its evaluations on the server's test data.
 
-An evaluation is *far worse* if its loss is above both m + 4 |m|, where m is the median of the last `RECENT`
-losses (the lower one of two), and l₀ − |l₀| / 10, where l₀ is the loss of the first evaluation, which is of
-the initial model. So a model that is better than the untrained one never is; before the loss has fallen to a
-fifth, only a loss several times the usual one is. The model has collapsed if a loss is not finite, or if two
-evaluations one after another are far worse: with unequal data one update may spoil a version for a while.
+Losses are held against the best that the run has had, which never rises: what happens in a collapse, or
+slowly before it, does not become usual. l₀ is the first loss, which is of the initial model; l* is the lowest
+median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 
-The losses of a collapse are among the recent ones: where a run stays worse, that is soon the usual. An
-evaluation without a metric "loss" says nothing.
+1. if a loss is not finite, or
+2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀ − |l₀| / 10, or
+3. if `WINDOW` losses in a row have lost more than half of what the run had gained, l₀ − l*, once it had
+   gained a fifth of l₀: a model that is led away in small steps never does the second.
+
+A model that keeps its accuracy has not collapsed, whatever its loss: an overconfident one has a large loss.
+So 2 and 3 say nothing of an evaluation whose accuracy has kept more than half of what had been gained,
+measured in the same way. With unequal data one update may spoil a version for a while; so one evaluation
+alone says nothing. An evaluation without a metric "loss" says nothing either.
+
+A rollback goes to the version with the lowest loss.
 """
 
 from collections import deque
 from collections.abc import Mapping
-from math import isfinite
+from math import inf, isfinite
+from typing import Protocol
 
-RECENT, TIMES, OF_FIRST, IN_A_ROW = 10, 4.0, 0.1, 2
+WINDOW, JUMPS, TIMES, OF_FIRST, GAINED, KEPT = 5, 2, 4.0, 0.1, 0.2, 0.5
+
+
+class Collapse(Protocol):
+    """What the coordinator asks of a rule of collapse.
+
+    Attributes:
+        good: Whether a rollback is to go to the version that was judged last.
+        judges_withdrawn: Whether it judges versions that are withdrawn by the time they have been evaluated.
+    """
+
+    good: bool
+    judges_withdrawn: bool
+
+    def judge(self, metrics: Mapping[str, float | None]) -> str | None:
+        """Judge the next evaluation; why the model has collapsed, or None."""
+
+    def withdraw(self) -> None:
+        """The run has gone back: the latest evaluations are of versions that are withdrawn."""
 
 
 class CollapseDetector:
-    """Judges evaluations in their order; its state follows from their losses alone.
+    """Judges evaluations in their order; its state follows from their losses and accuracies alone.
 
     Attributes:
-        good: Whether the last evaluation was neither far worse nor not finite.
+        good: Whether the last evaluation had the lowest loss so far.
     """
+
+    judges_withdrawn = False
 
     def __init__(self) -> None:
         self.good = False
-        self._first: float | None = None
-        self._recent: deque[float] = deque(maxlen=RECENT)
-        self._worse = 0  # evaluations one after another
+        self._lowest = inf
+        self._losses, self._accuracies = _Course(), _Course()
+        self._jumps = 0
 
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation.
@@ -42,24 +70,74 @@ class CollapseDetector:
         self.good = False
         if "loss" not in metrics:
             return None
-        loss = metrics["loss"]
+        loss, accuracy = metrics["loss"], metrics.get("accuracy")
         if loss is None or not isfinite(loss):
-            self._worse = 0
+            self.withdraw()
             return "its loss is not finite"
-        limit = self._limit()
-        self._recent.append(loss)
-        if self._first is None:
-            self._first = loss
-        self.good = limit is None or loss <= limit
-        self._worse = 0 if self.good else self._worse + 1
-        if self._worse < IN_A_ROW:
-            return None
-        self._worse = 0
-        return f"its loss, {loss:.3g}, is above {limit:.3g} at {IN_A_ROW} evaluations in a row"
+        self.good, self._lowest = loss < self._lowest, min(loss, self._lowest)
+        jump = self._losses.first is not None and loss > self._jump_limit() and not self._accurate(accuracy)
+        self._losses.add(loss)
+        if accuracy is not None and isfinite(accuracy):
+            self._accuracies.add(-accuracy)
+        self._jumps = self._jumps + 1 if jump else 0
+        if self._jumps >= JUMPS:
+            reason = (
+                f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {JUMPS} evaluations in a row"
+            )
+            self.withdraw()
+            return reason
+        if self._losses.has_lost() and (not self._accuracies.recent or self._accuracies.has_lost()):
+            reason = (
+                f"its loss, {loss:.3g}, has lost more than half of what was gained from "
+                f"{self._losses.first:.3g} to {self._losses.best:.3g}, at {WINDOW} evaluations in a row"
+            )
+            self.withdraw()
+            return reason
+        return None
 
-    def _limit(self) -> float | None:
-        """The largest loss that is not far worse. None means that there is nothing to compare with."""
-        if self._first is None:
-            return None
-        usual = sorted(self._recent)[(len(self._recent) - 1) // 2]
-        return max(usual + TIMES * abs(usual), self._first - OF_FIRST * abs(self._first))
+    def withdraw(self) -> None:
+        """The latest evaluations are of versions that are withdrawn: a new row of them begins."""
+        self._jumps = 0
+        self._losses.recent.clear()
+        self._accuracies.recent.clear()
+
+    def _jump_limit(self) -> float:
+        first, best = self._losses.first or 0.0, self._losses.best
+        return max(best + TIMES * abs(best), first - OF_FIRST * abs(first))
+
+    def _accurate(self, accuracy: float | None) -> bool:
+        return accuracy is not None and self._accuracies.keeps(-accuracy)
+
+
+class _Course:
+    """A number over the evaluations, of which less is better.
+
+    Attributes:
+        first: The first; None before it.
+        best: The lowest median of `WINDOW` in a row; at first the first.
+        recent: The last `WINDOW`.
+    """
+
+    def __init__(self) -> None:
+        self.first: float | None = None
+        self.best = inf
+        self.recent: deque[float] = deque(maxlen=WINDOW)
+
+    def add(self, value: float) -> None:
+        """Add the next."""
+        if self.first is None:
+            self.first = self.best = value
+        self.recent.append(value)
+        if len(self.recent) == WINDOW:
+            self.best = min(self.best, sorted(self.recent)[WINDOW // 2])
+
+    def keeps(self, value: float) -> bool:
+        """Whether a value has kept more than half of what was gained."""
+        return self.first is not None and value < self.first - KEPT * (self.first - self.best)
+
+    def has_lost(self) -> bool:
+        """Whether all of the last `WINDOW` have lost more than half, of a gain worth the name."""
+        if self.first is None or len(self.recent) < WINDOW:
+            return False
+        gain = self.first - self.best
+        return gain > GAINED * abs(self.first) and not any(self.keeps(value) for value in self.recent)

@@ -34,7 +34,7 @@ from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
-from offbeat.net.server.collapse import CollapseDetector
+from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
@@ -106,7 +106,7 @@ class Coordinator:
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog(options.until, higher_is_better)
-        self.collapse = CollapseDetector()
+        self.collapse: Collapse = CollapseDetector()
         self._ticked = self._back_since = 0.0
         self._next_evaluation = 0.0
 
@@ -262,15 +262,17 @@ class Coordinator:
 
     def _check_collapse(self, e: Evaluation, metrics: Metrics) -> None:
         """Go back to the last good version if this one has collapsed; one that is withdrawn says nothing."""
-        if not self.options.rollback:
+        withdrawn = e.version < self.driver.rolled_back
+        if not self.options.rollback or (withdrawn and not self.collapse.judges_withdrawn):
             return
         reason = self.collapse.judge(metrics)
-        if e.version < self.driver.rolled_back:
+        if withdrawn:
             return
         if self.collapse.good:
             self.tensors.good = e.version, e.model
         elif reason is not None and self.driver.ending is None and self.tensors.good is not None:
             reason = f"version {e.version} has collapsed: {reason}"
+            self.collapse.withdraw()
             self.driver.roll_back(self.now, reason)
             self._handler.breaker.forgive(self.tensors.good[0])
 
@@ -294,8 +296,6 @@ class Coordinator:
     def replay_evaluation(self, row: Metric) -> None:
         """Repeat a recorded evaluation: what was reached still is."""
         self.evaluations.restore(row)
-        if self.options.rollback:
-            self.collapse.judge(row.found)
         if self.driver.client_evaluations is not None:
             self.driver.client_evaluations.restore(row.version)
         self._check_metrics()

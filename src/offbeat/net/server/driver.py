@@ -26,7 +26,6 @@ from offbeat.core.events import (
     WantsModel,
 )
 from offbeat.core.global_model import GlobalModel
-from offbeat.core.guard import UpdateGuard
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
@@ -49,6 +48,7 @@ from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
 from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.server.secure import SecureAggregation
+from offbeat.net.server.site_directions import SiteDirections
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class Driver:
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
         secure: The helpers, of a run with secure aggregation; None of any other.
+        directions: Direction and size of each site's updates.
         client_evaluations: The evaluations at the sites; None means that there are none.
         skipped: Number of aggregations that were skipped.
         rollbacks: Number of rollbacks.
@@ -96,7 +97,7 @@ class Driver:
             ledger = PrivacyLedger(release_plan) if release_plan.noise is not None else None
         self.tensors = GlobalModel(algorithm, initial, train_root=train_root, releases=releases)
         if options.guard is not None:
-            self.tensors.guard = UpdateGuard(options.guard, options.clients)
+            self.tensors.set_guard(options.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
         self.engine = Engine(
             algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until, ledger
@@ -111,6 +112,7 @@ class Driver:
         self.rolled_back: Version = 0
         self._options, self._seed = options, seed
         self.secure: SecureAggregation | None = None
+        self.directions = SiteDirections()
         self.client_evaluations: ClientEvaluations | None = None
         if options.evaluate.at_clients:
             self.client_evaluations = ClientEvaluations(
@@ -139,6 +141,9 @@ class Driver:
         for skipped in list(self.tensors.skipped):
             log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
             self._advance(now, skipped, None)
+        for task in self.tensors.condemned:
+            log.warning("update dropped: it has turned out to be absurd", extra={"task": task})
+        self.tensors.condemned.clear()
         for command in commands:
             self._tell(command)
         if isinstance(event, WantsModel):
@@ -149,6 +154,8 @@ class Driver:
             if begin and self.secure is not None:
                 self.secure.begin(now)
             return
+        if (rollback := self.tensors.poisoned) is not None:
+            self.roll_back(now, rollback.reason)
         if self.engine.exhausted is not None:
             self._retire(now, self.registry.by_client[self.engine.exhausted])
         self._check_limits()
@@ -213,7 +220,7 @@ class Driver:
         """
         recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
-        self.seeds.repeating, guard = True, self.tensors.guard if self.tensors.releases is None else None
+        self.seeds.repeating, checked = True, self.tensors.releases is None
         try:
             self._keep_good(good)
             while (row := recorded.peek()) is not None:
@@ -221,9 +228,9 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
-                if result is not None and result is not DAMAGED and guard is not None:
+                if result is not None and result is not DAMAGED and checked:
                     assert isinstance(event, Arrived)
-                    guard.check(event.client, event.steps, result, self.tensors.model)
+                    self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
                 if load is not None and isinstance(event, Released):

@@ -9,6 +9,7 @@ once more, in the order of the journal.
 import json
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
@@ -21,9 +22,11 @@ from safetensors import SafetensorError
 from offbeat.core.buffers import Finalizer, unchanged
 from offbeat.core.errors import DamageError, RunError, UsageError
 from offbeat.core.events import Arrived, TaskId, Version
+from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
-from offbeat.net.server.collapse import CollapseDetector
+from offbeat.net.server.collapse import Collapse
+from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
 from offbeat.net.server.release_seeds import SecretsFile
@@ -33,7 +36,7 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage
 from offbeat.runs.files import make_directory, pack_tensors, unpack_tensors
 from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.restore import read_version, restore_model
+from offbeat.runs.restore import follow_recorded_rules, read_version, recorded_rule, restore_model
 from offbeat.runs.schema import DATABASE
 from offbeat.runs.store import RunStore, Statement
 
@@ -84,7 +87,10 @@ class DurableStore:
                 make_directory(directory)
             except OSError as error:
                 raise UsageError(f"{directory} cannot be made: {error}") from None
-            self._store = RunStore.reopen(directory) if meta is None else RunStore.create(directory, meta, [])
+            if meta is None:
+                self._store = RunStore.reopen(directory)
+            else:
+                self._store = RunStore.create(directory, {"guard_rule": GUARD_RULE, **meta}, [])
             on_error.callback(self._store.close)  # nobody else writes until then
             self._store.flush({}, [(table, [()]) for table in _TABLES])
             try:
@@ -236,6 +242,10 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     checkpoint = record.checkpoint()
     if checkpoint is None:
         raise damage(record.path / DATABASE, "has no checkpoint")
+    options = coordinator.options
+    follow_recorded_rules(coordinator.tensors, record, options.guard, options.clients)
+    if recorded_rule(record) == 1:
+        coordinator.collapse = CollapseDetectorRule1()
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     coordinator.replay(record.rows(limit=checkpoint.journal), None)
@@ -253,7 +263,9 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     restore_model(coordinator.tensors, coordinator.server, record.path, checkpoint, without)
     load_version = partial(read_version, coordinator.tensors.model.layout, record.path)
     rows = record.rows(after=checkpoint.journal - 1)
-    good = _last_good(record) if coordinator.options.rollback else None
+    good = None
+    if coordinator.options.rollback:
+        good = _judge_again(record, coordinator.collapse)
     coordinator.replay(rows, partial(_recorded_update, record, without), load_version, good)
     for metric in record.evaluations():
         coordinator.replay_evaluation(metric)
@@ -263,14 +275,20 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     coordinator.end_replay(record.duration)
 
 
-def _last_good(record: RunRecord) -> Version | None:
-    """The last version that was evaluated well and not withdrawn. None means that there is none."""
-    withdrawn = [range(row["to"] + 1, row["version"]) for row in record.entries("rolled_back")]
-    detector, good = CollapseDetector(), None
+def _judge_again(record: RunRecord, collapse: Collapse) -> Version | None:
+    """Have a run's evaluations judged as they were; the version to which a rollback goes, if there is one."""
+    rollbacks = deque((row["to"], row["version"]) for row in record.entries("rolled_back"))
+    withdrawn = [range(to + 1, version) for to, version in rollbacks]
+    good, first = None, 0
     for metric in record.evaluations():
-        detector.judge(metric.found)
-        if detector.good and not any(metric.version in versions for versions in withdrawn):
+        if metric.version < first and not collapse.judges_withdrawn:
+            continue
+        collapsed = collapse.judge(metric.found) is not None
+        if collapse.good and not any(metric.version in versions for versions in withdrawn):
             good = metric.version
+        while rollbacks and (collapsed or rollbacks[0][1] <= metric.version):
+            collapse.withdraw()
+            first, collapsed = rollbacks.popleft()[1], False
     return good
 
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from offbeat.core.algorithm import Algorithm, Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
+from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import (
@@ -105,7 +106,6 @@ class MessageHandler:
         self._private, self._unit = releases is not None, 1
         if releases is not None:
             self._unit = releases.plan.privacy.samples_unit
-        self._guard = None if self._private else driver.tensors.guard  # which sees released values only
         self._ranges = algorithm.objective.metric_ranges
         self._told_diverged = False
 
@@ -375,7 +375,7 @@ class MessageHandler:
         if self._private:  # what is not finite becomes zeros, or its absence would tell of the data
             update = replace(update, metrics={})
         result = check_update(update, base, steps, self._codec, bound, self._ranges, finite=not self._private)
-        self._check_size(site, update.steps, result)
+        self._admit(site, task, update.steps, result)
         self._take(now, site, task, update.steps, result)
 
     def _on_masked(
@@ -398,14 +398,21 @@ class MessageHandler:
         self._driver.effects.updates[task.id] = result
         self._driver.apply(now, Arrived(site.client, task.id, steps, result.metrics), result)
 
-    def _check_size(self, site: SiteRecord, steps: int, result: LocalResult) -> None:
+    @property
+    def _guard(self) -> Guarding | None:
+        """The guard of the updates; with privacy it sees released values only."""
+        return None if self._private else self._driver.tensors.guard
+
+    def _admit(self, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
         """Raises `InvalidUpdateError` where the guard refuses an update."""
-        if self._guard is None:
+        if self._private:  # the guard sees released values only
             return
-        reason = self._guard.check(site.client, steps, result, self._driver.tensors.model)
+        reason = self._driver.tensors.admit(site.client, task.id, steps, result)
         if reason is not None:
             log.warning("update refused", extra={"site": site.name, "reason": reason})
             raise InvalidUpdateError(reason, "guard")
+        layout = self._driver.tensors.model.layout
+        self._driver.directions.add(site.client, result.delta, layout.parameters, steps)
 
     def _fail_task(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
         """A task is lost; its site has left, if that opens its circuit.

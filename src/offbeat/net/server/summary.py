@@ -14,7 +14,10 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         label: What the run is called; empty means the algorithm's name.
     """
     c, engine = coordinator, coordinator.driver.engine
-    sites = tuple(_view(c, site) for site in c.registry.sites.values() if site.present)
+    sizes = c.driver.directions.sizes()
+    sites = tuple(
+        _view(c, site, sizes.get(site.client)) for site in c.registry.sites.values() if site.present
+    )
     if c.stopped is not None:
         sites = tuple(ended(site) for site in sites)
     return Snapshot(
@@ -46,7 +49,7 @@ def _helpers(secure: SecureAggregation | None) -> HelpersView | None:
     return HelpersView(secure.status, len(secure.connected), secure.waiting)
 
 
-def _view(coordinator: Coordinator, site: SiteRecord) -> SiteView:
+def _view(coordinator: Coordinator, site: SiteRecord, size: float | None) -> SiteView:
     task = coordinator.server.tasks.get(site.client)
     state: SiteState = "idle"
     if not site.connected:
@@ -57,4 +60,5 @@ def _view(coordinator: Coordinator, site: SiteRecord) -> SiteView:
     return SiteView(
         site.client, site.name, state, site.samples, number, site.steps_done, steps,
         site.speed, site.staleness, site.updates, site.last_seen,
+        persistence=coordinator.driver.directions.persistence(site.client), size=size,
     )  # fmt: skip

@@ -278,7 +278,9 @@
       line.append(name, state, ...[
         busy ? site.task : "–", steps, site.speed ? sig(site.speed) : "–",
         site.staleness >= 0 ? site.staleness : "–", whole.format(site.updates),
-        s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–", samplesOf(site),
+        s.arrived ? Math.round(100 * site.updates / s.arrived) + " %" : "–",
+        typeof site.persistence === "number" ? site.persistence.toFixed(2) : "–",
+        typeof site.size === "number" ? sig(site.size) + "×" : "–", samplesOf(site),
         span(Math.max(0, s.now - site.last_seen)) + " ago",
       ].map((value) => make("td", "", String(value))));
       return line;

@@ -1,0 +1,318 @@
+"""Attacked federations: what the guard refuses, what accuracy is lost, and how soon it is back.
+
+    python benchmarks/guard/attacks.py --out runs/attacks.csv
+
+A real server's coordinator, with its default guard and rollback and with test data, runs in virtual time with
+sites that train on digits, of which some attack from the run's beginning, or from its fortieth version on,
+until a moment after which they are silent. Each version is evaluated. Rows have the share of the attacking
+updates that was refused, the lowest accuracy of the attack's second half, and the number of versions after
+the attack until the accuracy is within 0.05 of the honest run's at its end.
+
+Attackers know the current model w. `n` is the norm of their honest update, U a fixed random direction.
+"""
+
+import argparse
+import csv
+import heapq
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import offbeat as ob
+from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.net.messages import (
+    FromServer,
+    Leave,
+    Register,
+    TaskAssignment,
+    TaskCancel,
+    UpdateAck,
+    UpdateSubmission,
+)
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.options import ServerOptions
+
+FIELDS = (
+    "algorithm", "sites", "attackers", "speed", "attack", "begins", "seed", "updates", "refused", "skipped",
+    "rollbacks", "honest", "lowest", "final", "versions_until_back",
+)  # fmt: skip
+LATER, BACK = 40, 0.05
+ALGORITHMS: dict[str, Callable[[int], ob.Algorithm]] = {
+    "fedasync": lambda _: ob.fedasync(steps=5),
+    "fedbuff": lambda sites: ob.fedbuff(size=max(2, sites // 2 + 1), concurrency=sites, steps=5),
+    "fedavg": lambda _: ob.fedavg(steps=5),
+    "fedcompass": lambda _: ob.fedcompass(q_min=2, q_max=20),
+    "fedasmu": lambda sites: ob.fedasmu(epochs=1, period=3.0, size=sites),
+}
+
+
+# ---- the attacks ----
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What an attacker knows: its honest update, the model it was sent, steps, and a fixed direction."""
+
+    result: LocalResult
+    values: Tensor
+    parameters: int
+    steps: int
+    direction: Tensor
+
+    def update(self, parameters: Tensor) -> Tensor:
+        """An update with these changes of the parameters, and the honest ones of the buffers."""
+        delta = self.result.delta.clone()
+        delta[: self.parameters] = parameters
+        return delta
+
+    @property
+    def norm(self) -> float:
+        """Norm of the honest update."""
+        return float(self.result.delta[: self.parameters].norm())
+
+
+def _buffers(s: Situation) -> Tensor:
+    """Take the buffers to -1.2 times their values: running variances end below 0."""
+    delta = s.result.delta.clone()
+    delta[s.parameters :] = -2.2 * s.values[s.parameters :]
+    return delta
+
+
+ATTACKS: dict[str, Callable[[Situation], Tensor]] = {
+    "95 (1 + |w|)": lambda s: s.update(95 * (1 + float(s.values.norm())) * s.steps**0.5 * s.direction),
+    "95": lambda s: s.update(95 * s.steps**0.5 * s.direction),
+    "3e20": lambda s: s.update(3e18 * s.direction),
+    "25 n U": lambda s: s.update(25 * s.norm * s.direction),
+    "-10 n": lambda s: s.update(-10 * s.result.delta[: s.parameters]),
+    "-n": lambda s: s.update(-s.result.delta[: s.parameters]),
+    "-18 w/|w|": lambda s: s.update(-18 * s.norm * s.values[: s.parameters] / s.values.norm()),
+    "1e-6 n U": lambda s: s.update(1e-6 * s.norm * s.direction),
+    "buffers": _buffers,
+    "nan": lambda s: s.result.delta * float("nan"),
+}
+
+
+# ---- a federation in virtual time ----
+
+
+@cache
+def learner(sites: int, seed: int) -> ob.TorchLearner:
+    """Digits, shared out equally; a small network with BatchNorm."""
+    source = ob.load("digits", samples=1200, test_samples=360, seed=seed)
+    parts = np.array_split(np.arange(1200), sites)
+    torch.manual_seed(seed)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10))
+    return ob.TorchLearner(module, ob.federate(source, None, parts), ob.Training(lr=0.1, batch_size=20))
+
+
+@dataclass
+class Federation:
+    """A coordinator and its sites, which take `speeds` seconds a step."""
+
+    algorithm: ob.Algorithm
+    learner: ob.TorchLearner
+    speeds: list[float]
+    attackers: int
+    attack: Callable[[Situation], Tensor] | None
+    seed: int
+    now: float = 0.0
+    attacking: bool = False
+    updates: int = 0
+    refused: int = 0
+    course: list[float] = field(default_factory=list)  # the accuracy of each version
+    test: bool = True
+
+    def __post_init__(self) -> None:
+        """Start the server, and register the sites."""
+        self.model = self.learner.initial(self.seed)
+        rng = torch.Generator().manual_seed(self.seed)
+        direction = torch.randn(self.model.layout.parameters, generator=rng)
+        self.direction = direction / direction.norm()
+        options = ServerOptions(
+            clients=len(self.speeds), lease=1e12, task_timeout=None, evaluate=ob.Every(versions=1)
+        )
+        self.server = Coordinator(self.algorithm, self.model, options, RunInfo("run", {}, self.seed))
+        self.due: list[tuple[float, int, int]] = []
+        self.tasks: dict[int, TaskAssignment] = {}
+        self.sent: dict[int, int] = {}
+        for site in range(len(self.speeds)):
+            samples = self.learner.samples(site)
+            self.server.receive(0.0, f"site-{site}", Register(samples, self.learner.steps_per_epoch(site)))
+            self.settle()
+
+    @property
+    def version(self) -> int:
+        """The server's version."""
+        return self.server.server.version
+
+    def run(self, until: Callable[[], bool], most: int = 20_000) -> None:
+        """Go on until something is so, for so many events at most."""
+        for _ in range(most):
+            if until() or not self.step():
+                return
+
+    def step(self) -> bool:
+        """The next thing that happens: an update, or a timer of the server."""
+        at = self.server.next_due()
+        if not self.due and at == float("inf"):
+            return False
+        if not self.due or at <= self.due[0][0]:
+            self.now = max(self.now, at)
+            self.server.tick(self.now)
+            self.settle()
+            return True
+        self.now, site, task = heapq.heappop(self.due)
+        assignment = self.tasks.get(site)
+        if assignment is not None and assignment.task == task:
+            del self.tasks[site]
+            self.submit(site, assignment)
+        return True
+
+    def submit(self, site: int, assignment: TaskAssignment) -> None:
+        """Train a task, or attack with it."""
+        task = LocalTask(assignment.task, site, assignment.base, assignment.steps, self.seed)
+        result = self.learner.train(assignment.model, task, self.algorithm.objective)
+        delta = result.delta
+        if site < self.attackers and self.attacking and self.attack is not None:
+            model = self.server.tensors.model
+            parameters = model.layout.parameters
+            delta = self.attack(Situation(result, model.values, parameters, assignment.steps, self.direction))
+            self.updates += 1
+            self.sent[assignment.task] = site
+        message = UpdateSubmission(
+            assignment.task,
+            assignment.steps,
+            delta,
+            result.integers,
+            result.metrics,
+            result.lr,
+            result.shared,
+        )
+        self.server.receive(self.now, f"site-{site}", message)
+        self.settle()
+
+    def settle(self) -> None:
+        """Deliver what the server says, and evaluate what it wants evaluated."""
+        effects = self.server.take()
+        while True:
+            for name, message in effects.messages:
+                self.hear(int(name.removeprefix("site-")), message)
+            for evaluation in effects.evaluations:
+                found = self.learner.evaluate(evaluation.model)
+                self.course.append(found["accuracy"])
+                if self.test:
+                    self.server.evaluated([(evaluation, found)])
+            effects = self.server.take()
+            if not effects.messages and not effects.evaluations:
+                return
+
+    def hear(self, site: int, message: FromServer) -> None:
+        """A message of the server to a site."""
+        if isinstance(message, TaskAssignment):
+            self.tasks[site] = message
+            heapq.heappush(self.due, (self.now + self.speeds[site] * message.steps, site, message.task))
+        elif isinstance(message, TaskCancel) and site in self.tasks and self.tasks[site].task == message.task:
+            del self.tasks[site]
+        elif isinstance(message, UpdateAck) and message.task in self.sent and not message.accepted:
+            self.refused += 1
+            if not self.server.registry.sites[f"site-{site}"].connected:  # sent away; it tries again
+                self.server.receive(self.now + 30.0, f"site-{site}", Register(self.learner.samples(site), 1))
+
+    def end_attack(self) -> None:
+        """The attackers leave for good."""
+        self.attacking = False
+        for site in range(self.attackers):
+            self.tasks.pop(site, None)
+            self.server.receive(self.now, f"site-{site}", Leave())
+        self.settle()
+
+
+@cache
+def honest_accuracy(name: str, sites: int, attackers: int, seed: int) -> float:
+    """Accuracy of the honest sites without the others, after 150 versions."""
+    speeds = [1.0 + 0.1 * k for k in range(sites - attackers)]
+    f = Federation(ALGORITHMS[name](len(speeds)), learner(sites, seed), speeds, 0, None, seed)
+    f.run(lambda: f.version >= 150)
+    return float(np.mean(f.course[-10:]))
+
+
+def one(
+    name: str, sites: int, attackers: int, speed: float, attack: str, begins: str, seed: int, test: bool
+) -> dict[str, Any]:
+    """One attacked federation as a row."""
+    speeds = [1.0 / speed] * attackers + [1.0 + 0.1 * k for k in range(sites - attackers)]
+    honest = honest_accuracy(name, sites, attackers, seed)
+    made, how = ALGORITHMS[name](sites), ATTACKS[attack]
+    f = Federation(made, learner(sites, seed), speeds, attackers, how, seed, test=test)
+    if begins == "later":
+        f.run(lambda: f.version >= LATER)
+    f.attacking, begun = True, f.now
+    f.run(lambda: f.now > begun + 60, most=4000)
+    attacked = f.course[len(f.course) // 2 :]
+    f.end_attack()
+    ended, count = f.version, len(f.course)
+    f.run(lambda: f.version >= ended + 100, most=4000)
+    back = next((k for k, a in enumerate(f.course[count:]) if a >= honest - BACK), None)
+    return {
+        "algorithm": name,
+        "sites": sites,
+        "attackers": attackers,
+        "speed": speed,
+        "attack": attack,
+        "begins": begins,
+        "seed": seed,
+        "updates": f.updates,
+        "refused": f.refused,
+        "skipped": f.server.driver.skipped,
+        "rollbacks": f.server.driver.rollbacks,
+        "honest": round(honest, 3),
+        "lowest": round(min(attacked, default=float("nan")), 3),
+        "final": round(float(np.mean(f.course[-5:])), 3),
+        "versions_until_back": "never" if back is None else back,
+    }
+
+
+def cases(seeds: int) -> Iterator[tuple[str, int, int, float, str, str, int]]:
+    """All cases: algorithms, sites, attackers that are as fast as the others or faster, and moments."""
+    for seed in range(seeds):
+        for sites, attackers in ((3, 1), (5, 1), (5, 2)):
+            for name in ALGORITHMS:
+                for attack in ATTACKS:
+                    for begins in ("first", "later"):
+                        yield name, sites, attackers, 20.0, attack, begins, seed
+
+
+def main() -> None:
+    """Run the cases that --out has not yet."""
+    parser = argparse.ArgumentParser(description="Attacks on the guard and the rollback.")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--without-test-data", action="store_true", help="no evaluation tells of a collapse")
+    parser.add_argument("--only", default="", help="part of an attack's or an algorithm's name")
+    parser.add_argument("--out", type=Path, required=True)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    done = set()
+    keys = ("algorithm", "sites", "attackers", "speed", "attack", "begins", "seed")
+    if given.out.exists():
+        with given.out.open() as file:
+            done = {tuple(row[key] for key in keys) for row in csv.DictReader(file)}
+    with given.out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, FIELDS)
+        if not done:
+            writer.writeheader()
+        for case in cases(given.seeds):
+            if tuple(map(str, case)) not in done and (given.only in case[0] or given.only in case[4]):
+                writer.writerow(one(*case, test=not given.without_test_data))
+                file.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Direction and size of each site's updates over time, for the eye of an operator.
+
+A site that leads the model away in small steps stays below every bound on one update. Its updates show it
+together: they all point the same way, while those of an honest site scatter around a direction that changes
+as the model learns. With u a site's update divided by √steps, *persistence* is ‖Σ ρᵏ u‖ / Σ ρᵏ ‖u‖ over its
+past updates, the newest first: 1 if all point the same way, about √((1 − ρ) / (1 + ρ)) = 0.23 if they are
+random. *Size* is the mean norm of them beside that of the median site.
+
+It is an estimate from some coordinates of the parameters, and nothing depends on it: it is not recorded, and
+begins anew with the server.
+"""
+
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from offbeat.core.events import ClientId
+
+COORDINATES, MEMORY, ENOUGH = 1024, 0.9, 10
+
+
+@dataclass
+class _Course:
+    """Sums over a site's updates, the older ones with less weight."""
+
+    together: Tensor = field(default_factory=lambda: torch.zeros(()))
+    apart: float = 0.0
+    weight: float = 0.0
+    count: int = 0
+
+
+class SiteDirections:
+    """Direction and size of the accepted updates of each site."""
+
+    def __init__(self) -> None:
+        self._courses: dict[ClientId, _Course] = {}
+        self._chosen: Tensor | None = None
+
+    def add(self, client: ClientId, delta: Tensor, parameters: int, steps: int) -> None:
+        """Count an accepted update.
+
+        Args:
+            client: The site's client.
+            delta: The update, float32 [values].
+            parameters: Number of the parameters, which come first.
+            steps: Local steps that were done.
+        """
+        if self._chosen is None:
+            chosen = np.random.Generator(np.random.Philox(0)).integers(0, parameters, COORDINATES)
+            self._chosen = torch.arange(parameters) if parameters <= COORDINATES else torch.from_numpy(chosen)
+        update = delta[self._chosen] / sqrt(steps)
+        course = self._courses.setdefault(client, _Course())
+        course.together = MEMORY * course.together + update
+        course.apart = MEMORY * course.apart + float(update.norm())
+        course.weight = MEMORY * course.weight + 1
+        course.count += 1
+
+    def persistence(self, client: ClientId) -> float | None:
+        """How much a site's updates point the same way, 0 to 1; None before it has sent ten."""
+        course = self._courses.get(client)
+        if course is None or course.count < ENOUGH or course.apart == 0:
+            return None
+        return float(course.together.norm()) / course.apart
+
+    def sizes(self) -> dict[ClientId, float]:
+        """Mean norm of each site's updates, beside that of the median site; empty before two have sent."""
+        means = {client: course.apart / course.weight for client, course in self._courses.items()}
+        usual = sorted(means.values())[(len(means) - 1) // 2] if len(means) > 1 else 0.0
+        return {client: mean / usual for client, mean in means.items()} if usual else {}
