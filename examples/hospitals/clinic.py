@@ -12,20 +12,25 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import offbeat as ob
+
 COLUMNS = ["age", "pressure", "cholesterol", "heart_rate", "smoker"]
 TARGET = "disease"
 
 
+@ob.expose
 def make_model(hidden: int = 8) -> nn.Module:
     """A network with one logit."""
     return nn.Sequential(nn.Linear(len(COLUMNS), hidden), nn.Tanh(), nn.Linear(hidden, 1), nn.Flatten(0))
 
 
+@ob.expose
 def loss(logits: Tensor, target: Tensor) -> Tensor:
     """Cross entropy that counts the rarer ill patients twice."""
     return functional.binary_cross_entropy_with_logits(logits, target, pos_weight=torch.tensor(2.0))
 
 
+@ob.expose
 def sensitivity(logits: Tensor, target: Tensor) -> float:
     """Share of the ill patients that are found."""
     ill = target > 0.5

@@ -17,6 +17,7 @@ from offbeat import (
 from offbeat.algorithms import ALGORITHMS as ALGORITHMS, Factory as Factory, compose as compose
 from offbeat.algorithms import robust as robust
 from offbeat.algorithms._factories import *
+from offbeat.allowed import Allowed as Allowed, expose as expose
 from offbeat.callbacks.callback import Callback as Callback, LiveRun as LiveRun
 from offbeat.core.algorithm import Algorithm as Algorithm
 from offbeat.core.errors import (

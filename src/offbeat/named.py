@@ -1,11 +1,10 @@
 """Functions of users by name, "module:function": how they are imported, and how their errors are told."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import reduce
 from importlib import import_module
-from inspect import unwrap
 from pathlib import Path
 from traceback import extract_tb, walk_tb
 from typing import Any
@@ -13,12 +12,13 @@ from typing import Any
 from offbeat.core.errors import OffbeatError, UsageError
 
 
-def load_named(text: str, option: str) -> Any:
-    """Import an object of a user by name.
+def load_named(text: str, option: str, *, here: bool = True) -> Any:
+    """Import an object by a name that the person has typed; `Allowed.load` is for the names of others.
 
     Args:
-        text: "module:function"; the module is installed, or in the current directory.
+        text: "module:function".
         option: The option that names it, for messages.
+        here: Whether the module may be in the current directory. False means that it is installed.
 
     Raises:
         UsageError: There is no such module or attribute, or the module raises while it is imported.
@@ -26,8 +26,8 @@ def load_named(text: str, option: str) -> Any:
     module, colon, attribute = text.partition(":")
     if not (module and colon and attribute):
         raise UsageError(f"{option} {text}: give module:function")
-    if (here := str(Path.cwd())) not in sys.path:
-        sys.path.append(here)  # it stays, for what the module imports later
+    if here and (place := str(Path.cwd())) not in sys.path:
+        sys.path.append(place)  # it stays, for what the module imports later
     try:
         with named_errors(text, option, passing=ModuleNotFoundError):
             found = import_module(module)
@@ -35,45 +35,13 @@ def load_named(text: str, option: str) -> Any:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _told(text, option, error) from error  # of an import within the module
         raise UsageError(
-            f"{option} {text}: there is no module {error.name}: install it, or give the name of one in the "
-            "current directory"
+            f"{option} {text}: there is no module {error.name}: install it"
+            + (", or give the name of one in the current directory" if here else "")
         ) from None
     try:
         return reduce(getattr, attribute.split("."), found)
     except AttributeError:
         raise UsageError(f"{option} {text}: the module {module} has no {attribute}") from None
-
-
-def load_allowed(text: str, option: str, allowed: Sequence[str]) -> Any:
-    """Import a function that another party has named, of a module that this party allows.
-
-    Only what the module itself defines: a module allowed for its models may have imported anything.
-
-    Args:
-        text: "module:function".
-        option: What is named, for messages.
-        allowed: Names of the modules that may be used.
-
-    Raises:
-        UsageError: The module is not allowed, does not define the function, or cannot be imported.
-    """
-    module, _, attribute = text.partition(":")
-    if not module:
-        raise UsageError(
-            f"the run's {option} is {attribute}, which has no name to import it by: bring your own, with "
-            "--model or --learner (in Python model or learner)"
-        )
-    if module not in allowed:
-        raise UsageError(
-            f"the run's {option} is {text}, and a server's word alone imports nothing here: give "
-            f"--allow {module} (in Python allow=[{module!r}]) to use the module of that name here"
-        )
-    found = load_named(text, option)
-    if "." in attribute or not callable(found) or getattr(unwrap(found), "__module__", None) != module:
-        raise UsageError(
-            f"the run's {option} is {text}, which the module {module} does not define itself: define it there"
-        )
-    return found
 
 
 @contextmanager

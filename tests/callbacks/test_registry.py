@@ -28,6 +28,9 @@ NUMBER = 5
 """
 
 
+ALLOW = [f"my_callbacks:{name}" for name in ("Mine", "make", "broken", "Yours", "NUMBER")] + ["os:getcwd"]
+
+
 @pytest.fixture(autouse=True)
 def my_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "my_callbacks.py").write_text(MODULE)
@@ -43,7 +46,7 @@ def test_an_entry_is_a_name_or_a_mapping_with_options():
 def test_an_entry_is_a_function_or_class_of_the_users():
     mine, wide, made = make_callbacks([
         "my_callbacks:Mine", {"name": "my_callbacks:Mine", "width": 3}, {"name": "my_callbacks:make", "a": 1}
-    ])  # fmt: skip
+    ], ALLOW)  # fmt: skip
     assert isinstance(mine, Callback)
     assert (mine.width, wide.width, made.options) == (1, 3, {"a": 1})
 
@@ -66,10 +69,10 @@ def test_an_entry_is_a_function_or_class_of_the_users():
 )  # fmt: skip
 def test_what_makes_no_callback_is_refused_in_one_line(entries: object, line: str):
     with pytest.raises(UsageError) as refused:
-        make_callbacks(entries)
+        make_callbacks(entries, ALLOW)
     assert str(refused.value).startswith(line)
 
 
 def test_an_error_of_the_users_is_told_with_its_line():
     with pytest.raises(UsageError, match=r"callbacks my_callbacks:broken: .*:14: OSError: no such folder"):
-        make_callbacks(["my_callbacks:broken"])
+        make_callbacks(["my_callbacks:broken"], ALLOW)

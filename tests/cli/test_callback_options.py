@@ -90,7 +90,8 @@ def test_a_callback_that_fails_is_one_line_and_the_run_goes_on_with_another(
     assert told.startswith("offbeat: the callback Notes.on_evaluation has failed: ValueError: full (/")
     debugged = offbeat("--debug", "run", recipe, "--out", "debugged", "--set", f"callbacks={entry}")
     assert 'raise ValueError("full")' in debugged.err
-    assert "Notes.on_evaluation" in offbeat("resume", "one").complaint(1)  # as it was started
+    assert "Notes.on_evaluation" in offbeat("resume", "one", "--allow", f"{module()}:Notes").complaint(1)
+    assert f"give --allow {module()}:Notes" in offbeat("resume", "one").complaint()  # a record's word
     resumed = offbeat("resume", "one", "--callback", f"{module()}:make")
     assert resumed.code == 0, resumed.err
     assert notes("one", "made")[-1] == ["end", "reached 15 client tasks"]
@@ -101,8 +102,10 @@ def test_each_run_of_a_comparison_makes_its_own(
 ) -> None:
     monkeypatch.setattr(compare_module, "_reports_queue", queue.Queue())
 
+    allow = [f"{module()}:{name}" for name in ("Notes", "make")]
+
     def planned(*changes: str) -> list[compare_module.PlannedRun]:
-        return plan(load_recipe(recipe, sets=changes), ["fedavg", "fedbuff"], 1, Path("many"))
+        return plan(load_recipe(recipe, sets=changes), ["fedavg", "fedbuff"], 1, Path("many"), allow=allow)
 
     failing = json.dumps([{"name": f"{module()}:Notes", "fail_at": 2}])
     for run in planned(f"callbacks={failing}"):

@@ -57,7 +57,7 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     def serve(port: int) -> Fork:
         server: Fork = start(
             "server", "test", "serve", "recipe.yaml", "--test", "clinic:test", "--state", state,
-            "--listen", f"127.0.0.1:{port}", "--tls-cert", certificate, "--tls-key", key,
+            "--allow", "clinic", "--listen", f"127.0.0.1:{port}", "--tls-cert", certificate, "--tls-key", key,
             "--client-ca", authority.file,
         )  # fmt: skip
         return server
@@ -82,8 +82,10 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
     assert stranger.wait(300) == 2
     (line,) = (tmp_path / "stranger.log").read_text("utf-8").strip().splitlines()[-1:]
     assert line == (
-        "offbeat: the run's model is clinic:make_model, and a server's word alone imports nothing here: "
-        "give --allow clinic (in Python allow=['clinic']) to use the module of that name here"
+        "offbeat: the run's model clinic:make_model is not allowed: a name in a file or from a server "
+        "imports nothing by itself; if you trust it, give "
+        "--allow clinic:make_model, or --allow clinic for all that "
+        "clinic exposes (in Python allow=['clinic:make_model'])"
     )
     sites = [join(name, "--allow", "clinic") for name in HOSPITALS[:2]]
     sites.append(join("south", "--allow", "clinic", "--model", "clinic:make_model"))

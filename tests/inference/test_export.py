@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ DATA = ob.federate(
     ob.Dataset(torch.randn(4, 3), torch.arange(4) % 2, 2),
     np.split(np.arange(8), 2),
 )
+
+export = partial(ob.export, allow=[f"{__name__}:{name}" for name in ("Tied", "Branching")])
 
 
 class Tied(nn.Module):
@@ -63,7 +66,7 @@ def of_the_run(run: ob.Run) -> nn.Module:
 
 
 def test_a_state_dict_has_all_tensors_the_frozen_ones_too(run: ob.Run, tmp_path: Path) -> None:
-    exported = ob.export(run.path, tmp_path / "model.pt")  # type: ignore[arg-type]
+    exported = export(run.path, tmp_path / "model.pt")  # type: ignore[arg-type]
     assert exported == ob.ExportedModel(tmp_path / "model.pt", exported.metadata, ())
     module = Tied()
     module.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
@@ -72,7 +75,7 @@ def test_a_state_dict_has_all_tensors_the_frozen_ones_too(run: ob.Run, tmp_path:
 
 def test_a_safetensors_file_says_what_it_is(run: ob.Run, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    exported = ob.export(ob.read_run(run.path), file)  # type: ignore[arg-type]
+    exported = export(ob.read_run(run.path), file)  # type: ignore[arg-type]
     module = Tied()
     module.load_state_dict(load_file(file))
     assert torch.equal(scores(module), scores(of_the_run(run)))
@@ -94,7 +97,7 @@ def module_of(file: Path) -> nn.Module:
 
 
 def test_a_run_goes_on_from_an_exported_file(run: ob.Run, tmp_path: Path) -> None:
-    ob.export(run.path, tmp_path / "model.safetensors")  # type: ignore[arg-type]
+    export(run.path, tmp_path / "model.safetensors")  # type: ignore[arg-type]
     starts = [run.path, tmp_path / "model.safetensors"]
     ends = [
         ob.simulate(
@@ -108,22 +111,22 @@ def test_a_run_goes_on_from_an_exported_file(run: ob.Run, tmp_path: Path) -> Non
 
 def test_personal_tensors_are_left_out_and_named(tmp_path: Path) -> None:
     run_of(tmp_path / "run", personal=["head.*"])
-    exported = ob.export(tmp_path / "run", tmp_path / "model.pt")
+    exported = export(tmp_path / "run", tmp_path / "model.pt")
     assert exported.missing == ("head.weight", "head.bias")
     assert not exported.missing & torch.load(tmp_path / "model.pt", weights_only=True).keys()
     for name in ("model.pt2", "model.onnx"):
         with pytest.raises(ob.UsageError, match=r"needs all tensors, and head\.weight, head\.bias stay at"):
-            ob.export(tmp_path / "run", tmp_path / name)
+            export(tmp_path / "run", tmp_path / name)
 
 
 def test_the_best_version(run: ob.Run, tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match=r"has no best\.safetensors: leave out --best"):
-        ob.export(run.path, tmp_path / "best.pt", best=True)  # type: ignore[arg-type]
+        export(run.path, tmp_path / "best.pt", best=True)  # type: ignore[arg-type]
     run_of(tmp_path / "run")
     better = {name: tensor + 1 for name, tensor in run.model.state_dict().items()}
     kept = {"metric": "loss", "value": "0.5", "version": "2", "t": "1.0"}
     save_file(better, tmp_path / "run" / "best.safetensors", kept)
-    exported = ob.export(tmp_path / "run", tmp_path / "best.pt", best=True)
+    exported = export(tmp_path / "run", tmp_path / "best.pt", best=True)
     assert exported.metadata["version"] == "2"
     assert json.loads(exported.metadata["metrics"])["loss"] == run.metrics[2]["loss"]
     found = torch.load(tmp_path / "best.pt", weights_only=True)
@@ -138,13 +141,13 @@ def test_a_served_run_is_described_by_its_plan(run: ob.Run, tmp_path: Path) -> N
         "plan": plan,
         "run": "6f",
     }
-    exported = ob.export(replace(record, meta=meta), tmp_path / "model.safetensors")
+    exported = export(replace(record, meta=meta), tmp_path / "model.safetensors")
     assert exported.metadata["run"] == "6f"
     assert torch.equal(scores(module_of(exported.path)), scores(of_the_run(run)))
     with pytest.raises(
         ob.UsageError, match=r"needs the shape of a sample.*offbeat\.export\(run, file, example"
     ):
-        ob.export(replace(record, meta=meta), tmp_path / "model.pt2")
+        export(replace(record, meta=meta), tmp_path / "model.pt2")
 
 
 def test_a_run_that_has_not_finished_has_no_model_yet(tmp_path: Path) -> None:
@@ -157,7 +160,7 @@ def test_a_run_that_has_not_finished_has_no_model_yet(tmp_path: Path) -> None:
             out=tmp_path / "run", watch=interrupt,
         )  # fmt: skip
     with pytest.raises(ob.UsageError, match="is interrupted, and a run writes its model when it finishes"):
-        ob.export(tmp_path / "run", tmp_path / "model.pt")
+        export(tmp_path / "run", tmp_path / "model.pt")
 
 
 @pytest.mark.parametrize("module", [Tied(), lambda: Tied(), Model.of(nn.Linear(3, 2))])
@@ -169,11 +172,11 @@ def test_a_module_without_a_name_is_asked_for(module: Any, tmp_path: Path) -> No
     else:
         run_of(tmp_path / "run", module)
     with pytest.raises(ob.UsageError, match=r"give --model module:function \(in Python module=…\)"):
-        ob.export(tmp_path / "run", tmp_path / "model.pt")
+        export(tmp_path / "run", tmp_path / "model.pt")
     if not isinstance(module, Model):  # a function draws the frozen layer from the run's seed
         given = module if isinstance(module, Tied) else Tied
         drawn = module if isinstance(module, Tied) else seeded(Tied, 5)
-        ob.export(tmp_path / "run", tmp_path / "model.pt", module=given)
+        export(tmp_path / "run", tmp_path / "model.pt", module=given)
         found = torch.load(tmp_path / "model.pt", weights_only=True)
         assert torch.equal(found["frozen.weight"], drawn.frozen.weight)
 
@@ -188,7 +191,7 @@ def test_another_module_than_the_runs_is_refused(run: ob.Run, tmp_path: Path) ->
         (smaller, r"model\.safetensors does not fit: it has head\.bias, which the Module has not"),
     ):
         with pytest.raises(ob.UsageError, match=why):
-            ob.export(run.path, tmp_path / "model.pt", module=module)  # type: ignore[arg-type]
+            export(run.path, tmp_path / "model.pt", module=module)  # type: ignore[arg-type]
     assert not (tmp_path / "model.pt").exists()
 
 
@@ -199,12 +202,12 @@ def test_what_cannot_be_written_is_refused_in_one_line(run: ob.Run, tmp_path: Pa
         (tmp_path / "none" / "model.safetensors", "cannot be written"),
     ):
         with pytest.raises(ob.UsageError, match=why):
-            ob.export(run.path, file)  # type: ignore[arg-type]
+            export(run.path, file)  # type: ignore[arg-type]
 
 
 def test_a_program_of_a_built_in_model_takes_any_number_of_samples(tmp_path: Path) -> None:
     run = run_of(tmp_path / "run", ModelMaker(MLPSpec(hidden=(4,)), (3,), 2))
-    exported = ob.export(tmp_path / "run", tmp_path / "model.pt2")
+    exported = export(tmp_path / "run", tmp_path / "model.pt2")
     assert json.loads(exported.metadata["arguments"]) == {"hidden": [4], "sample_shape": [3], "classes": 2}
     files = {"metadata.json": ""}
     program = torch.export.load(tmp_path / "model.pt2", extra_files=files)
@@ -230,7 +233,7 @@ def test_what_has_no_graph_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(
         ob.UsageError, match=r"model\.pt2: .*:Branching cannot be exported: \w+: .+"
     ) as caught:
-        ob.export(tmp_path / "run", tmp_path / "model.pt2")
+        export(tmp_path / "run", tmp_path / "model.pt2")
     assert "\n" not in str(caught.value)
 
 
@@ -238,7 +241,7 @@ def test_what_has_no_graph_is_refused_in_one_line(tmp_path: Path) -> None:
 def test_onnx_runtime_gives_the_modules_scores(example: Any, run: ob.Run, tmp_path: Path) -> None:
     pytest.importorskip("onnxscript")
     runtime = pytest.importorskip("onnxruntime")
-    exported = ob.export(run.path, tmp_path / "model.onnx", example=example)  # type: ignore[arg-type]
+    exported = export(run.path, tmp_path / "model.onnx", example=example)  # type: ignore[arg-type]
     session = runtime.InferenceSession(tmp_path / "model.onnx")
     assert session.get_modelmeta().custom_metadata_map.items() >= exported.metadata.items()
     assert session.get_inputs()[0].shape == ["batch", 3]

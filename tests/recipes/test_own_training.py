@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch.nn import functional
 
+import offbeat as ob
+
 from offbeat.data import Dataset, Source, federate
 
 
@@ -27,49 +29,60 @@ def points(count, seed):
     return x, (x[:, 0] > 0).long()
 
 
+@ob.expose
 def whole(count=60):
     return Dataset(*points(count, 1), classes=2), Dataset(*points(30, 2), classes=2)
 
 
+@ob.expose
 def hospitals(count=60):
     train, test = whole(count)
     return Source("hospitals", train, test, np.arange(count) % 3, ("a", "b", "c"))
 
 
+@ob.expose
 def divided():
     return federate([Dataset(*points(20, i), classes=2) for i in range(3)], whole()[1], validation=0.25)
 
 
+@ob.expose
 def unlabelled():
     return points(60, 1)[0]
 
 
+@ob.expose
 def nothing():
     return None
 
 
+@ob.expose
 def broken():
     return 1 / 0
 
 
+@ob.expose
 def focal(output, target):
     each = functional.cross_entropy(output, target, reduction="none")
     return ((1 - (-each).exp()) ** 2 * each).mean()
 
 
+@ob.expose
 def step(module, batch):
     x, y = batch
     return functional.cross_entropy(module(x), y, label_smoothing=0.1)
 
 
+@ob.expose
 def scored(module, batch):
     return module(batch[0]), batch[1]
 
 
+@ob.expose
 def sensitivity(scores, target):
     return (scores.argmax(1)[target == 1] == 1).double().mean()
 """
 
+ALLOW = ["clinic_task", "clinic_taks"]
 RECIPE = """
 clients: 3
 data: {dataset: "clinic_task:whole", partition: {kind: iid}}
@@ -97,22 +110,25 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def learner(recipe: str, *sets: str) -> Any:
-    return make_learner(load_recipe(recipe, sets=sets), seed=0)
+    return make_learner(load_recipe(recipe, sets=sets), seed=0, allow=ALLOW)
 
 
 def test_a_run_has_the_users_loss_and_metrics(recipe: str, tmp_path: Path) -> None:
     loaded = load_recipe(recipe)
-    run = run_recipe(loaded, loaded.spec("fedbuff"), seed=0, out=tmp_path / "run")
+    run = run_recipe(loaded, loaded.spec("fedbuff"), seed=0, out=tmp_path / "run", allow=ALLOW)
     assert {"loss", "balanced_accuracy", "sensitivity"} <= set(run.metrics[-1])
     plain = run_recipe(
-        load_recipe(recipe, sets=["loss=cross_entropy"]), loaded.spec("fedbuff"), seed=0, out=None
-    )
+        load_recipe(recipe, sets=["loss=cross_entropy"]), loaded.spec("fedbuff"), seed=0, out=None,
+        allow=ALLOW,
+    )  # fmt: skip
     assert plain.metrics[0]["loss"] > run.metrics[0]["loss"]  # the focal loss of the same weights is smaller
     assert read_run(tmp_path / "run").recipe["loss"] == "clinic_task:focal"
 
 
 def test_a_comparison_of_a_users_module_from_the_command_line(recipe: str) -> None:
-    result = CliRunner().invoke(app, ["compare", recipe, "--out", "runs", "--jobs", "1"])
+    result = CliRunner().invoke(
+        app, ["compare", recipe, "--out", "runs", "--jobs", "1", "--allow", "clinic_task"]
+    )
     assert result.exit_code == 0, result.output
     found = [read_run(Path("runs", label, "seed-0")) for label in ("fedbuff", "fedavg")]
     assert [record.status for record in found] == ["finished", "finished"]
@@ -121,8 +137,9 @@ def test_a_comparison_of_a_users_module_from_the_command_line(recipe: str) -> No
 
 def test_workers_train_with_a_users_functions(recipe: str) -> None:
     """In a process of its own, as a user starts it: workers import the module of its current directory."""
+    allow = ("--allow", "clinic_task")
     for workers in ("1", "0"):
-        begun = Fork(OFFBEAT, "run", recipe, "--workers", workers, "--out", f"with-{workers}")
+        begun = Fork(OFFBEAT, "run", recipe, "--workers", workers, "--out", f"with-{workers}", *allow)
         assert begun.wait(300) == 0, begun.communicate()
         begun.communicate()
     there, here = (read_run(Path(f"with-{workers}")) for workers in (1, 0))
@@ -166,7 +183,7 @@ def test_a_step_of_ones_own(recipe: str) -> None:
         (["step=clinic_task:step"], "loss and step: give one of them"),
         (["personal=[layer.*]"], "'layer.*' matches no tensor"),
         (["data.dataset=clinic_task:nothing"], "data.dataset clinic_task:nothing returned a NoneType"),
-        (["data.dataset=clinic_task:broken"], "clinic_task.py:36: ZeroDivisionError: division by zero"),
+        (["data.dataset=clinic_task:broken"], "clinic_task.py:44: ZeroDivisionError: division by zero"),
         (
             ["data.dataset=clinic_task:divided", "clients=4"],
             "clients = 4, and data.dataset clinic_task:div",

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.csv_tracker import CSVTracker
 from offbeat.callbacks.mlflow_tracker import MLflowTracker
@@ -14,7 +15,7 @@ from offbeat.callbacks.tracker import RunTracker
 from offbeat.callbacks.wandb_tracker import WandbTracker
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import OptionError, did_you_mean, format_error
-from offbeat.named import load_named, named_errors
+from offbeat.named import named_errors
 
 CALLBACKS: dict[str, Callable[..., Callback]] = {
     "csv": CSVTracker,
@@ -28,12 +29,13 @@ Entry = str | Mapping[str, Any]
 """A name, or a mapping with a name and options."""
 
 
-def make_callbacks(entries: Sequence[Entry]) -> list[Callback]:
+def make_callbacks(entries: Sequence[Entry], allow: Allow = NOTHING) -> list[Callback]:
     """Make the callbacks that a recipe lists under `callbacks`.
 
     Args:
         entries: Each is the name of a built-in callback, "module:function" with a function or class of the
             user's that returns a `Callback`, or a mapping with such a `name` and options.
+        allow: The modules and functions that may be named so.
 
     Raises:
         UsageError: A name or an option is unknown, a value is not allowed, a library is not installed, or
@@ -41,10 +43,11 @@ def make_callbacks(entries: Sequence[Entry]) -> list[Callback]:
     """
     if isinstance(entries, str) or not isinstance(entries, Sequence):
         raise UsageError(f"callbacks = {entries!r} is not allowed: give a list, such as [csv]")
-    return [_make(entry) for entry in entries]
+    allowed = Allowed.of(allow)
+    return [_make(entry, allowed) for entry in entries]
 
 
-def _make(entry: Entry) -> Callback:
+def _make(entry: Entry, allowed: Allowed) -> Callback:
     options = dict(entry) if isinstance(entry, Mapping) else {"name": entry}
     name = options.pop("name", None)
     if not isinstance(name, str):
@@ -52,7 +55,7 @@ def _make(entry: Entry) -> Callback:
             f"callbacks has {entry!r}: give a name, or a mapping with name and options, such as {{name: csv}}"
         )
     if ":" in name:
-        factory = load_named(name, "callbacks")
+        factory = allowed.load(name, "callbacks")
         if not callable(factory):
             raise UsageError(f"callbacks {name} is a {type(factory).__name__}: give a function or a class")
     elif name in CALLBACKS:

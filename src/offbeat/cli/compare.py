@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli import executor_options, options
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import CompareWatcher, add_row, live_progress, out, plain_table
 from offbeat.cli.simulate import new_directory
 from offbeat.cli.state_dir import make_directory
@@ -41,6 +42,7 @@ def compare(
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
     tables: options.Tables = None,
+    allow: AllowOption = None,
 ) -> None:
     """Run several algorithms under several seeds and print a table; call it again to go on."""
     from offbeat.core.validation import did_you_mean
@@ -59,9 +61,10 @@ def compare(
     memory = executor_options.memory_size("--client-memory", client_memory)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
     _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
+    allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks, sweeps, names if labels else ())
     planned = plan(
         loaded, names, seeds or loaded.seeds, place,
-        client_memory=memory, executor=chosen, metric=measured,
+        client_memory=memory, executor=chosen, metric=measured, allow=allowed,
     )  # fmt: skip
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     known = {*names, *(run.label for run in planned)}

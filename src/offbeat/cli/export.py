@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import metric_text, out
 from offbeat.cli.options import Directory
 
@@ -18,8 +19,11 @@ def export(
     best: Annotated[bool, typer.Option("--best", help="the best version, not the final one")] = False,
     model: Annotated[
         str | None,
-        typer.Option(metavar="MODULE:FUNCTION", help="makes the module, where the run has recorded no name"),
+        typer.Option(
+            metavar="MODULE:FUNCTION", help="makes the module, in place of what the run has recorded"
+        ),
     ] = None,
+    allow: AllowOption = None,
 ) -> None:
     """Write a run's model to a file that PyTorch or ONNX Runtime reads without Offbeat."""
     import json
@@ -27,10 +31,11 @@ def export(
     from offbeat.core.metric_names import first_shown
     from offbeat.inference.export import export as write
     from offbeat.models.registry import ModelMaker, NamedModel
+    from offbeat.named import load_named
 
-    module = None if model is None else ModelMaker(NamedModel(model), option="--model")
+    module = None if model is None else ModelMaker(NamedModel(model), option="--model", load=load_named)
     file = output or Path(f"{directory.resolve().name}.safetensors")
-    made = write(directory, file, module=module, best=best)
+    made = write(directory, file, module=module, best=best, allow=allowed_names(allow, [directory]))
     found = {name: value for name, value in json.loads(made.metadata["metrics"]).items() if value is not None}
     shown = [metric_text(first_shown(found), found[first_shown(found)])] if found else []
     told = [made.metadata["architecture"], f"version {made.metadata['version']}", *shown]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
 from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
 from offbeat.cli.tokens import read_token
@@ -43,10 +44,7 @@ def join(
         str | None,
         typer.Option(metavar="module:function", help="data, model, loss and training of the site's own"),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(metavar="MODULE", help="the run may name functions of it; may be repeated"),
-    ] = None,
+    allow: AllowOption = None,
     name: Annotated[str | None, typer.Option(help="the site's name, where no credential says it")] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
@@ -132,7 +130,7 @@ def join(
     limits = Limits()
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
-        model=None if model is None else NamedModel(model), learner=own_learner, allow=allow or (),
+        model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,

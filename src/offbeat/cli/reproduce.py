@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from offbeat.cli import executor_options
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table
 from offbeat.cli.options import file_option
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from offbeat.allowed import Allowed
     from offbeat.studies.cells import Cell
     from offbeat.studies.judge import JudgedItem
     from offbeat.studies.rows import Results
@@ -41,6 +43,7 @@ def reproduce(
         Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
     ] = None,
     page: Annotated[Path | None, file_option("write the page of all experiments and verdicts")] = None,
+    allow: AllowOption = None,
 ) -> None:
     """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
     from offbeat.studies.folder import default_results
@@ -51,9 +54,9 @@ def reproduce(
         chosen, size = _find(items), _size(scale)
         chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
         cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided)
-        _reproduce(
-            chosen, size, place, cells, 0 if show else executor_options.count_of("--jobs", jobs), report
-        )
+        processes = 0 if show else executor_options.count_of("--jobs", jobs)
+        folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
+        _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
     elif page is None:
         _list(place)
     if page is not None:
@@ -120,13 +123,14 @@ def _reproduce(
     cells: "list[Cell]",
     processes: int,
     report: Path | None,
+    allowed: "Allowed",
 ) -> None:
     from offbeat.studies.judge import item_rows, judge_item
 
     for study in {study.name: study for study, _ in chosen}.values():
         if processes and study.sizes[size].not_here:
             err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)
-    elsewhere = _run(cells, results, processes) if processes else 0
+    elsewhere = _run(cells, results, processes, allowed) if processes else 0
     for study, item in chosen:
         judged = judge_item(item_rows(study, item, size, results))
         _print_item(judged)
@@ -137,7 +141,7 @@ def _reproduce(
     out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)
 
 
-def _run(cells: "list[Cell]", results: "Results", processes: int) -> int:
+def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allowed") -> int:
     """Make the runs without a row; returns how many others are making."""
     from offbeat.report.units import duration_text
     from offbeat.studies.run import estimate, run_cells
@@ -158,7 +162,7 @@ def _run(cells: "list[Cell]", results: "Results", processes: int) -> int:
         markup=False, soft_wrap=True,
     )  # fmt: skip
     with live_progress() as progress:
-        return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs))
+        return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs), allowed)
 
 
 def _print_item(judged: "JudgedItem") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import err, out
 from offbeat.cli.options import Baseline, Directories, Directory, MetricName, Tables, Target, choose_goal
 from offbeat.core.errors import UsageError
@@ -89,14 +90,15 @@ def journal(
             print(json.dumps({k: _finite(v) for k, v in entry.items()}, allow_nan=False))  # noqa: T201
 
 
-def replay(directory: Directory) -> None:
+def replay(directory: Directory, allow: AllowOption = None) -> None:
     """Feed a run's events to a fresh state machine and check that it gives the recorded commands."""
     from offbeat.recipes.build import recorded_algorithm
     from offbeat.runs.record import read_run
     from offbeat.sim.replay import replay as replay_run
 
     record = read_run(directory)
-    result = replay_run(record, recorded_algorithm(record))
+    algorithm = recorded_algorithm(record, allowed_names(allow, [directory]))
+    result = replay_run(record, algorithm)
     if result.difference is not None:
         err.print(f"offbeat: the replay differs at {result.difference}", markup=False, soft_wrap=True)
         raise typer.Exit(1)

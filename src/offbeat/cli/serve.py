@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from offbeat.cli import options
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
@@ -93,6 +94,7 @@ def serve(
         bool, typer.Option("--dashboard-unencrypted", help="the page's token can be read on its way")
     ] = False,
     callbacks: options.Callbacks = None,
+    allow: AllowOption = None,
     log: options.Log = "auto",
     log_level: options.LogLevel = "info",
 ) -> None:
@@ -109,6 +111,7 @@ def serve(
     from offbeat.callbacks.registry import make_callbacks
     from offbeat.recipes.build import make_algorithm, make_server_learner
     from offbeat.recipes.load import document_of, load_recipe, own_recipe
+    from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
     descriptors.raise_limit()
@@ -116,6 +119,8 @@ def serve(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
     )
     loaded = own_recipe(loaded, loaded.algorithm)
+    allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
+    check_names(loaded, allowed)
     server_options = _server_options(
         loaded, sites,
         lease=lease, task_timeout=task_timeout or None, rollback=rollback, norm_bound=norm_bound,
@@ -141,9 +146,9 @@ def serve(
         (state / SERVER).unlink()
     for option, address in (("--listen", listen), ("--dashboard", dashboard)):
         _check_free(option, address, grpc_server.check_free)
-    algorithm = make_algorithm(loaded.algorithm)
-    learner = make_server_learner(loaded, loaded.seed, test)
-    called = make_callbacks(loaded.callbacks)
+    algorithm = make_algorithm(loaded.algorithm, allowed)
+    learner = make_server_learner(loaded, loaded.seed, test, allowed)
+    called = make_callbacks(loaded.callbacks, allowed)
     model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
     limits = Limits(layout=model.layout)
 

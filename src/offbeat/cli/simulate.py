@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from offbeat.cli import executor_options, options
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import RunWatcher, live_progress, out, show_run
 from offbeat.core.errors import UsageError
 
@@ -24,6 +25,7 @@ def run(
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
+    allow: AllowOption = None,
 ) -> None:
     """Simulate a recipe's algorithm."""
     from offbeat.recipes.build import run_recipe
@@ -41,7 +43,7 @@ def run(
         finished = run_recipe(
             loaded, loaded.algorithm, seed=loaded.seed, out=place,
             workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            label=label,
+            label=label, allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 
@@ -53,6 +55,7 @@ def resume(
     ray_address: executor_options.RayAddress = None,
     client_memory: executor_options.ClientMemory = None,
     callbacks: options.Callbacks = None,
+    allow: AllowOption = None,
 ) -> None:
     """Go on with an interrupted run, from its last checkpoint; it ends as if never interrupted."""
     from offbeat.recipes.build import resume_run
@@ -67,7 +70,7 @@ def resume(
     with live_progress() as progress:
         finished = resume_run(
             directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            callbacks=callbacks,
+            callbacks=callbacks, allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import RunWatcher, live_progress, out, plain_table, show_run
 from offbeat.cli.options import Directory, OutOption, Sets
 from offbeat.cli.simulate import new_directory
@@ -32,14 +33,17 @@ def simulate_like(
     ] = None,
     output: OutOption = None,
     only_fit: Annotated[bool, typer.Option("--only-fit", help="fit the world and stop there")] = False,
+    allow: AllowOption = None,
 ) -> None:
     """Simulate a run's recipe, with another algorithm if you like, in a world fitted to its journal."""
     from offbeat.recipes import from_run
     from offbeat.recipes.build import run_recipe
+    from offbeat.recipes.names import check_names
     from offbeat.runs.record import read_run
 
     if only_fit and (algorithm, sets, seed, output) != (None, None, None, None):
         raise UsageError("--only-fit simulates nothing: leave out --algorithm, --set, --seed and --out")
+    allowed = allowed_names(allow, [directory], sets, [algorithm] if algorithm else [])
     record = read_run(directory)
     if only_fit:
         fit = from_run.fit_run(record, speeds=speeds)
@@ -48,12 +52,15 @@ def simulate_like(
         return
     changes = [*(sets or ()), *([f"seed={seed}"] if seed is not None else [])]
     like = from_run.simulate_like(record, algorithm=algorithm, sets=changes, speeds=speeds)
-    _show_fit(like.fit)
     recipe = like.recipe
+    check_names(recipe, allowed)
+    _show_fit(like.fit)
     _write_world(world_out, recipe.world)
     output = output or new_directory(f"like-{directory.resolve().name}")
     with live_progress() as progress:
-        run = run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=output, watch=RunWatcher(progress))
+        run = run_recipe(
+            recipe, recipe.algorithm, seed=recipe.seed, out=output, watch=RunWatcher(progress), allow=allowed
+        )
     show_run(run, f"see both with: offbeat report {directory} {output}")
 
 

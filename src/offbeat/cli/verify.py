@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out, size_text
 from offbeat.core.errors import UsageError
 
 if TYPE_CHECKING:
+    from offbeat.allowed import Allowed
     from offbeat.runs.verify import Verification
 
 
@@ -16,6 +18,7 @@ def verify(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="a run, a folder of runs, a server's or a site's state")
     ],
+    allow: AllowOption = None,
 ) -> None:
     """Read every file of a directory, check its checksums, and replay its runs; exit code 1 for a problem."""
     from offbeat.cli.state_dir import is_locked
@@ -27,12 +30,13 @@ def verify(
     if not places:
         raise UsageError(f"{directory} holds no run and no site's state: give the directory of one")
     problems, files, nbytes, rows = 0, 0, 0, 0
+    allowed = allowed_names(allow, [directory])
     for place in places:
         if (place / LOCK).is_file() and is_locked(place):
             raise UsageError(f"{place}: a process is writing it; stop that first, or verify a copy")
         found = verify_files(place)
         if found.record is not None:
-            rows += _replayed(found)
+            rows += _replayed(found, allowed)
         for line in found.problems:
             out.print(line, markup=False, soft_wrap=True)
         problems, files, nbytes = problems + len(found.problems), files + found.files, nbytes + found.nbytes
@@ -42,7 +46,7 @@ def verify(
         raise typer.Exit(1)
 
 
-def _replayed(found: "Verification") -> int:
+def _replayed(found: "Verification", allowed: "Allowed") -> int:
     """Replay a run, and read its stored updates and tokens; returns the number of rows replayed."""
     from offbeat.cli.state_dir import TOKENS
     from offbeat.core.errors import RunError
@@ -54,7 +58,7 @@ def _replayed(found: "Verification") -> int:
     rows = 0
     if not found.problems:  # which would be found again
         with found.noting():
-            result = replay(record, recorded_algorithm(record))
+            result = replay(record, recorded_algorithm(record, allowed))
             rows = result.events + result.commands
             if result.difference is not None:
                 raise RunError(

@@ -7,6 +7,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from offbeat.allowed import NOTHING, Allow
 from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import load_state, save_state
 from offbeat.flower.serialization import decode, encode
@@ -25,7 +26,7 @@ def client_app(
     data: Callable[[Context], Any],
     *,
     model: OwnModel | None = None,
-    allow: Sequence[str] = (),
+    allow: Allow = NOTHING,
     device: str = "cpu",
     threads: int = 1,
     tell_labels: bool = True,
@@ -38,7 +39,7 @@ def client_app(
             has the node's own settings (`context.node_config`). Flower may call it in a new process for each
             message.
         model: The node's own model, as for `offbeat.net.join`.
-        allow: Modules whose functions the run may name.
+        allow: Modules and functions that the run may name, as for `offbeat.net.join`.
         device: PyTorch device.
         threads: PyTorch's threads; more may be faster, and change the last bits of the results.
         tell_labels: Tell the server the number of samples of each class.

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.inference.trained import TrainedModule, trained_module
@@ -41,6 +42,7 @@ def export(
     module: nn.Module | Callable[[], nn.Module] | None = None,
     best: bool = False,
     example: Any = None,
+    allow: Allow = NOTHING,
 ) -> ExportedModel:
     """Write a run's model to a file: all tensors of its module, those that were frozen too.
 
@@ -56,6 +58,8 @@ def export(
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
         example: For .pt2 and .onnx, a batch of two samples or more as the module takes it, such as a tensor
             [N, ...]; a tuple holds several arguments. None means zeros of the recorded shape and type.
+        allow: What the run's directory may name, where `module` is None: "module", of which what it exposes
+            (`offbeat.expose`) may be called, or "module:function".
 
     Raises:
         UsageError: The run has no such version, its module cannot be made or exported, the suffix is
@@ -67,7 +71,7 @@ def export(
         known = ", ".join(_WRITERS)
         raise UsageError(f"{path} has no known format: give a file whose name ends with one of {known}")
     record = run if isinstance(run, RunRecord) else read_run(run)
-    trained = trained_module(record, module, best)
+    trained = trained_module(record, module, best, allow)
     try:
         write(trained, path, example)
     except OSError as error:

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from torch import nn
 
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
@@ -48,8 +49,9 @@ class TrainedModule:
 
 
 def trained_module(
-    record: RunRecord, module: nn.Module | Callable[[], nn.Module] | None = None, best: bool = False
-) -> TrainedModule:
+    record: RunRecord, module: nn.Module | Callable[[], nn.Module] | None = None, best: bool = False,
+    allow: Allow = NOTHING,
+) -> TrainedModule:  # fmt: skip
     """Make a run's module and put the run's weights in it.
 
     Args:
@@ -57,6 +59,7 @@ def trained_module(
         module: The module, which is written to, or a function that makes it, with the draws of the run's
             seed. None means the function that the run has recorded by name, with its options.
         best: Whether to take the best version, `best.safetensors`, in place of the final one.
+        allow: What the run's directory may name, to make the module.
 
     Raises:
         UsageError: The run has no such version, its module cannot be made, or it is another one.
@@ -64,7 +67,7 @@ def trained_module(
     path = _weights(record, best)
     described = record.meta.get("plan") or record.meta.get("learner") or {}
     if not isinstance(module, nn.Module):
-        module = check_module(seeded(module or _maker(record, described), record.seed))
+        module = check_module(seeded(module or _maker(record, described, allow), record.seed))
     if described.get("frozen", "") not in ("", frozen_digest(module)):
         raise UsageError(
             f"the frozen parameters of the {type(module).__name__} made here are not those of {record.path}: "
@@ -100,12 +103,15 @@ def _weights(record: RunRecord, best: bool) -> Path:
     return path
 
 
-def _maker(record: RunRecord, described: dict[str, Any]) -> ModelMaker:
+def _maker(record: RunRecord, described: dict[str, Any], allow: Allow) -> ModelMaker:
     """Makes the module that the run has recorded."""
     spec = described.get("model")
     if spec is None:
         raise UsageError(f"{record.path} does not say by which name its module is made: {_GIVE}")
-    maker = ModelMaker(_MODEL.validate_python(spec), described.get("sample_shape"), described.get("classes"))
+    maker = ModelMaker(
+        _MODEL.validate_python(spec), described.get("sample_shape"), described.get("classes"),
+        f"the model of {record.path},", Allowed.of(allow).load,
+    )  # fmt: skip
     if isinstance(maker.spec, NamedModel):
         module, _, name = maker.spec.name.partition(":")
         if module == "" or (module == "__main__" and not hasattr(sys.modules["__main__"], name)):

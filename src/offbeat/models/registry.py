@@ -10,6 +10,7 @@ import torch
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from torch import nn
 
+from offbeat.allowed import NOTHING, Load
 from offbeat.core.errors import UsageError
 from offbeat.core.types import Count
 from offbeat.core.validation import checked_dataclass
@@ -23,7 +24,7 @@ from offbeat.models.plain_cnn import alexnet, asmu_cnn, vgg11
 from offbeat.models.resnet import ResNet
 from offbeat.models.textcnn import TextCNN
 from offbeat.models.unet3d import UNet3D
-from offbeat.named import load_named, named_errors
+from offbeat.named import named_errors
 
 
 @checked_dataclass
@@ -347,7 +348,7 @@ class ModelMaker:
     sample_shape: tuple[int, ...] | None = None
     classes: int | None = None
     option: str = "model"
-    load: Callable[[str, str], Callable[..., Any]] = load_named
+    load: Load = NOTHING.load
 
     def __call__(self) -> nn.Module:
         """Make the module. Raises `UsageError` where it cannot be made; one line."""

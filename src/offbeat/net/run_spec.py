@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import prod
 from typing import Annotated, Any
 
@@ -12,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from offbeat.algorithms import ALGORITHMS, recorded_name
 from offbeat.algorithms.compose import build as build_algorithm
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.codec import CodecSpec
 from offbeat.core.algorithm import Algorithm, SumOnly, Task
 from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
@@ -28,7 +28,7 @@ from offbeat.local.loop import OTHER_FROZEN, LoopLearner
 from offbeat.local.objectives import Plain
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
-from offbeat.named import load_allowed, name_of
+from offbeat.named import name_of
 from offbeat.net.wire.limits import Limits
 
 MOST_SITES = 2**20
@@ -100,23 +100,23 @@ class RunSpec(BaseModel):
         """Whether updates are masked."""
         return self.privacy is not None and self.privacy.secure is not None
 
-    def clip_factor(self, steps: int, allow: Sequence[str] = ()) -> float:
+    def clip_factor(self, steps: int, allow: Allow = NOTHING) -> float:
         """What an update is multiplied by before it is clipped, from its number of local steps.
 
         Args:
             steps: Local steps that were done.
-            allow: Modules that the site allows, for an algorithm that is not built in.
+            allow: What the site allows, for an algorithm that is not built in.
         """
         if self.plain and self.algorithm.get("name") not in ALGORITHMS:
             return 1.0
         aggregator = self.make_algorithm(allow).aggregator
         return aggregator.factor(Task(0, 0, 0, steps, 0.0)) if isinstance(aggregator, SumOnly) else 1.0
 
-    def objective(self, allow: Sequence[str] = ()) -> Objective:
+    def objective(self, allow: Allow = NOTHING) -> Objective:
         """The objective that a site trains with.
 
         Args:
-            allow: Modules that the site allows, for an algorithm that is not built in.
+            allow: What the site allows, for an algorithm that is not built in.
 
         Raises:
             UsageError: The algorithm is not known here.
@@ -125,10 +125,10 @@ class RunSpec(BaseModel):
             return wrap_buffers(Plain(), self.buffers)
         return self.make_algorithm(allow).objective
 
-    def make_algorithm(self, allow: Sequence[str] = ()) -> Algorithm:
+    def make_algorithm(self, allow: Allow = NOTHING) -> Algorithm:
         """The algorithm; arguments and errors as of `objective`."""
-        own = partial(load_allowed, allowed=allow)
-        return replace(build_algorithm(ALGORITHMS, self.algorithm, own), codec=self.codec)
+        load = Allowed.of(allow).load
+        return replace(build_algorithm(ALGORITHMS, self.algorithm, load), codec=self.codec)
 
     def difference(self, learner: TorchLearner | LoopLearner) -> str | None:
         """How a site's learner differs from the run's, in one sentence; None means not at all."""

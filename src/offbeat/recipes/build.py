@@ -9,6 +9,7 @@ import numpy as np
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build as build_algorithm
+from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
@@ -19,8 +20,8 @@ from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker, NamedModel
-from offbeat.named import load_named
 from offbeat.recipes.load import check, document_of, own_recipe
+from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Data, Recipe
 from offbeat.runs.record import RunRecord, read_run
@@ -31,19 +32,24 @@ from offbeat.sim.result import Run
 from offbeat.sim.simulate import resume, simulate
 
 
-def make_algorithm(spec: Mapping[str, Any]) -> Algorithm:
-    """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}."""
-    return build_algorithm(
-        ALGORITHMS, {k: v for k, v in spec.items() if k not in ("label", "set")}, load_named
-    )
+def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm:
+    """Build the algorithm of a mapping such as {"label": "fedcompass+M", "name": "fedcompass", …}.
+
+    `allow` is what a name in it may import.
+    """
+    own = {k: v for k, v in spec.items() if k not in ("label", "set")}
+    return build_algorithm(ALGORITHMS, own, Allowed.of(allow).load)
 
 
-def make_learner(recipe: Recipe, seed: int) -> TorchLearner:
-    """Build a recipe's learner: data, partition and model; the seed determines subsample and partition."""
+def make_learner(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> TorchLearner:
+    """Build a recipe's learner: data, partition and model; the seed determines subsample and partition.
+
+    `allow` is what the recipe may name.
+    """
     check_seed(seed)
     own = ":" in (recipe.data.dataset or "")
-    data = own_data(recipe, seed) if own else _built_in_data(recipe, seed)
-    return _learner(recipe, data, data.train)
+    data = own_data(recipe, seed, allow) if own else _built_in_data(recipe, seed)
+    return _learner(recipe, data, data.train, allow)
 
 
 def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
@@ -81,7 +87,9 @@ def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Sa
     return replace(source, train=source.train.subset(left), groups=groups), source.train.subset(taken)
 
 
-def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> TorchLearner:
+def make_server_learner(
+    recipe: Recipe, seed: int, test: str | None = None, allow: Allow = NOTHING
+) -> TorchLearner:
     """Build the learner of a recipe's server, which has no clients' data.
 
     Args:
@@ -89,6 +97,7 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
         seed: The run's seed, which determines the subsample of the recipe's dataset.
         test: The test data: a built-in dataset, "module:function", or "none". None means the test set of the
             recipe's dataset, if it has one.
+        allow: What the recipe may name; `test` is the person's own word.
 
     Raises:
         UsageError: The data cannot be loaded, or the model cannot be made.
@@ -110,18 +119,18 @@ def make_server_learner(recipe: Recipe, seed: int, test: str | None = None) -> T
         if tested is None:
             tested = source.test if test is None else None
             described = source.test
-    return _learner(recipe, without_clients(tested, root), described)
+    return _learner(recipe, without_clients(tested, root), described, allow)
 
 
-def _learner(recipe: Recipe, data: FederatedData, described: Samples | None) -> TorchLearner:
+def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, allow: Allow) -> TorchLearner:
     """The learner of some data; the model is made for the shape and the classes of `described`."""
     shape, classes = recipe.data.sample_shape, recipe.data.classes
     if isinstance(described, Dataset) or (described is not None and not isinstance(recipe.model, NamedModel)):
         shape = shape or sample_shape(described)
         classes = classes or getattr(described, "classes", None)
-    maker = ModelMaker(recipe.model, shape, classes)
+    maker = ModelMaker(recipe.model, shape, classes, load=Allowed.of(allow).load)
     maker()  # a model that does not fit the data is refused now
-    return TorchLearner(maker, data, recipe.training, **own_training(recipe))
+    return TorchLearner(maker, data, recipe.training, **own_training(recipe, allow))
 
 
 def run_recipe(
@@ -135,6 +144,7 @@ def run_recipe(
     watch: Watcher | None = None,
     client_memory: int | None = None,
     label: str | None = None,
+    allow: Allow = NOTHING,
 ) -> Run:
     """Simulate one algorithm of a recipe under one seed.
 
@@ -148,20 +158,23 @@ def run_recipe(
         watch: Called with the run's progress.
         client_memory: Most bytes of client states in memory. None means all.
         label: What the run is called in reports. None means the algorithm's label, or its name.
+        allow: What the recipe may name: "module", of which what it exposes may be called, or
+            "module:function".
 
     Raises:
         UsageError: The recipe, the data or the directory does not allow the run.
     """
     recipe = own_recipe(recipe, spec)
-    algorithm = make_algorithm(recipe.algorithm)
-    learner = make_learner(recipe, seed)
+    check_names(recipe, allow)
+    algorithm = make_algorithm(recipe.algorithm, allow)
+    learner = make_learner(recipe, seed, allow)
     own = recipe.model_copy(update={"seed": seed})  # repeats exactly this run
     return simulate(
         algorithm, replace(recipe.world, clients=recipe.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
-        callbacks=make_callbacks(recipe.callbacks),
+        callbacks=make_callbacks(recipe.callbacks, allow),
     )  # fmt: skip
 
 
@@ -173,17 +186,23 @@ def resume_run(
     watch: Watcher | None = None,
     client_memory: int | None = None,
     callbacks: Sequence[Entry] | None = None,
+    allow: Allow = NOTHING,
 ) -> Run:
     """Resume a run that was started from a recipe; options as of `run_recipe`.
 
-    `callbacks` are those of a recipe; None means those that the run was started with.
+    `callbacks` are those of a recipe; None means those that the run was started with. `allow` is what the
+    run's directory may name.
     """
     record = read_run(directory)
     recipe = recorded_recipe(record)
-    called = make_callbacks(recipe.callbacks if callbacks is None else callbacks)
+    if callbacks is not None:
+        recipe = recipe.model_copy(update={"callbacks": tuple(callbacks)})
+    check_names(recipe, allow)
+    algorithm = recorded_algorithm(record, allow)
+    called = make_callbacks(recipe.callbacks, allow)
     return resume(
-        directory, recorded_algorithm(record), replace(recipe.world, clients=recipe.clients),
-        make_learner(recipe, record.seed),
+        directory, algorithm, replace(recipe.world, clients=recipe.clients),
+        make_learner(recipe, record.seed, allow),
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
         callbacks=called,
@@ -199,12 +218,23 @@ def recorded_recipe(record: RunRecord) -> Recipe:
     return check(record.recipe, str(record.path))
 
 
-def recorded_algorithm(record: RunRecord) -> Algorithm:
-    """The algorithm of a recorded run. Raises `RunError` where its name or options are not known."""
+def recorded_algorithm(record: RunRecord, allow: Allow = NOTHING) -> Algorithm:
+    """The algorithm of a recorded run.
+
+    Args:
+        record: The run.
+        allow: What the run's directory may name.
+
+    Raises:
+        RunError: Its name or options are not known.
+        NotAllowedError: It is a function that is not allowed.
+    """
     if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
     try:
-        return make_algorithm(record.meta["algorithm"])
+        return make_algorithm(record.meta["algorithm"], allow)
+    except NotAllowedError as error:
+        raise NotAllowedError(f"{record.path}: {error}") from None
     except UsageError as error:
         raise RunError(
             f"{record.path} was recorded by a version of Offbeat with other options: {error}"

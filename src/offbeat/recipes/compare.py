@@ -19,6 +19,7 @@ from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
@@ -28,6 +29,7 @@ from offbeat.local.learner import TorchLearner
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
 from offbeat.recipes.load import check, document_of, own_recipe
+from offbeat.recipes.names import check_names
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.sweep import directory_name, sweep_points
 from offbeat.report.labels import label_text
@@ -56,6 +58,7 @@ class PlannedRun:
         directory: The run's directory.
         client_memory: Most bytes of client states in memory. None means all.
         executor: The executor. None means that the run trains in its own process.
+        allow: What the recipe may name.
     """
 
     recipe: Recipe
@@ -65,6 +68,7 @@ class PlannedRun:
     directory: Path
     client_memory: int | None = None
     executor: Batched | OnRay | None = None
+    allow: Allowed = NOTHING
 
     @property
     def name(self) -> str:
@@ -101,6 +105,7 @@ def plan(
     client_memory: int | None = None,
     executor: Batched | OnRay | None = None,
     metric: str | None = None,
+    allow: Allow = NOTHING,
 ) -> list[PlannedRun]:
     """Plan the runs of a comparison, and check their algorithms, data and directories.
 
@@ -112,12 +117,15 @@ def plan(
         client_memory: Most bytes of client states in memory, per run. None means all.
         executor: Executor of each run. None means that a run trains in its own process.
         metric: Metric that the runs are compared by. None means the first that they have.
+        allow: What the recipe may name.
 
     Raises:
-        UsageError: An algorithm, an option, a callback or the data is not valid, evaluations do not give a
-            metric that is named, there are too many runs, or a directory holds another experiment's run.
+        UsageError: A name is not allowed; an algorithm, an option, a callback or the data is not valid;
+            evaluations do not give a metric that is named; there are too many runs; or a directory holds
+            another experiment's run.
     """
-    make_callbacks(recipe.callbacks)  # one that is unknown is refused now; each run makes its own
+    allowed = Allowed.of(allow)
+    make_callbacks(recipe.callbacks, allowed)  # one that is unknown is refused now; each run makes its own
     points = sweep_points(recipe.sweep)
     count = len(labels) * len(points) * seeds
     if count > MAX_RUNS:
@@ -136,12 +144,13 @@ def plan(
             }
         )
         try:
-            algorithm = make_algorithm(own.algorithm)
+            check_names(own, allowed)
+            algorithm = make_algorithm(own.algorithm, allowed)
         except UsageError as error:
             raise UsageError(f"{text}: {error}") from None
         data = repr(document_of(own) | dict.fromkeys(_NOT_OF_DATA))
         if data not in clients:
-            learner = make_learner(own, own.seed)
+            learner = make_learner(own, own.seed, allowed)
             clients[data] = learner.clients
             _check_metrics(own, learner, metric)
         concurrency = algorithm.schedule.concurrency
@@ -152,7 +161,7 @@ def plan(
         runs += [
             PlannedRun(
                 own, own.algorithm, text, seed, out / directory_name(label, point) / f"seed-{seed}",
-                client_memory, executor,
+                client_memory, executor, allowed,
             )
             for seed in range(recipe.seed, recipe.seed + seeds)
         ]  # fmt: skip
@@ -291,12 +300,12 @@ def _run(run: PlannedRun) -> None:
         if resumed:
             resume_run(
                 run.directory, executor=run.executor, watch=watch, client_memory=run.client_memory,
-                callbacks=run.recipe.callbacks,
+                callbacks=run.recipe.callbacks, allow=run.allow,
             )  # fmt: skip
         else:
             run_recipe(
                 run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
-                watch=watch, client_memory=run.client_memory, label=run.label,
+                watch=watch, client_memory=run.client_memory, label=run.label, allow=run.allow,
             )  # fmt: skip
     except KeyboardInterrupt:
         _interrupted = True

@@ -6,6 +6,7 @@ from typing import Any, TypedDict
 import numpy as np
 from torch import Tensor
 
+from offbeat.allowed import NOTHING, Allow, Allowed, Load
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
@@ -15,24 +16,25 @@ from offbeat.local.criterion import Evaluate, Loss, Step
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import Wanted
-from offbeat.named import load_named, named_errors
+from offbeat.named import named_errors
 from offbeat.recipes.recipe import Data, Recipe
 
 
-def own_data(recipe: Recipe, seed: int) -> FederatedData:
+def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData:
     """Call the function that `data.dataset` names, and divide among the clients what it returns.
 
     Args:
         recipe: The experiment.
         seed: The run's seed, which determines the partition.
+        allow: What the recipe may name.
 
     Raises:
-        UsageError: The function cannot be imported or raises, returns something else, or its data cannot be
-            divided.
+        UsageError: The function is not allowed, cannot be imported, raises or returns something else; or its
+            data cannot be divided.
     """
     data, name = recipe.data, recipe.data.dataset or ""
     where = f"data.dataset {name}"
-    function = load_named(name, "data.dataset")
+    function = Allowed.of(allow).load(name, "data.dataset")
     with named_errors(name, "data.dataset"):
         made = function(**data.options)
     if isinstance(made, FederatedData):
@@ -98,34 +100,35 @@ class OwnTraining(TypedDict):
     examples: ExamplesPrivacy | None
 
 
-def own_training(recipe: Recipe) -> OwnTraining:
-    """Import what a recipe names. Raises `UsageError` where it cannot be imported, or is unknown."""
+def own_training(recipe: Recipe, allow: Allow = NOTHING) -> OwnTraining:
+    """Import what a recipe names. Raises `UsageError` where that is not allowed, not there or unknown."""
+    load = Allowed.of(allow).load
     return OwnTraining(
-        loss=_loss(recipe.loss),
-        step=_function(recipe.step, "step"),
-        evaluate=_function(recipe.evaluate_batch, "evaluate_batch"),
-        metrics=_metrics(recipe.metrics),
+        loss=_loss(recipe.loss, load),
+        step=_function(recipe.step, "step", load),
+        evaluate=_function(recipe.evaluate_batch, "evaluate_batch", load),
+        metrics=_metrics(recipe.metrics, load),
         personal=recipe.personal,
         examples=recipe.examples,
     )
 
 
-def _loss(name: str | None) -> Loss | None:
+def _loss(name: str | None, load: Load) -> Loss | None:
     if name is None or ":" in name:
-        return _function(name, "loss")
+        return _function(name, "loss", load)
     if name not in LOSSES:
         raise UsageError(f"loss = {name!r} is unknown{did_you_mean(name, LOSSES)}; or give module:function")
     return LOSSES[name]
 
 
-def _metrics(wanted: tuple[str, ...] | dict[str, str] | None) -> Wanted | None:
+def _metrics(wanted: tuple[str, ...] | dict[str, str] | None, load: Load) -> Wanted | None:
     if wanted is None:
         return None
     named = wanted if isinstance(wanted, dict) else {text.rpartition(":")[2]: text for text in wanted}
     if len(named) < len(wanted):
         raise UsageError(f"metrics = {list(wanted)} has a name twice: give them by name, as a mapping")
-    return {n: load_named(text, f"metrics.{n}") if ":" in text else text for n, text in named.items()}
+    return {n: load(text, f"metrics.{n}") if ":" in text else text for n, text in named.items()}
 
 
-def _function(name: str | None, option: str) -> Callable[..., Any] | None:
-    return None if name is None else load_named(name, option)
+def _function(name: str | None, option: str, load: Load) -> Callable[..., Any] | None:
+    return None if name is None else load(name, option)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from offbeat.allowed import NotAllowedError
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean
 from offbeat.recipes.build import make_algorithm
@@ -98,6 +99,8 @@ def _column_cells(
         own = own_recipe(recipe, spec, source=where)
         try:
             make_algorithm(own.algorithm)
+        except NotAllowedError:  # it is checked when it is run
+            pass
         except UsageError as error:
             raise UsageError(f"{where}, {label}: {error}") from None
         algorithm = algorithm_text(spec)

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from filelock import BaseFileLock, Timeout
 
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.recipes.compare import PlannedRun, RunProgress, run_planned
+from offbeat.recipes.names import check_names
 from offbeat.runs.record import read_run
 from offbeat.studies.cells import Cell
 from offbeat.studies.measure import RunName, diverged_run, measure_run, reduced_curves
@@ -22,7 +24,11 @@ def missing(cells: Sequence[Cell], results: Results) -> list[Cell]:
 
 
 def run_cells(
-    cells: Sequence[Cell], results: Results, processes: int, watch: Callable[[RunProgress], None]
+    cells: Sequence[Cell],
+    results: Results,
+    processes: int,
+    watch: Callable[[RunProgress], None],
+    allow: Allow = NOTHING,
 ) -> int:
     """Make the runs that have no row, several at a time.
 
@@ -34,14 +40,19 @@ def run_cells(
         results: Where their rows are.
         processes: Most runs at a time, each in a process.
         watch: Called with the reports of all runs.
+        allow: What the studies' recipes may name.
 
     Returns:
         How many runs other processes are still making.
 
     Raises:
+        NotAllowedError: A recipe names a function that is not allowed.
         RunError: A run failed, other than by training that diverges; the others have been finished first.
     """
-    queue = _Queue(missing(cells, results), results)
+    allowed, wanted = Allowed.of(allow), missing(cells, results)
+    for cell in wanted:
+        check_names(cell.recipe, allowed)
+    queue = _Queue(wanted, results, allowed)
 
     def watched(report: RunProgress) -> None:
         if report.finished:
@@ -58,8 +69,8 @@ def run_cells(
 class _Queue:
     """The runs that this process takes, with a lock on each until its row is written."""
 
-    def __init__(self, cells: Sequence[Cell], results: Results) -> None:
-        self._cells, self._results = cells, results
+    def __init__(self, cells: Sequence[Cell], results: Results, allow: Allowed) -> None:
+        self._cells, self._results, self._allow = cells, results, allow
         self._taken: dict[str, tuple[PlannedRun, Cell, BaseFileLock]] = {}
         self.elsewhere = 0
 
@@ -76,7 +87,9 @@ class _Queue:
                 continue
             directory = self._results.runs(cell.study.name) / cell.digest
             label = f"{cell.study.name} {cell.size} {cell.column} {cell.label}"
-            run = PlannedRun(cell.recipe, cell.recipe.algorithm, label, cell.seed, directory)
+            run = PlannedRun(
+                cell.recipe, cell.recipe.algorithm, label, cell.seed, directory, allow=self._allow
+            )
             self._taken[run.name] = run, cell, lock
             yield run
 

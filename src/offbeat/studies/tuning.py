@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import NamedMetric, first_shown
 from offbeat.recipes.compare import RunProgress
@@ -81,6 +82,7 @@ def tune(
     results: Path | None = None,
     processes: int = 1,
     watch: Callable[[RunProgress], None] | None = None,
+    allow: Allow = NOTHING,
 ) -> Tuned:
     """Tune a label of a recipe; called again it goes on from the rows there are.
 
@@ -100,6 +102,8 @@ def tune(
         results: Folder of the rows. None means that of `offbeat reproduce`.
         processes: Most runs at a time.
         watch: Called with the reports of all runs. None means nothing is.
+        allow: What the recipe may name: "module", of which what it exposes may be called, or
+            "module:function".
 
     Raises:
         UsageError: An option is not allowed, or the recipe has no target for a cost.
@@ -129,7 +133,7 @@ def tune(
     if score in COSTS and cells[0].recipe.target is None:
         raise UsageError(f"score = {score} needs a target: give the recipe one, or score = 'best'")
     place = default_results() if results is None else Results(results)
-    run_cells(cells, place, processes, watch or _unwatched)
+    run_cells(cells, place, processes, watch or _unwatched, allow)
     rows = place.rows(study.name)
     made = [
         _trial(setting, [(cell, rows[cell.digest]) for cell in cells if cell.label == text], score)

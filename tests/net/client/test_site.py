@@ -30,6 +30,7 @@ from torch import nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 import offbeat as ob
 
+@ob.expose
 def make_model(hidden=3, backbone=0):
     layers = [nn.Linear(4, hidden), nn.Linear(hidden, 1), nn.Flatten(0)]
     if backbone:
@@ -47,12 +48,15 @@ def failing_model():
 def no_model():
     return 7
 
+@ob.expose
 def loss(logits, target):
     return binary_cross_entropy_with_logits(logits, target)
 
+@ob.expose
 def share(logits, target):
     return float((logits > 0).float().mean())
 
+@ob.expose
 def schedule(steps=2):
     return ob.fedprox(mu=0.1, steps=steps)
 """
@@ -121,11 +125,11 @@ def test_a_learner_of_the_sites_own(ward: Any) -> None:
     [
         (
             "make_model", None, Site.of((X, Y)),
-            r"the run's model is a_ward_of_ours:make_model, .*: give --allow a_ward_of_ours ",
+            r"^the run's model a_ward_of_ours:make_model is not allowed: .*--allow a_ward_of_ours for all",
         ),
         (
             "make_model", "loss", Site.of((X, Y), lambda: 1),
-            r"the run's loss is a_ward_of_ours:loss, .*give --allow a_ward_of_ours ",
+            r"the run's loss a_ward_of_ours:loss is not allowed: .*give --allow a_ward_of_ours:loss, ",
         ),
         (
             "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:other_model")),
@@ -142,7 +146,7 @@ def test_a_learner_of_the_sites_own(ward: Any) -> None:
         ),
         (
             "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:failing_model")),
-            r"^--model a_ward_of_ours:failing_model: .*a_ward_of_ours.py:18: ValueError: no weights here$",
+            r"^--model a_ward_of_ours:failing_model: .*a_ward_of_ours.py:19: ValueError: no weights here$",
         ),
         (
             "make_model", None, Site.of((X, Y), NamedModel("a_ward_of_ours:no_model")),
@@ -208,7 +212,7 @@ def test_an_algorithm_of_ones_own(ward: Any) -> None:
     spec = spec_of(ModelMaker(MLPSpec(), (4,), 2), named)
     assert spec.objective(["a_ward_of_ours"]) == named.objective
     with pytest.raises(
-        ob.UsageError, match=r"the run's algorithm is a_ward_of_ours:schedule, .*give --allow"
+        ob.UsageError, match=r"algorithm a_ward_of_ours:schedule is not allowed: .*give --allow"
     ):
         spec.objective()
 

@@ -2,13 +2,14 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
@@ -38,7 +39,7 @@ async def join(
     *,
     model: OwnModel | None = None,
     learner: TorchLearner | LoopLearner | None = None,
-    allow: Sequence[str] = (),
+    allow: Allow = NOTHING,
     validation: float = 0.0,
     state: str | Path | None = None,
     device: str = "cpu",
@@ -61,8 +62,8 @@ async def join(
         learner: The site's own learner, of one client: data, model, loss and training options in place of
             the run's. Its layout, frozen parameters, loss and metrics must be the run's; of a `LoopLearner`,
             which trains with a loop of the site's own, the layout.
-        allow: Names of modules whose functions the run may name: they are imported here. The server's name
-            alone never makes a site import anything.
+        allow: What the run may name: "module", of which what it exposes (`offbeat.expose`) may be called, or
+            "module:function". The server's name alone never makes a site import anything.
         validation: Share of `data` in [0, 1) that the site does not train on: it evaluates models on them,
             when the server asks, and sends numbers only. The same samples in every run.
         state: Directory of the site's state and pending update, which survive the process there.

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from pydantic import Field, field_validator
 from torch import Tensor
 
+from offbeat.allowed import Allowed
 from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalResult
@@ -50,6 +51,8 @@ class SitePolicy:
             rounded up; at least 1. Above 1 it needs `labels = False`, since these tell the number.
         helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
             run with others, or without secure aggregation, is refused. None means that it takes part in any.
+        allow: What a run may name, beside what joining allows: "module", of which what is exposed may be
+            called, or "module:function".
     """
 
     min_batch_size: Count = 4
@@ -64,6 +67,12 @@ class SitePolicy:
     labels: bool = True
     samples_unit: Count = 1
     helpers: dict[str, str] | None = None
+    allow: tuple[str, ...] = ()
+
+    @field_validator("allow")
+    @classmethod
+    def _names(cls, allow: tuple[str, ...]) -> tuple[str, ...]:
+        return Allowed.of(allow).names
 
     @field_validator("max_steps")
     @classmethod

@@ -1,12 +1,13 @@
 """What a site brings to a run: its data, and models or functions of its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import nn
 
+from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.privacy import rounded_up
@@ -16,7 +17,7 @@ from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
-from offbeat.named import load_allowed
+from offbeat.named import load_named
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
@@ -31,7 +32,7 @@ class Site:
     Attributes:
         data: Its data, those of one client.
         model: Its own model, in place of the run's. None means the one that the run names.
-        allow: Modules of which the run may name functions: they are imported here.
+        allow: Modules and functions that the run may name, with those of its policy.
         learner: Its own learner of one client, with model, data, loss and training options, or with a loop.
             None means that it trains the run's model as the run says.
         device: PyTorch device.
@@ -40,7 +41,7 @@ class Site:
 
     data: FederatedData | None
     model: OwnModel | None = None
-    allow: tuple[str, ...] = ()
+    allow: Allowed = NOTHING
     learner: TorchLearner | LoopLearner | None = None
     device: str = "cpu"
     policy: SitePolicy = DEFAULT_POLICY
@@ -51,7 +52,7 @@ class Site:
         data: Any = None,
         model: OwnModel | None = None,
         learner: TorchLearner | LoopLearner | None = None,
-        allow: Sequence[str] = (),
+        allow: Allow = NOTHING,
         device: str = "cpu",
         validation: float = 0.0,
         policy: SitePolicy | None = None,
@@ -64,10 +65,11 @@ class Site:
             UsageError: There is neither, or what does not go together.
         """
         policy = policy or DEFAULT_POLICY
+        allowed = Allowed.of(allow).and_names(policy.allow)
         if learner is None:
             if data is None:
                 raise UsageError("a site needs data, or a learner that has them")
-            return cls(own_data(data, validation), model, tuple(allow), None, device, policy)
+            return cls(own_data(data, validation), model, allowed, None, device, policy)
         if data is not None or model is not None or validation:
             raise UsageError(
                 "a learner has its own data and model: leave data, model and validation (--validation) out"
@@ -75,13 +77,13 @@ class Site:
         if learner.clients != 1:
             raise UsageError(f"a site is one client: the learner has {learner.clients}")
         if isinstance(learner, LoopLearner):
-            return cls(None, None, tuple(allow), learner, policy=policy)
+            return cls(None, None, allowed, learner, policy=policy)
         if learner.examples is not None:
             raise UsageError(
                 "the learner's examples are private in a simulation only, where their secrets follow from "
                 "the run's seed: leave examples out, and give examples_privacy (--examples-privacy) to join"
             )
-        return cls(learner.data, None, tuple(allow), learner, learner.training.device, policy)
+        return cls(learner.data, None, allowed, learner, learner.training.device, policy)
 
     @property
     def samples(self) -> int:
@@ -151,23 +153,22 @@ class Site:
 
     def _run_learner(self, spec: RunSpec) -> TorchLearner:
         """The run's model on these data, with the functions that the run names."""
-        load = partial(load_allowed, allowed=self.allow)
         data = self.data
         assert data is not None
         self._check_data(data, spec)
         options = spec.model.options if isinstance(spec.model, NamedModel) else {}
 
         def named(name: str, option: str) -> Any:
-            return LOSSES.get(name) or load(name, option) if name else None
+            return LOSSES.get(name) or self._load(name, option) if name else None
 
         make: nn.Module | Callable[[], nn.Module]
         match self.model:
             case None:
                 if isinstance(spec.model, NamedModel):
-                    load(spec.model.name, "model")  # refused before the other functions
-                make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=load)
+                    self._load(spec.model.name, "model")  # refused before the other functions
+                make = ModelMaker(spec.model, spec.sample_shape, spec.classes, load=self._load)
             case NamedModel():
-                make = ModelMaker(replace(self.model, options=options), option="--model")
+                make = ModelMaker(replace(self.model, options=options), option="--model", load=load_named)
             case nn.Module():
                 make = self.model
             case _:
@@ -175,8 +176,17 @@ class Site:
         loss, step, evaluate = (named(getattr(spec, name), name) for name in ("loss", "step", "evaluate"))
         metrics = spec.metrics
         if metrics is not None:
-            metrics = {n: m if m in METRICS else load(m, f"metric {n}") for n, m in metrics.items()}
+            metrics = {n: m if m in METRICS else self._load(m, f"metric {n}") for n, m in metrics.items()}
         return TorchLearner(
             make, data, spec.training, loss,
             step=step, evaluate=evaluate, metrics=metrics, personal=spec.personal,
         )  # fmt: skip
+
+    def _load(self, name: str, option: str) -> Any:
+        """Import a function that the run names. Raises `UsageError` where that is not allowed."""
+        if name.startswith(":"):
+            raise UsageError(
+                f"the run's {option} is {name[1:]}, which has no name to import it by: bring your own, with "
+                "--model or --learner (in Python model or learner)"
+            )
+        return self.allow.load(name, f"the run's {option}")

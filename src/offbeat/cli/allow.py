@@ -1,0 +1,129 @@
+"""The option `--allow`, and the person's own file of allowed names.
+
+A name that a person types on the command line is the person's word. A name that comes out of a file is
+not, be it a recipe, a study or a run's directory: it needs `--allow`, or an entry in the file of allowed
+names.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from offbeat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offbeat.allowed import Allowed
+
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="MODULE[:FUNCTION]",
+        help="what a file or a server may name: what the module exposes, or this function; may be repeated",
+    ),
+]
+VARIABLE = "OFFBEAT_ALLOWED_NAMES"
+"""The environment variable with the path of the file of allowed names."""
+_MOST_BYTES = 2**20
+_NAME = re.compile(r"[\w.]+:[\w.]+")
+
+
+def allowed_names(
+    given: Sequence[str] | None, folders: Sequence[Path | None] = (), *typed: Sequence[str] | None
+) -> "Allowed":
+    """What a command's files, or its server, may name.
+
+    Args:
+        given: The values of `--allow`.
+        folders: The folders of the recipe, the study or the run's record. None is what has no folder.
+        typed: Texts that the person has typed, such as those of `--set`: the names in them are allowed.
+
+    Raises:
+        UsageError: A value of `--allow` is no name.
+    """
+    from offbeat.allowed import Allowed, is_entry
+
+    for name in given or ():
+        if not is_entry(name):
+            raise UsageError(f"--allow {name} is not allowed: give MODULE or MODULE:FUNCTION, such as clinic")
+    beside = tuple(folder.resolve() for folder in folders if folder is not None)
+    own = [name for texts in typed for text in texts or () for name in typed_names(text)]
+    installed, note = _read(beside)
+    return Allowed((*(given or ()), *own), installed, beside, note)
+
+
+def recipe_folder(recipe: str) -> Path | None:
+    """The folder of a recipe's or a study's file; None for a built-in one."""
+    path = Path(recipe)
+    return path.resolve().parent if path.is_file() else None
+
+
+def typed_names(text: str) -> Iterator[str]:
+    """The names in a text such as `algorithm=mine:schedule` or `mine:schedule`."""
+    from offbeat.recipes.load import parse_yaml
+
+    if _NAME.fullmatch(text):
+        yield text
+        return
+    value = text.partition("=")[2]
+    wrapped = f"[{value}]" if "," in value and not value.strip().startswith(("[", "{")) else value
+    yield from _names(parse_yaml(wrapped, text))
+
+
+def _names(value: Any) -> Iterator[str]:
+    """The texts of a value that are names; keys are none."""
+    if isinstance(value, str) and _NAME.fullmatch(value):
+        yield value
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _names(inner)
+
+
+def names_file() -> Path:
+    """The person's file of allowed names."""
+    if given := os.environ.get(VARIABLE):
+        return Path(given)
+    configured = Path(os.environ.get("XDG_CONFIG_HOME") or "")  # a relative one does not count
+    return (configured if configured.is_absolute() else Path.home() / ".config") / "offbeat" / "allowed-names"
+
+
+def _read(folders: Sequence[Path]) -> tuple[tuple[str, ...], str]:
+    """The names in the person's file; and, where it does not count, why, as the end of a message."""
+    from offbeat.allowed import is_entry
+
+    try:
+        file = names_file()
+        if not file.exists():
+            return (), ""
+        if (problem := _distrust(file, folders)) is not None:
+            return (), f"; the file {file} does not count: {problem}"
+        lines = [line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: there is no home
+        return (), f"; the file of allowed names cannot be read: {error}"
+    names = tuple(line for line in lines if line)
+    wrong = next((name for name in names if not is_entry(name)), None)
+    if wrong is not None:
+        return (), f"; the file {file} does not count: {wrong!r:.60} is neither MODULE nor MODULE:FUNCTION"
+    return names, ""
+
+
+def _distrust(file: Path, folders: Sequence[Path]) -> str | None:
+    """Why a file cannot be the person's own word; None where it can."""
+    if not file.is_absolute():
+        return f"{VARIABLE} must be an absolute path"
+    if any(path.is_relative_to(own) for own in folders for path in (file.absolute(), file.resolve())):
+        return "it lies in a folder with what names functions"
+    if not file.is_file() or file.stat().st_size > _MOST_BYTES:
+        return f"it is not a file of at most {_MOST_BYTES} bytes"
+    if os.name == "posix":
+        for place in (file, file.resolve().parent):
+            found = place.stat()
+            if found.st_uid not in (os.getuid(), 0):
+                return f"{place} is another user's"
+            if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                return f"others can write {place} (chmod go-w {place})"
+    return None
