@@ -1,7 +1,11 @@
 """All messages of a whole run with noise: nothing leaves a site that docs/privacy.md does not list."""
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from random import Random
+from typing import Any
 
 import pytest
 import torch
@@ -9,26 +13,30 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.private import complete_privacy
 from offbeat.core.errors import UsageError
+from offbeat.core.features import Feature
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.models.registry import LogisticSpec, ModelMaker
 from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net.client.known_runs import KnownRuns
 from offbeat.net.client.site import Site
-from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (
+    LABELS_NEEDED,
     FromSite,
     Heartbeat,
     Leave,
     Register,
     Registered,
     Rejected,
+    RunFinished,
     TaskAssignment,
     UpdateSubmission,
 )
 from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ClientChannel, ServerChannel
-from offbeat.testing.network import MemoryNetwork
+from offbeat.testing.network import Faults, MemoryNetwork
+from tests.net.deviating_server import MODEL, Script, meet, plan_of, sent_of_training
 from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
 
 CLIP = 0.5
@@ -161,24 +169,131 @@ def failing(train):  # type: ignore[no-untyped-def]
     return wrapped
 
 
+def asking_for_labels(plan: Mapping[str, Any] | None) -> Script:
+    """A server that asks for labels: at once (None), or after it has told its plan."""
+
+    async def script(channel: ServerChannel) -> None:
+        await channel.receive()
+        registered = Registered(0, "heart", plan or {}, 60.0)
+        if plan is not None:
+            channel.send(registered)
+        channel.send(Rejected(LABELS_NEEDED))
+        assert isinstance(await channel.receive(), Register)
+        channel.send(registered)
+        channel.send(TaskAssignment(0, 0, 2, 3, MODEL))
+        assert isinstance(await channel.receive(), UpdateSubmission)
+        channel.send(RunFinished("done", "heart"))
+        await channel.receive()
+
+    return script
+
+
+def of_an_unknown_algorithm(privacy: ob.Privacy | None) -> dict[str, Any]:
+    return {**plan_of(privacy), "algorithm": {"name": "ours"}}
+
+
+PUBLIC = ob.Privacy(clip=CLIP, least=2, labels="public", noise=ob.Noise(multiplier=2))
+
+
+@pytest.mark.parametrize(
+    ("plan", "policy", "refusal"),
+    [
+        (None, {}, "class before it has told its plan: they stay here"),
+        (plan_of(None), {}, "class and its plan allows none: they stay here"),
+        (of_an_unknown_algorithm(replace(PUBLIC, labels=None)), {}, "class and its plan allows none"),
+        (
+            of_an_unknown_algorithm(None),
+            {"labels": False},
+            "the server refuses this site: the algorithm needs",
+        ),
+        (of_an_unknown_algorithm(None), {}, None),
+        (of_an_unknown_algorithm(PUBLIC), {}, None),
+    ],
+)
+def test_labels_are_told_where_the_plan_is_known_and_allows_it(
+    plan: dict[str, Any] | None, policy: dict[str, Any], refusal: str | None, tmp_path: Path
+) -> None:
+    for _ in range(2):  # a second connection, which begins anew, too
+        with torch_left_alone():
+            ended, said = meet(asking_for_labels(plan), None, policy=SitePolicy(**policy))
+        hellos = [message for message in said if isinstance(message, Register)]
+        assert hellos[0].labels is None
+        if refusal is not None:
+            assert refusal in str(ended)
+            assert {message.labels for message in hellos} == {None}
+            assert not sent_of_training(said)
+        else:
+            assert ended == "done"
+            assert [message.labels is None for message in hellos] == [True, False]
+            assert sum(hellos[1].labels or ()) == 60
+
+
+class _NeedsLabels:
+    """A schedule that chooses by labels."""
+
+    provides: frozenset[Feature] = frozenset()
+    requires = frozenset({Feature.LABELS})
+    concurrency = largest_aggregation = None
+
+    def __init__(self, schedule: Any) -> None:
+        self._schedule = schedule
+
+    def initial(self) -> Any:
+        return self._schedule.initial()
+
+    def on(self, event: Any, state: Any, view: Any) -> Any:
+        return self._schedule.on(event, state, view)
+
+
+def test_labels_reach_a_server_that_needs_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through cut connections; each one begins without them."""
+    hurry(monkeypatch)
+    data, test = shares_of_digits(2, samples=80, test_samples=60)
+    algorithm = replace(ob.fedbuff(size=2, steps=2), name="ours")
+    algorithm = replace(algorithm, schedule=_NeedsLabels(algorithm.schedule))
+    said: list[list[FromSite]] = []
+    network = MemoryNetwork(Faults(cut=0.05, rng=Random(1)))
+
+    def connect(name: str) -> Any:
+        async def opened() -> ClientChannel:
+            said.append([])
+            return await recording(network.connect(name), said[-1])()
+
+        return opened
+
+    async def run() -> list[Any]:
+        options = ServerOptions(clients=2, until=ob.Until(tasks=20))
+        server = serve(
+            algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
+            options=options, test=test, seed=3, linger=0.5,
+        )  # fmt: skip
+        sites = [join(connect(f"site-{i}"), d, state=tmp_path / f"{i}") for i, d in enumerate(data)]
+        return await asyncio.wait_for(asyncio.gather(server, *sites), 300)
+
+    with torch_left_alone():
+        assert asyncio.run(run()) == ["reached 20 client tasks"] * 3
+    assert network.faults.cuts > 3
+    joined = ob.read_run(tmp_path / "run").entries("joined")
+    assert all(len(row["labels"]) == 10 for row in joined)
+    for connection in filter(None, said):
+        assert isinstance(connection[0], Register)
+        assert connection[0].labels is None
+
+
 def test_a_site_leaves_when_the_server_goes_back(tmp_path: Path) -> None:
-    store = SiteStore(tmp_path / "site")
-    store.begin("run")
+    runs = KnownRuns(tmp_path)
+    runs.check_plan("run", PRIVACY)
     for task, base in ((0, 0), (3, 17), (9, 41), (9, 41)):
-        store.check_version(task, base)
-    store.close()
-    again = SiteStore(tmp_path / "site")
+        runs.check_task("run", task, base, f"order {task}")
+    again = KnownRuns(tmp_path)
     told = "the server has gone back from version 41 to 17: what was spent since is not counted"
     with pytest.raises(UsageError, match=told):
-        again.check_version(4, 17)
-    again.check_version(12, 41)
+        again.check_task("run", 4, 17, "order 4")
+    again.check_task("run", 12, 41, "order 12")
     for task, base in ((11, 44), (12, 44)):  # it has gone on meanwhile; its numbers of tasks tell
         told = f"has gone back from task 12 of version 41 to task {task} of version 44"
         with pytest.raises(UsageError, match=told):
-            again.check_version(task, base)
-    again.begin("another run")
-    again.check_version(0, 0)
-    again.close()
+            again.check_task("run", task, base, f"order {task}")
 
 
 def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_went_back(
@@ -220,7 +335,7 @@ def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_we
 
 def test_a_policy_that_insists_on_noise() -> None:
     policy = SitePolicy(noise=4.0)
-    for noise, told in ((0.0, "a run without noise"), (2.0, "noise of multiplier 2")):
+    for privacy, told in ((None, "a run without noise"), (PRIVACY, "noise of multiplier 2")):
         with pytest.raises(UsageError, match=f"refuses {told}: it needs at least noise = 4"):
-            policy.check_plan(ob.fedbuff().objective, (), noise)
-    policy.check_plan(ob.fedbuff().objective, (), 4.0)
+            policy.check_plan(ob.fedbuff().objective, (), privacy)
+    policy.check_plan(ob.fedbuff().objective, (), ob.Privacy(clip=CLIP, noise=ob.Noise(multiplier=4)))

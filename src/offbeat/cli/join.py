@@ -72,6 +72,14 @@ def join(
         Path | None,
         typer.Option(metavar="FILE", help="what the site refuses (YAML); else the default"),
     ] = None,
+    accept: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CODE",
+            help="accept less privacy, other helpers' keys or another run, by the code that a refusal says; "
+            "may be repeated",
+        ),
+    ] = None,
     helper: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="help with secure aggregation too, by this name"),
@@ -134,7 +142,7 @@ def join(
         validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
         give_up_after=None if math.isinf(give_up_after) else give_up_after,
         keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
-        examples_privacy=examples,
+        examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
     os.umask(0o077)  # for what the site's own code writes
     if helper is None:

@@ -163,6 +163,15 @@ class PrivacyLedger:
         """Note that a client is there, which may not have been at the beginning."""
         self.clients = max(self.clients, client + 1)
 
+    def refusal(self, clients: int) -> str | None:
+        """Why a run may not have so many clients as it would have with one that joins; None if it may.
+
+        Those who have left count too: what was published tells of them.
+        """
+        assert self.plan.noise is not None
+        clients, delta = max(clients, self.clients), self.plan.noise.budget.delta
+        return Refusal.DELTA.format(delta=delta, clients=clients) if delta * clients >= 1 else None
+
     def charge(self, release: Aggregate) -> dict[str, float]:
         """Charge the clients of a release; what its journal row says of privacy."""
         for client, weight in zip(release.clients, release.note["weights"], strict=True):

@@ -9,6 +9,7 @@ from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
 from offbeat.local.learner import TorchLearner
+from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import (
@@ -39,6 +40,10 @@ def register(registered: Registered, site: Site, tell_labels: bool) -> Register 
                 "Flower stores a task that asks for a fresh model, which it cannot with a training loop of "
                 "one's own: use offbeat.client, or an algorithm without fresh models"
             )
+        context.check_data()
+    except DataError as error:
+        log.error("%s", error)
+        return Leave(error.told)
     except UsageError as error:
         return Leave(str(error))
     labels = site.labels if tell_labels else None

@@ -1,7 +1,7 @@
 """The PyTorch learner: any module, any loss, any dataset divided among clients."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy, deepcopy
 from dataclasses import replace
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.core.buffers import restore_buffers
-from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.errors import DivergedError, OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.core.features import Feature
 from offbeat.core.learner import (
@@ -28,7 +28,7 @@ from offbeat.core.model import Layout, Model, Tensors, frozen_digest
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Dataset, Samples, to_device
+from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
@@ -319,6 +319,23 @@ class TorchLearner:
             restore(session, saved)
             self._steps(session, islice(session.batches, steps, None))
             return self._finish(session)
+
+    def try_step(self, base: Model, task: LocalTask, objective: Objective) -> Batch:
+        """Take the first step of a task, and keep nothing of it; returns the first samples that it took.
+
+        Raises:
+            UsageError: The module cannot take a batch, its loss is no scalar, or a sample is not finite.
+        """
+        tried: list[Batch] = []
+
+        def noted(numbered: Iterator[tuple[int, Parts]]) -> Iterator[tuple[int, Parts]]:
+            for step, parts in numbered:
+                tried.extend(batch for batch, _ in parts)
+                yield step, parts
+
+        with self._start(base, task, objective, NO_INPUTS) as session, suppress(DivergedError):
+            self._steps(session, noted(session.batches))
+        return tried[0]
 
     @contextmanager
     def _start(

@@ -20,7 +20,6 @@ from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy import Privacy
-from offbeat.core.releases import noise_multiplier
 from offbeat.core.validation import format_error
 from offbeat.local.description import describe_learner, model_of
 from offbeat.local.learner import TorchLearner
@@ -86,11 +85,6 @@ class RunSpec(BaseModel):
         return self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
 
     @property
-    def noise_multiplier(self) -> float:
-        """z of the run's noise, at least; 0 without noise."""
-        return 0.0 if self.privacy is None else noise_multiplier(self.privacy)
-
-    @property
     def parameters(self) -> int:
         """Parameters of the model."""
         return sum(prod(shape) for _, shape, _, section in self.layout if section == "parameter")
@@ -124,6 +118,18 @@ class RunSpec(BaseModel):
         if self.plain and self.algorithm.get("name") not in ALGORITHMS:
             return wrap_buffers(Plain(), self.buffers)
         return self.make_algorithm(allow).objective
+
+    def may_need_labels(self, allow: Allow = NOTHING) -> bool:
+        """Whether a server of this run may ask a site for its numbers of samples of each class.
+
+        Args:
+            allow: What the site allows. An algorithm that is not known here may need labels.
+        """
+        if self.privacy is not None and self.privacy.labels is None:
+            return False
+        if self.plain and self.algorithm.get("name") not in ALGORITHMS:
+            return True
+        return Feature.LABELS in self.make_algorithm(allow).requires
 
     def make_algorithm(self, allow: Allow = NOTHING) -> Algorithm:
         """The algorithm; arguments and errors as of `objective`."""

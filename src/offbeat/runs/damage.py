@@ -45,6 +45,11 @@ _CONTENTS = {
         "restore it from a copy, or delete client.safetensors and update.safetensors there: then the site "
         "starts again without state",
     ),
+    "known_runs.safetensors": Contents(
+        "what runs have promised the site, and the newest task of each",
+        "restore the newest copy; without the file the site takes what a run promises next for what it has "
+        "promised at first",
+    ),
     "newest.safetensors": Contents(
         "the newest version that the site was sent",
         "delete the file: then the site cannot tell whether the server has gone back meanwhile",

@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,43 @@ def test_metrics_are_refused_by_what_they_are_and_not_where_nothing_is_evaluated
     with pytest.raises(PolicyError, match="the metric auroc: it allows accuracy"):
         policy.check_plan(objective, ("accuracy", "auroc"))
     SitePolicy(metrics=(), evaluations=False).check_plan(objective, ("auroc",))
+
+
+NOISY = ob.Privacy(clip=1.0, least=3, noise=ob.Noise(multiplier=4, budget=ob.Budget(8, 1e-5)))
+UNLIMITED = replace(NOISY, noise=ob.Noise(multiplier=4))
+SECURE = ob.Privacy(clip=1.0, secure=ob.Secure(("a", "b", "c"), 1))
+
+
+@pytest.mark.parametrize(
+    ("policy", "privacy", "refusal"),
+    [
+        ({"epsilon": 8}, NOISY, None),
+        ({"epsilon": 7.9}, NOISY, "epsilon = 8: it allows at most epsilon = 7.9"),
+        ({"epsilon": 100}, UNLIMITED, "a budget without epsilon: it allows at most epsilon = 100"),
+        ({"epsilon": 100}, SECURE, "a run without noise: it allows epsilon = 100"),
+        ({"epsilon": 100}, None, "a run without noise: it allows epsilon = 100"),
+        ({"delta": 1e-5}, NOISY, None),
+        ({"delta": 1e-6}, NOISY, "delta = 1e-05: it allows at most delta = 1e-06"),
+        ({"delta": 1e-6}, None, "a run without noise: it allows delta = 1e-06"),
+        ({"least": 3}, NOISY, None),
+        ({"least": 3}, SECURE, None),
+        ({"least": 4}, NOISY, "releases of least = 3: it needs at least least = 4"),
+        ({"least": 1}, None, "a run without privacy: it needs at least least = 1"),
+        ({"colluding": 1}, SECURE, None),
+        ({"colluding": 2}, SECURE, "colluding = 1: it needs at least colluding = 2"),
+        ({"colluding": 1}, NOISY, "a run that is not secure: it needs at least colluding = 1"),
+        ({"colluding": 1}, None, "a run that is not secure: it needs at least colluding = 1"),
+    ],
+)
+def test_what_a_policy_demands_of_every_run(
+    policy: dict[str, Any], privacy: ob.Privacy | None, refusal: str | None
+) -> None:
+    objective = ob.fedavg(steps=1).objective
+    if refusal is None:
+        SitePolicy(**policy).check_plan(objective, (), privacy)
+        return
+    with pytest.raises(PolicyError, match="^this site's policy refuses " + re.escape(refusal)):
+        SitePolicy(**policy).check_plan(objective, (), privacy)
 
 
 def test_an_update_is_clipped_and_one_with_a_shared_vector_refused() -> None:

@@ -347,7 +347,10 @@ def test_labels_are_asked_for_where_the_algorithm_chooses_by_them() -> None:
     needy = replace(ob.fedasync(steps=6), schedule=_WithNeeds(schedule, frozenset({Feature.LABELS})))
     c = coordinator(needy)
     c.receive(0.0, "a", HELLO)
-    assert "by class" in said(c)[0].reason
+    plan, asked = said(c)
+    assert plan.plan == c.info.spec  # before it is asked
+    assert "by class" in asked.reason
+    assert not c.registry.sites
     c.receive(0.0, "a", msgspec.structs.replace(HELLO, labels=(10, 20)))
     assert c.server.fleet.labels(0) == (10, 20)
 

@@ -20,7 +20,7 @@ from offbeat.core.model import Layout, Model
 from offbeat.core.noise import discrete_gaussian
 from offbeat.core.privacy import privacy_text
 from offbeat.core.releases import ReleasePlan
-from offbeat.net.messages import Register, Registered, Rejected, TaskAssignment, UpdateSubmission
+from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
@@ -331,6 +331,29 @@ def test_a_site_that_tells_its_exact_number_of_samples_is_refused() -> None:
     assert not effects.sites
     c.receive(1.0, "site-0", Register(150, 30))
     assert [row.data for row in c.take().rows] == [{"samples": 150, "steps_per_epoch": 30}]
+
+
+def test_a_site_with_which_there_are_too_many_for_delta_is_refused(tmp_path: Path) -> None:
+    """Whenever one joins: those who have left count, a site that is known does not count twice."""
+    noise = ob.Noise(multiplier=2, budget=ob.Budget(epsilon=50.0, delta=0.19))
+    c = coordinator_of(replace(options_of(), noise=noise), Recorded())
+    for i in range(SITES):
+        c.receive(float(i), f"site-{i}", Register(20, 4))
+    c.receive(4.0, "site-4", Register(20, 4))  # 5 * 0.19 is below 1
+    c.receive(5.0, "site-0", Leave("tired"))
+    c.receive(6.0, "site-4", Register(20, 4))
+    assert c.take().closed == [("site-0", "the site has left")]
+    for name in ("site-5", "site-6"):
+        c.receive(7.0, name, Register(20, 4))
+        effects = c.take()
+        reason = "delta = 0.19 is not allowed with 6 clients: it must be below 1/6"
+        assert effects.messages == [(name, Rejected(reason))]
+        assert effects.closed == [(name, reason)]
+        assert not effects.rows
+        assert not effects.sites
+    assert c.rejected == {"delta": 2}
+    c.receive(8.0, "site-0", Register(20, 4))
+    assert any(row.name == "joined" for row in c.take().rows)
 
 
 @pytest.mark.parametrize("times", [float("nan"), float("inf"), 1e30, 0.0])

@@ -13,6 +13,7 @@ from random import Random
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Tensors
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
+from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
@@ -63,7 +64,7 @@ class SiteClient:
         self._liveness = Liveness(self._clock)
         self._samples, self._labels, self._steps_per_epoch = samples, labels, steps_per_epoch
         self._held_out, self._keep = held_out, keep
-        self._tells_labels = False  # until the server says that it needs them
+        self._run_needs_labels = ""  # the run whose server has asked for them
         self._give_up_after, self._rng = give_up_after, rng or Random()
         self._worker = Worker(prepare, store or SiteStore(), self._clock)
 
@@ -80,19 +81,23 @@ class SiteClient:
         finally:
             self._worker.close()
 
-    async def _serve(self, channel: ClientChannel) -> str | None:
-        """One connection, to its end or that of the run, whose reason it returns."""
+    def _hello(self, labels: tuple[int, ...] | None = None) -> Register:
+        """What the site says of itself; the numbers of samples by class only once it knows the plan."""
         task = self._worker.task
-        self._liveness.hear(served=False)
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
-        labels = self._labels if self._tells_labels else None
-        channel.send(
-            Register(self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True)
-        )
+        return Register(self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True)
+
+    async def _serve(self, channel: ClientChannel) -> str | None:
+        """One connection, to its end or that of the run, whose reason it returns."""
+        self._liveness.hear(served=False)
+        channel.send(self._hello())
         self._start_heartbeats(channel)
         try:
             return await self._receive(channel)
+        except DataError as error:
+            channel.send(Leave(error.told))
+            raise
         except UsageError as error:
             channel.send(Leave(str(error)))
             raise
@@ -103,7 +108,7 @@ class SiteClient:
             await channel.close()
 
     async def _receive(self, channel: ClientChannel) -> str | None:
-        registered = False
+        registered, plan, told_labels = False, "", False  # the run of which the plan is known
         while True:
             message = await channel.receive()
             self._liveness.hear(served=registered or isinstance(message, Registered))
@@ -112,26 +117,47 @@ class SiteClient:
                     await self._keep_model(message)
                     channel.send(Leave("the run has finished"))
                     return message.reason
+                case Rejected() if message.reason == LABELS_NEEDED and self._labels:
+                    if not told_labels:  # else it answers the site's first word
+                        self._tell_labels(channel, plan)
+                    told_labels = True
                 case Rejected():
-                    if message.reason == LABELS_NEEDED and self._labels and not self._tells_labels:
-                        self._tells_labels = True
-                        raise ChannelClosedError("the server needs the numbers of samples by class")
                     if message.final:
                         raise RunError(f"the server refuses this site: {message.reason}")
                     log.warning("the server rejected a message: %s", message.reason)
                     if not registered:
                         raise ChannelClosedError(message.reason)
                 case Registered():
-                    if self._keep is not None and not message.shares_model:
-                        raise UsageError(_NOT_SHARED.format("the run does not share its model"))
-                    log.info("registered: client %d of run %s", message.client, message.run)
-                    self._liveness.lease = message.lease
-                    self._heartbeats.cancel()
-                    self._start_heartbeats(channel)
-                    await self._worker.registered(message, channel.send)
+                    await self._registered(channel, message)
+                    plan = message.run
+                    if plan == self._run_needs_labels and not told_labels:
+                        self._tell_labels(channel, plan)
+                        told_labels = True
+                        continue
+                    self._worker.resume(channel.send)
                     registered = True
                 case _ if registered:  # an earlier one belongs to an earlier connection, and is sent again
                     self._worker.handle(message)
+
+    async def _registered(self, channel: ClientChannel, message: Registered) -> None:
+        """The server has told its plan. Raises `UsageError` where the site does not take part in it."""
+        if self._keep is not None and not message.shares_model:
+            raise UsageError(_NOT_SHARED.format("the run does not share its model"))
+        log.info("registered: client %d of run %s", message.client, message.run)
+        self._liveness.lease = message.lease
+        self._heartbeats.cancel()
+        self._start_heartbeats(channel)
+        await self._worker.prepare(message)
+
+    def _tell_labels(self, channel: ClientChannel, plan: str) -> None:
+        """Tell the server the numbers of samples by class. Raises `UsageError` where its plan needs none."""
+        if not plan or not self._worker.may_tell_labels:
+            why = "and its plan allows none" if plan else "before it has told its plan"
+            raise UsageError(
+                f"the server asks for the numbers of samples by class {why}: they stay here; ask its operator"
+            )
+        self._run_needs_labels = plan
+        channel.send(self._hello(self._labels))
 
     async def _keep_model(self, finished: RunFinished) -> None:
         """Keep the model that the run shares, if the site asks. Raises `RunError` where it has not come."""

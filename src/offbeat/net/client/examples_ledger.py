@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon, steps_within
-from offbeat.net.client.store import packed, unpacked
+from offbeat.net.client.about import packed, unpacked
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +50,7 @@ async def join(
     min_step_seconds: float = 0.0,
     policy: SitePolicy | None = None,
     examples_privacy: ExamplesPrivacy | None = None,
+    accept: Collection[str] = (),
     clock: Clock | None = None,
 ) -> str:
     """Train on one's own data in a server's run until it finishes.
@@ -79,6 +80,8 @@ async def join(
         policy: What the site refuses to train, to evaluate and to send. None means the default one.
         examples_privacy: Privacy of each of the site's examples from everybody, the server included. What is
             spent is kept in `state`. None means that there is none.
+        accept: Codes of what the site accepts by hand: less privacy than a run has promised it at first,
+            other helpers' keys, or another run with the same data. The refusal of each says its code.
         clock: Source of time.
 
     Returns:
@@ -96,6 +99,7 @@ async def join(
     if examples_privacy is not None:  # before there is a server, which would be told the number of examples
         check_delta(examples_privacy, site.samples)
     store = SiteStore(Path(state) if state is not None else None)
+    store.runs.accepted = frozenset(accept)
     examples = None
     if examples_privacy is not None and state is not None:
         try:  # read once the directory is this process's alone: another one may have charged until then
@@ -155,6 +159,7 @@ def make_context(
         torch.set_num_threads(threads)
         spec = read_run_spec(document)
         context = TrainingContext.of(spec, site, client, min_step_seconds, examples)
+        context.check_data()
         return context.evaluating(threads)
 
     return prepare

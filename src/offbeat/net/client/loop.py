@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -43,6 +43,7 @@ def client(
     give_up_after: float | None = GIVE_UP_AFTER,
     keep_model: KeepModel | None = None,
     policy: SitePolicy | None = None,
+    accept: Collection[str] = (),
 ) -> Iterator[ClientTask]:
     """Take part in a server's run as a site, with a training loop in the caller's own thread.
 
@@ -68,6 +69,7 @@ def client(
         keep_model: Where the model that the run shares goes: a .safetensors file, or a function of its
             tensors by name, which is called before the loop ends. The run must share its model.
         policy: What the site refuses to train, to evaluate and to send. None means the default one.
+        accept: Codes of what the site accepts by hand, as in `offbeat.net.join`.
 
     Yields:
         The site's tasks, until the run has ended.
@@ -94,7 +96,7 @@ def client(
     async def take_part() -> None:
         reason = await join(
             connect, learner=learner, allow=allow, state=state, threads=threads, give_up_after=give_up_after,
-            keep_model=keep_model, policy=policy,
+            keep_model=keep_model, policy=policy, accept=accept,
         )  # fmt: skip
         log.info("the run has ended: %s", reason)
 

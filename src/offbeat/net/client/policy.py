@@ -19,8 +19,11 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout
 from offbeat.core.objective import Objective
+from offbeat.core.privacy import Privacy
+from offbeat.core.releases import noise_multiplier
 from offbeat.core.types import Count, Positive
 from offbeat.core.validation import checked_dataclass
+from offbeat.net.client.promises import most_colluding
 
 
 class PolicyError(UsageError):
@@ -46,7 +49,15 @@ class SitePolicy:
             scaled down before it is sent. None means no limit.
         noise: Least noise multiplier z of a run's [noise](privacy.md): a plan with less, or without, is
             refused. None means that a run needs no noise.
-        labels: Whether it tells the server its number of samples of each class.
+        epsilon: Largest ε of a run's budget: a plan with a larger one, or without noise or a budget, is
+            refused. None means any.
+        delta: Largest δ of a run's budget: a plan with a larger one, or without noise, is refused. None means
+            any.
+        least: Fewest updates of a release m: a plan with fewer, or without privacy, is refused. None means
+            any.
+        colluding: Fewest helpers T that must collude with the server before it sees an update: a plan with
+            fewer, or without secure aggregation, is refused. None means any.
+        labels: Whether it tells the server its number of samples of each class, where the algorithm needs it.
         samples_unit: It tells its numbers of samples, to train and to evaluate on, as multiples of it,
             rounded up; at least 1. Above 1 it needs `labels = False`, since these tell the number.
         helpers: Fingerprints of the helpers of [secure aggregation](privacy.md) that it allows, by name: a
@@ -64,6 +75,10 @@ class SitePolicy:
     evaluations: bool = True
     clip: Positive | None = None
     noise: Positive | None = None
+    epsilon: Positive | None = None
+    delta: Annotated[float | None, Field(gt=0, lt=1)] = None
+    least: Count | None = None
+    colluding: Count | None = None
     labels: bool = True
     samples_unit: Count = 1
     helpers: dict[str, str] | None = None
@@ -89,24 +104,20 @@ class SitePolicy:
         return unit
 
     def check_plan(
-        self, objective: Objective, metrics: tuple[str, ...], noise: float = 0.0, *, secure: bool = False
+        self, objective: Objective, metrics: tuple[str, ...], privacy: Privacy | None = None
     ) -> None:
-        """Check what a run has its sites train and evaluate.
+        """Check what a run has its sites train and evaluate, and what privacy it has.
 
         Args:
             objective: The objective.
             metrics: The metrics that the plan names.
-            noise: z of the plan's noise; 0 without any.
-            secure: Whether updates are masked.
+            privacy: The plan's options of privacy. None means none.
 
         Raises:
             PolicyError: The policy does not allow it.
         """
-        if self.noise is not None and noise < self.noise:
-            found = f"noise of multiplier {noise:g}" if noise else "a run without noise"
-            raise _refused(f"{found}: it needs at least noise = {self.noise:g}")
-        if self.helpers is not None and not secure:
-            raise _refused(f"a run that is not secure: it allows helpers {', '.join(self.helpers)}")
+        self._check_noise(privacy)
+        self._check_sums(privacy)
         for name in _layers(objective):
             if self.objectives is not None and name not in self.objectives:
                 raise _refused(f"the objective {name}: it allows {_listed(self.objectives)}")
@@ -118,6 +129,38 @@ class SitePolicy:
                 f"{_name(objective)}, whose shared vector cannot be clipped (clip = {self.clip:g}): the site "
                 "would keep another one than the server has"
             )
+
+    def _check_noise(self, privacy: Privacy | None) -> None:
+        """Raises `PolicyError` for too little noise, or too large a budget."""
+        multiplier = 0.0 if privacy is None else noise_multiplier(privacy)
+        noise = None if privacy is None else privacy.noise
+        if self.noise is not None and multiplier < self.noise:
+            found = f"noise of multiplier {multiplier:g}" if noise else "a run without noise"
+            raise _refused(f"{found}: it needs at least noise = {self.noise:g}")
+        for name in ("epsilon", "delta"):
+            most = getattr(self, name)
+            if most is None:
+                continue
+            if noise is None:
+                raise _refused(f"a run without noise: it allows {name} = {most:g}")
+            if (given := getattr(noise.budget, name)) is None or given > most:
+                found = f"a budget without {name}" if given is None else f"{name} = {given:g}"
+                raise _refused(f"{found}: it allows at most {name} = {most:g}")
+
+    def _check_sums(self, privacy: Privacy | None) -> None:
+        """Raises `PolicyError` for releases of too few updates, and for helpers that are too few to trust."""
+        secure = None if privacy is None else privacy.secure
+        if self.least is not None and (privacy is None or privacy.fewest < self.least):
+            found = "a run without privacy" if privacy is None else f"releases of least = {privacy.fewest}"
+            raise _refused(f"{found}: it needs at least least = {self.least}")
+        if self.helpers is not None and secure is None:
+            raise _refused(f"a run that is not secure: it allows helpers {', '.join(self.helpers)}")
+        if self.colluding is None:
+            return
+        if secure is None:
+            raise _refused(f"a run that is not secure: it needs at least colluding = {self.colluding}")
+        if (given := most_colluding(secure)) < self.colluding:
+            raise _refused(f"colluding = {given}: it needs at least colluding = {self.colluding}")
 
     def check_batch(self, samples: int, batch_size: int) -> None:
         """Check the site's number of samples, and that of a batch.

@@ -4,26 +4,23 @@ With a directory both survive the process. A file is whole or not there; the upd
 state that comes with it, so that the two cannot part.
 """
 
-import json
 import logging
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import Self
 
 from offbeat.core.errors import DamageError, RunError, UsageError
-from offbeat.core.events import Metrics, TaskId, Version
+from offbeat.core.events import Metrics, TaskId
 from offbeat.core.model import Tensors
+from offbeat.net.client.about import octets, packed, unpacked
+from offbeat.net.client.known_runs import KnownRuns
 from offbeat.net.messages import UpdateSubmission
 from offbeat.runs.damage import reading
 from offbeat.runs.files import make_directory, read_tensors, sync_directory, write_tensors
 from offbeat.runs.lock import lock
 
 log = logging.getLogger(__name__)
-_STATE, _UPDATE, _NEWEST = "client.safetensors", "update.safetensors", "newest.safetensors"
+_STATE, _UPDATE = "client.safetensors", "update.safetensors"
 
 
 @dataclass(frozen=True)
@@ -48,15 +45,23 @@ class SiteSummary:
 
 @dataclass(frozen=True)
 class PendingUpdate:
-    """The update of a finished task, and the state after it; `held`: not sent before `UploadGrant`."""
+    """The update of a finished task, and the state after it.
+
+    Attributes:
+        update: The update.
+        state: The state.
+        held: Whether it is not sent before `UploadGrant`.
+        result: Digest of what the training gave, of a run with privacy; "" of any other.
+    """
 
     update: UpdateSubmission
     state: Tensors = field(default_factory=dict)
     held: bool = False
+    result: str = ""
 
 
 class SiteStore:
-    """The state of a site in one run, in `directory` if there is one.
+    """The state of a site in one run, in `directory` if there is one, and the runs that it knows.
 
     Raises `UsageError` for a directory that cannot be used, `RunError` for files that cannot be read.
     """
@@ -66,7 +71,7 @@ class SiteStore:
         self.run = ""
         self.state: Tensors = {}
         self.pending: PendingUpdate | None = None
-        self._newest: tuple[TaskId, Version] = (-1, -1)  # of the run, where that is noted
+        self.runs = KnownRuns()
         if directory is not None:
             try:
                 make_directory(directory)
@@ -74,6 +79,7 @@ class SiteStore:
             except OSError as error:
                 raise UsageError(f"state = {directory}: no state can be written there ({error})") from None
             try:
+                self.runs = KnownRuns(directory)
                 self._load(directory)
             except RunError:
                 self._lock.release()
@@ -82,35 +88,10 @@ class SiteStore:
     def begin(self, run: str) -> None:
         """The site takes part in this run; the state of another one is deleted."""
         if run != self.run:
-            self.run, self.state, self._newest = run, {}, (-1, -1)
+            self.run, self.state = run, {}
             self._remove(_UPDATE)
-            self._remove(_NEWEST)
             self.pending = None
             self._save_state()
-
-    def check_version(self, task: TaskId, base: Version) -> None:
-        """Note the version that a task begins with, durably: no later task may begin with an earlier one.
-
-        Args:
-            task: The task; tasks of a site have rising numbers.
-            base: The version that it begins with.
-
-        Raises:
-            UsageError: Its version is earlier than that of the newest task, or its number is no later one:
-                the server was restored from a backup.
-        """
-        if (task, base) == self._newest:
-            return
-        newest_task, newest = self._newest
-        if base < newest:
-            raise _gone_back(f"version {newest} to {base}")
-        if task <= newest_task:
-            raise _gone_back(f"task {newest_task} of version {newest} to task {task} of version {base}")
-        self._newest = task, base
-        try:
-            self._write(_NEWEST, {"about": packed({"run": self.run, "newest": self._newest})})
-        except RunError as error:
-            log.error("%s: that version %d was sent is in memory only", error, base)
 
     def save(self, pending: PendingUpdate) -> None:
         """Save a finished task until the server has answered."""
@@ -125,9 +106,10 @@ class SiteStore:
                     "encoded": isinstance(r.delta, bytes),
                     "committee": r.committee.hex(),
                     "boxes": [box.hex() for box in r.boxes],
+                    "result": pending.result,
                 }
             ),
-            "delta": _octets(r.delta) if isinstance(r.delta, bytes) else r.delta,
+            "delta": octets(r.delta) if isinstance(r.delta, bytes) else r.delta,
             "integers": r.integers,
             **{f"state.{name}": tensor for name, tensor in pending.state.items()},
         }
@@ -145,6 +127,7 @@ class SiteStore:
         pending, self.pending = self.pending, None
         if accepted:
             self.state = pending.state
+            self.runs.acknowledged(self.run, task)
             self._save_state()
         self._remove(_UPDATE)
 
@@ -161,7 +144,6 @@ class SiteStore:
                 tensors = read_tensors(state)
                 self.run = str(unpacked(tensors.pop("about"))["run"])
                 self.state = {name.removeprefix("state."): tensor for name, tensor in tensors.items()}
-        self._load_newest(directory / _NEWEST)
         if update.exists():
             try:
                 with reading(update):
@@ -173,14 +155,6 @@ class SiteStore:
                 aside = update.with_suffix(".damaged")
                 update.replace(aside)
                 log.error("%s (done: it is now %s)", error, aside.name)
-
-    def _load_newest(self, path: Path) -> None:
-        if path.exists():
-            with reading(path):
-                noted: Any = unpacked(read_tensors(path)["about"])
-                if noted["run"] == self.run:
-                    task, version = noted["newest"]
-                    self._newest = int(task), int(version)
 
     def _save_state(self) -> None:
         about = packed({"run": self.run})
@@ -200,10 +174,6 @@ class SiteStore:
             (self._directory / name).unlink(missing_ok=True)
 
 
-def _gone_back(what: str) -> UsageError:
-    return UsageError(f"the server has gone back from {what}: what was spent since is not counted")
-
-
 def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
     delta = tensors["delta"].numpy().tobytes() if about["encoded"] else tensors["delta"]
     metrics: Metrics = dict(about["metrics"])  # type: ignore[call-overload]
@@ -213,18 +183,4 @@ def _pending(about: dict[str, object], tensors: Tensors) -> PendingUpdate:
         tuple(bytes.fromhex(box) for box in about.get("boxes", ())),  # type: ignore[attr-defined]
     )  # fmt: skip
     state = {n.removeprefix("state."): t for n, t in tensors.items() if n.startswith("state.")}
-    return PendingUpdate(update, state, bool(about["held"]))
-
-
-def packed(about: dict[str, object]) -> Tensor:
-    """A small mapping as a tensor, to go into the same file."""
-    return _octets(json.dumps(about).encode())
-
-
-def _octets(data: bytes) -> Tensor:
-    return torch.from_numpy(np.frombuffer(data, np.uint8).copy())
-
-
-def unpacked(tensor: Tensor) -> dict[str, object]:
-    about: dict[str, object] = json.loads(tensor.numpy().tobytes())
-    return about
+    return PendingUpdate(update, state, bool(about["held"]), str(about.get("result", "")))

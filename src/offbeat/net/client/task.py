@@ -36,10 +36,12 @@ from offbeat.local.examples_privacy import sampling_rate
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.client.examples_ledger import ExamplesLedger
+from offbeat.net.client.first_batch import check_data
 from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError, SitePolicy
 from offbeat.net.client.private_update import failed_update, private_update
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
+from offbeat.net.client.task_digests import result_digest
 from offbeat.net.messages import (
     LONGEST_METRIC,
     MOST_METRICS,
@@ -67,6 +69,7 @@ class TrainingContext:
     `parameters` is the model's number of them. `masking` masks the updates of a secure run; None of any
     other, and before its helpers are known.
     `examples` counts what the site's examples spend; None means that they have no privacy of their own.
+    `may_need_labels` says whether the plan allows a server to ask for the numbers of samples by class.
     """
 
     client: ClientId
@@ -83,6 +86,7 @@ class TrainingContext:
     parameters: int = 0
     masking: "Masking | None" = None
     examples: ExamplesLedger | None = None
+    may_need_labels: bool = False
 
     @classmethod
     def of(
@@ -95,7 +99,7 @@ class TrainingContext:
     ) -> "TrainingContext":
         """The context of a site as a run's client. Raises `UsageError` if it does not fit the run."""
         objective, policy, metrics = spec.objective(site.allow), site.policy, spec.metrics or {}
-        policy.check_plan(objective, tuple(metrics.values()), spec.noise_multiplier, secure=spec.secure)
+        policy.check_plan(objective, tuple(metrics.values()), spec.privacy)
         if spec.secure:
             require_masks()
         learner = site.make_learner(spec, client)
@@ -105,8 +109,13 @@ class TrainingContext:
         return cls(
             client, learner, objective, spec.codec, spec.seed, min_step_seconds, policy=policy,
             privacy=spec.privacy, clip_factor=partial(spec.clip_factor, allow=site.allow),
-            parameters=spec.parameters, examples=examples,
+            parameters=spec.parameters, examples=examples, may_need_labels=spec.may_need_labels(site.allow),
         )  # fmt: skip
+
+    @property
+    def waits_for_helpers(self) -> bool:
+        """Whether updates are to be masked, and it is not known yet for whom."""
+        return self.privacy is not None and self.privacy.secure is not None and self.masking is None
 
     @property
     def private(self) -> bool:
@@ -118,6 +127,14 @@ class TrainingContext:
         """Local steps of an epoch of the number of samples that the server is told."""
         samples = rounded_up(self.learner.samples(self.client), self.policy.samples_unit)
         return -(-samples // self.learner.batch_size)
+
+    def check_data(self) -> None:
+        """Try the data: one forward and backward pass. Raises `DataError` where they do not fit the run.
+
+        A training loop of one's own does with its data what it likes.
+        """
+        if isinstance(self.learner, TorchLearner):
+            check_data(self.learner, self.client, self.seed, self.objective)
 
     def begin(self, steps: int) -> None:
         """Charge a task's steps to the examples, unless the policy refuses it, which `local_task` tells.
@@ -218,13 +235,28 @@ class TaskCancelledError(Exception):
     """The server has cancelled the task."""
 
 
+class OtherResultError(Exception):
+    """A task was trained a second time, with another result than the one that may have been sent."""
+
+
 class TrainingTask(TaskControl):
-    """A task in training. `ask` is called in the training thread when the task waits for a model."""
+    """A task in training.
+
+    Args:
+        assign: The task.
+        context: What the tasks of the site have in common.
+        ask: Called in the training thread when the task waits for a model.
+        sent: Digest of the result that may have been sent before; no other one is sent. "" means none.
+    """
 
     def __init__(
-        self, assign: TaskAssignment, context: TrainingContext, ask: Callable[["TrainingTask"], None]
+        self,
+        assign: TaskAssignment,
+        context: TrainingContext,
+        ask: Callable[["TrainingTask"], None],
+        sent: str = "",
     ) -> None:
-        self.assign, self.context = assign, context
+        self.assign, self.context, self._sent = assign, context, sent
         self.steps = 0
         self.asking = False
         self._ask = ask
@@ -311,6 +343,9 @@ class TrainingTask(TaskControl):
             raise TaskCancelledError
         if c.examples is not None:
             c.examples.tell()
+        digest = "" if c.privacy is None else result_digest(self._end, result)
+        if self._sent and digest != self._sent:
+            raise OtherResultError(f"task {a.task} has another result now than the one that was sent")
         update = c.submission(a, self._end, result)
         if a.hold and c.privacy is None:
             assert isinstance(update.delta, torch.Tensor)
@@ -318,4 +353,4 @@ class TrainingTask(TaskControl):
             update = replace(update, metrics={**update.metrics, "norm": norm})
         elif not a.hold:
             update = c.encode(update)
-        return PendingUpdate(update, result.state, held=a.hold)
+        return PendingUpdate(update, result.state, a.hold, digest)

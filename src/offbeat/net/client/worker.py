@@ -19,6 +19,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.net.backoff import retry_delay
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
+from offbeat.net.client.task_digests import order_digest
 from offbeat.net.clock import Clock
 from offbeat.net.messages import (
     EvaluationRequest,
@@ -76,8 +77,10 @@ class Worker:
         return model.state_dict() | own_tensors(state, model.layout)
 
     def heartbeat(self) -> Heartbeat:
-        """A heartbeat with the progress of the task in training."""
-        return Heartbeat(self._current.task, self._current.steps) if self._current else Heartbeat()
+        """A heartbeat, with the progress of the task in training once the server's plan is known."""
+        if self._current is None or self._send is _drop:
+            return Heartbeat()
+        return Heartbeat(self._current.task, self._current.steps)
 
     def close(self) -> None:
         """Stop training."""
@@ -90,20 +93,32 @@ class Worker:
 
     # ---- messages of the server ----
 
-    async def registered(self, message: Registered, send: Callable[[FromSite], None]) -> None:
-        """A connection has begun: send what is finished, and what is asked for. Raises `UsageError`."""
-        self._send = send
-        if message.run != self._store.run:
+    async def prepare(self, message: Registered) -> None:
+        """A server has told its plan: can the site take part? Nothing is sent.
+
+        Raises:
+            UsageError: The plan does not fit the site, or offers less privacy than the run has promised.
+        """
+        self._send = _drop  # nothing that becomes ready meanwhile
+        before, context, other = self._registered, self._context, message.run != self._store.run
+        if other:
             self._cancel()
-            self._context = None
-            self._store.begin(message.run)
-        before, self._registered = self._registered, message
         same = before is not None and (before.plan, before.client) == (message.plan, message.client)
-        if self._context is None or not same:
+        if context is None or other or not same:
             loop = asyncio.get_running_loop()
-            self._context = await loop.run_in_executor(
-                self._thread, self._prepare, message.plan, message.client
-            )
+            context = await loop.run_in_executor(self._thread, self._prepare, message.plan, message.client)
+        self._store.runs.check_plan(message.run, context.privacy, context.policy.helpers or ())
+        self._store.begin(message.run)
+        self._context, self._registered = context, message
+
+    @property
+    def may_tell_labels(self) -> bool:
+        """Whether the plan allows the server to ask for the numbers of samples by class."""
+        return self._context is not None and self._context.may_need_labels
+
+    def resume(self, send: Callable[[FromSite], None]) -> None:
+        """The site takes part in this connection: send what is finished, and what is asked for."""
+        self._send = send
         self._send_pending()
         if self._current is not None and self._current.asking:
             self._send(ModelRequest(self._current.task, self._current.steps))
@@ -152,16 +167,19 @@ class Worker:
         context, registered = self._context, self._registered
         assert context is not None
         assert registered is not None
+        allowed = context.policy.helpers
         masking = Masking.of(
-            committee, context.privacy, context.parameters, context.client, registered.site,
-            context.policy.helpers,
-        )  # fmt: skip
-        self._context = dataclasses.replace(context, masking=masking)
+            committee, context.privacy, context.parameters, context.client, registered.site, allowed
+        )
+        self._store.runs.check_committee(self._store.run, committee, allowed=allowed is not None)
+        before, self._context = context.masking, dataclasses.replace(context, masking=masking)
+        if before is None:
+            self._send_pending()
 
     def _assigned(self, assignment: TaskAssignment) -> None:
         assert self._context is not None
         if self._context.privacy is not None:  # a server that went back gives the numbers of tasks again
-            self._store.check_version(assignment.task, assignment.base)
+            self._check_task(assignment)
         if assignment.task == self.task:  # this site has it already
             if self._current is None:
                 self._send_pending()
@@ -175,19 +193,28 @@ class Worker:
         def ask(task: TrainingTask) -> None:
             loop.call_soon_threadsafe(lambda: self._send(ModelRequest(task.task, task.steps)))
 
-        self._current = TrainingTask(assignment, self._context, ask)
+        sent = self._store.runs.result_of(self._store.run, assignment.task)
+        self._current = TrainingTask(assignment, self._context, ask, sent)
         task = asyncio.create_task(self._train(self._current))
         self._training.add(task)
         task.add_done_callback(self._training.discard)
 
+    def _check_task(self, assignment: TaskAssignment) -> None:
+        """Note a private task. Raises `UsageError` for one that the site must not train."""
+        assert self._context is not None
+        assert self._registered is not None
+        order = order_digest(assignment, self._registered.plan, self._context.client)
+        self._store.runs.check_task(self._store.run, assignment.task, assignment.base, order)
+
     def _send_pending(self) -> None:
-        """Send the pending update, or that it is ready."""
-        pending = self._store.pending
-        if pending is not None and pending.held:
-            update = pending.update
-            self._send(UpdateReady(update.task, update.steps, update.metrics))
-        elif pending is not None:
-            self._send(pending.update)
+        """Send the pending update, or that it is ready; in a secure run once its helpers are known."""
+        pending, context = self._store.pending, self._context
+        if pending is None or (context is not None and context.waits_for_helpers):
+            return
+        update = pending.update
+        if pending.result:
+            self._store.runs.sending(self._store.run, update.task, pending.result)
+        self._send(UpdateReady(update.task, update.steps, update.metrics) if pending.held else update)
 
     def _acknowledge(self, task: TaskId, *, accepted: bool) -> None:
         """The server has answered. A full disk does not end the site: there may be space later."""

@@ -19,6 +19,7 @@ from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import (
+    LABELS_NEEDED,
     EvaluationResult,
     FromSite,
     Heartbeat,
@@ -188,10 +189,16 @@ class MessageHandler:
         try:
             self._check_kind(name, register)
             check_register(register, info.classes, self._labels_needed, self._options.max_samples, self._unit)
+            self._check_clients(name)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
+            if asks := str(error) == LABELS_NEEDED:  # a site tells them only to whom it knows the plan of
+                known = self._registry.sites.get(name)
+                client = len(self._registry.sites) if known is None else known.client
+                self._send(name, self.registered(name, client))
             self._send(name, Rejected(str(error)))
-            driver.close(name, str(error))
+            if not asks:
+                driver.close(name, str(error))
             return
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
         steps_per_epoch = register.steps_per_epoch or -(-register.samples // info.batch_size)
@@ -231,6 +238,12 @@ class MessageHandler:
             raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
         if secure is not None and not register.secure:
             raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
+
+    def _check_clients(self, name: str) -> None:
+        """Raises `InvalidUpdateError` for a site with which the run would have too many for its δ."""
+        ledger, sites = self._driver.engine.ledger, self._registry.sites
+        if ledger is not None and name not in sites and (reason := ledger.refusal(len(sites) + 1)):
+            raise InvalidUpdateError(reason, "delta")
 
     def registered(self, name: str, client: int) -> Registered:
         """What a site, or a helper, is told that registers."""

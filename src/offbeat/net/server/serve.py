@@ -277,6 +277,9 @@ def _release_plan(
     check_client_metrics(privacy, options.until, options.evaluate)
     check_buffers(algorithm, layout)
     privacy = complete_privacy(privacy, algorithm, clients)
+    noise, most = privacy.noise, max(clients, options.clients)  # sites for which the run waits
+    if noise is not None and noise.budget.delta * most >= 1:
+        raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
     if privacy.fewest > clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=clients)
     _check_requests(privacy)
