@@ -68,12 +68,14 @@ class ClientTask:
         batch_size: int,
         warn: Callable[[str], None],
         check: Callable[[nn.Module], None],
+        drop_last: bool = False,
     ) -> None:
         self.client, self.version, self.number, self.seed = task.client, task.base, task.task, task.seed
         self.assigned, self.done, self.samples = task.steps, 0, samples
         self.state = {n.removeprefix(OWN): t for n, t in inputs.state.items() if n.startswith(OWN)}
         self._base, self._task, self._objective, self._inputs = base, task, objective, inputs
         self._watch, self._batch_size, self._warn, self._check = watch, batch_size, warn, check
+        self._drop_last = drop_last
         self._model: LoopModel | None = None
         self._run: LocalRun
         self._hooks = ExitStack()
@@ -122,7 +124,8 @@ class ClientTask:
         """
         rng = stream(self.seed, Purpose.TRAIN, self.client, self.number)
         samples = self.samples if samples is None else samples
-        return batches(rng, samples, self._batch_size if batch_size is None else batch_size, self.assigned)
+        size = self._batch_size if batch_size is None else batch_size
+        return batches(rng, samples, size, self.assigned, self._drop_last)
 
     # ---- the model ----
 

@@ -18,8 +18,14 @@ _HINTS = (
     ("int64", "result type Float", "convert the targets to float32, with .float()"),
     ("int64", "Long and Float", "token ids are for a model with an embedding, such as textcnn"),
     ("int64", "out of range in self", "a token id is beyond the model's vocabulary: give both the same"),
+    (
+        "",
+        "more than 1 value per channel",
+        "BatchNorm takes two samples or more: where one remains at the end of a pass, training.drop_last = "
+        "True leaves it out; else give a larger batch_size, or leave out clients with one sample",
+    ),
 )
-"""Advice: a dtype in the batch, words of PyTorch's message, and what to do."""
+"""Advice: a dtype in the batch ("" means any), words of PyTorch's message, and what to do."""
 
 
 def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: str | Exception) -> UsageError:

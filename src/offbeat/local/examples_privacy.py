@@ -329,7 +329,7 @@ def _alike(found: Sequence[Tensor | None], own: Sequence[Sequence[Tensor | None]
 
 def check_examples(options: ExamplesPrivacy, training: Training, data: FederatedData) -> None:
     """Raises `UsageError` unless training options and clients go with privacy of examples."""
-    for option in ("precision", "class_weights"):
+    for option in ("precision", "class_weights", "drop_last"):
         if (value := getattr(training, option)) != getattr(Training(), option):
             raise UsageError(f"examples privacy does not go with {option} = {value!r}: leave it out")
     check_delta(options, int((data.rows.offsets[1:] - data.rows.offsets[:-1]).max()) if data.clients else 0)

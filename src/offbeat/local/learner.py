@@ -30,7 +30,7 @@ from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData, federate
-from offbeat.local.batches import batches
+from offbeat.local.batches import batches, steps_per_epoch
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
@@ -217,13 +217,18 @@ class TorchLearner:
         """Samples of a batch."""
         return self.training.batch_size
 
+    @property
+    def drop_last(self) -> bool:
+        """Whether the incomplete batch of each pass is left out."""
+        return self.training.drop_last
+
     def samples(self, client: ClientId) -> int:
         """Number of training samples n_i of a client."""
         return int(self._samples[client])
 
     def steps_per_epoch(self, client: ClientId) -> int:
-        """⌈n_i / batch size⌉."""
-        return -(-self.samples(client) // self.training.batch_size)
+        """⌈n_i / batch size⌉, without the incomplete batch where the training drops it."""
+        return steps_per_epoch(self.samples(client), self.batch_size, self.drop_last)
 
     def label_counts(self, client: ClientId) -> list[int] | None:
         """Number of the client's samples of each class; None where there are no classes."""
@@ -435,7 +440,7 @@ class TorchLearner:
             found = example_batches(self._secret(task), len(own), rate, task.steps)
             return (own.index_select(0, rows) for rows in found)
         rng = self.prepare().streams(task.seed).at(Purpose.TRAIN, task.client, task.task)
-        found = batches(rng, len(own), self.training.batch_size, task.steps)
+        found = batches(rng, len(own), self.batch_size, task.steps, self.drop_last)
         return (own.index_select(0, rows) for rows in found)
 
     def evaluate(self, model: Model) -> Metrics:

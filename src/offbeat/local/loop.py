@@ -12,6 +12,7 @@ from offbeat.core.events import ClientId, Metrics
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl, TaskInputs
 from offbeat.core.model import Model, frozen_digest
 from offbeat.core.objective import Objective
+from offbeat.local.batches import steps_per_epoch
 from offbeat.local.client_task import ClientTask
 from offbeat.local.loop_model import Named, model_of
 from offbeat.local.seeding import seeded
@@ -37,6 +38,7 @@ class LoopLearner:
             draws from PyTorch's generator then follow from the run's seed. None for a site, which is sent it.
         samples: Number of training samples of each client; one number, at a site, for its own.
         batch_size: Samples of a batch, from which the steps of an epoch follow.
+        drop_last: Whether the loop leaves out the incomplete batch of each pass, as `Training.drop_last`.
         evaluate: evaluate(model) gives the metrics of a global model by name. None means no metrics.
         held_out: Number of samples that each client holds out, as `samples`; 0 means none.
         evaluate_client: evaluate_client(model, client) gives the metrics of a global model on what a client
@@ -52,6 +54,7 @@ class LoopLearner:
         samples: int | Sequence[int],
         *,
         batch_size: int = 32,
+        drop_last: bool = False,
         evaluate: Callable[[Model], Mapping[str, float]] | None = None,
         held_out: int | Sequence[int] = 0,
         evaluate_client: Callable[[Model, ClientId], Mapping[str, float]] | None = None,
@@ -65,7 +68,7 @@ class LoopLearner:
         self._train, self._initial = train, initial
         self._samples = [samples] if isinstance(samples, int) else samples
         self._held_out = [held_out] * len(self._samples) if isinstance(held_out, int) else held_out
-        self._batch_size, self._labels = batch_size, labels
+        self._batch_size, self._drop_last, self._labels = batch_size, drop_last, labels
         self._evaluate, self._evaluate_client = evaluate, evaluate_client
         self.higher_is_better = dict(higher_is_better)
         self._warned = set[str]()
@@ -87,6 +90,11 @@ class LoopLearner:
         return self._batch_size
 
     @property
+    def drop_last(self) -> bool:
+        """Whether the incomplete batch of each pass is left out."""
+        return self._drop_last
+
+    @property
     def clients(self) -> int:
         """Number of clients."""
         return len(self._samples)
@@ -100,8 +108,8 @@ class LoopLearner:
         return int(self._held_out[client if self.clients > 1 else 0])
 
     def steps_per_epoch(self, client: ClientId) -> int:
-        """⌈n_i / batch size⌉."""
-        return -(-self.samples(client) // self._batch_size)
+        """⌈n_i / batch size⌉, without the incomplete batch where the loop drops it."""
+        return steps_per_epoch(self.samples(client), self._batch_size, self._drop_last)
 
     def label_counts(self, client: ClientId) -> list[int] | None:
         """Number of the client's samples of each class; None where there are no classes."""
@@ -156,8 +164,9 @@ class LoopLearner:
         """
         samples = self.samples(task.client)
         own = ClientTask(
-            base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check
-        )
+            base, task, objective, inputs, watch, samples, self._batch_size, self._warn, self._check,
+            self._drop_last,
+        )  # fmt: skip
         own.seed_layers()
         try:
             self._train(own)

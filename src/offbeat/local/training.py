@@ -96,6 +96,9 @@ class Training:
             in Python also a function (parameters, lr) that makes one.
         lr: Learning rate, above 0.
         batch_size: Samples of a batch, at least 1.
+        drop_last: Whether the incomplete batch at the end of each pass is left out, as BatchNorm may need
+            it: an epoch then has ⌊n / batch size⌋ local steps, and at least one. A client with fewer samples
+            than a batch has one batch of all of them.
         momentum: Momentum of SGD, in [0, 1).
         weight_decay: Weight decay, at least 0.
         optimizer_options: Further options of a named optimizer, such as {"nesterov": True}.
@@ -118,6 +121,7 @@ class Training:
     optimizer: str | MakeOptimizer = "sgd"
     lr: Positive = 0.1
     batch_size: Count = 32
+    drop_last: bool = False
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
     weight_decay: NonNegative = 0.0
     optimizer_options: dict[str, Any] = Field(default_factory=dict)

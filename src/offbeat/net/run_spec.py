@@ -81,8 +81,11 @@ class RunSpec(BaseModel):
     privacy: Privacy | None = None
 
     def document(self) -> dict[str, Any]:
-        """As plain JSON values, the way it travels: without `privacy` as earlier versions know it."""
-        return self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
+        """As plain JSON values, the way it travels: as earlier versions know it without what is not used."""
+        document = self.model_dump(mode="json", exclude={"privacy"} if self.privacy is None else None)
+        if not self.training.drop_last:
+            del document["training"]["drop_last"]
+        return document
 
     @property
     def parameters(self) -> int:
@@ -220,7 +223,7 @@ def make_run_spec(
             "describe it: give the algorithm as module:function, or compose it of built-in ones"
         )
     if isinstance(learner, LoopLearner):
-        maker, training = ModelMaker(NamedModel(name_of(learner))), Training(batch_size=learner.batch_size)
+        maker, training = ModelMaker(NamedModel(name_of(learner))), _told_training(learner)
     else:
         maker, training = model_of(learner.module), replace(learner.training, device="cpu")
     if not isinstance(training.optimizer, str):
@@ -244,6 +247,11 @@ def make_run_spec(
             f"{len(spec.layout)} tensors that are trained; freeze some, or shorten the options"
         )
     return spec
+
+
+def _told_training(learner: LoopLearner) -> Training:
+    """What is told of a loop of one's own: what the steps of an epoch follow from."""
+    return Training(batch_size=learner.batch_size, drop_last=learner.drop_last)
 
 
 def read_run_spec(document: Mapping[str, Any]) -> RunSpec:

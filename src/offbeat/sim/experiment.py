@@ -25,6 +25,7 @@ from offbeat.core.model import Model
 from offbeat.core.privacy import Privacy, rounded_up
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
+from offbeat.local.batches import steps_per_epoch
 from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
 from offbeat.world.world import World
@@ -119,11 +120,12 @@ class Experiment:
 
     @cached_property
     def steps_per_epoch(self) -> Callable[[ClientId], int]:
-        """steps_per_epoch(client): ⌈n_i / batch size⌉ of that; else what a learner without one says."""
+        """steps_per_epoch(client): those of that number; else what a learner without a batch size says."""
         batch_size: int | None = getattr(self.learner, "batch_size", None)
         if self._samples_unit == 1 or batch_size is None:
             return self.learner.steps_per_epoch
-        return lambda client: -(-self.samples(client) // batch_size)
+        drop_last = bool(getattr(self.learner, "drop_last", False))
+        return lambda client: steps_per_epoch(self.samples(client), batch_size, drop_last)
 
     @property
     def _samples_unit(self) -> int:

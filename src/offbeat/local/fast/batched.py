@@ -107,7 +107,9 @@ class BatchedTrainer:
         for i, task in enumerate(tasks):
             own = self._data.client_indices(task.client).numpy()
             generator = draws[task.seed].at(Purpose.TRAIN, task.client, task.task)
-            positions[: task.steps, i, :size] = batch_table(generator, len(own), size, task.steps)
+            positions[: task.steps, i, :size] = batch_table(
+                generator, len(own), size, task.steps, self._training.drop_last
+            )
             rows[:, i] = own[positions[:, i]]  # where there is no sample, the client's last
         there = positions >= 0
         weights = (there / np.maximum(there.sum(2, keepdims=True), 1)).astype(np.float32)

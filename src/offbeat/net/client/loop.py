@@ -33,6 +33,7 @@ def client(
     name: str | None = None,
     credentials: SiteCredentials | None = None,
     batch_size: int = 32,
+    drop_last: bool = False,
     initial: Initial | None = None,
     labels: Sequence[int] | None = None,
     held_out: int = 0,
@@ -57,6 +58,7 @@ def client(
         name: The site's name, where no credential says it.
         credentials: The site's credentials, which then have its name.
         batch_size: Samples of a batch of the loop, from which the steps of an epoch follow.
+        drop_last: Whether the loop leaves out the incomplete batch of each pass.
         initial: The loop's model, to be compared with the run's. None means that `load_into` compares it.
         labels: Number of samples of each class, to be told the server. None keeps them private.
         held_out: Number of samples that the site holds out, for evaluations at sites; 0 means none.
@@ -84,7 +86,7 @@ def client(
     torch.set_num_threads(threads)
     exchange = _Exchange()
     learner = LoopLearner(
-        exchange.train, initial, samples, batch_size=batch_size, held_out=held_out,
+        exchange.train, initial, samples, batch_size=batch_size, drop_last=drop_last, held_out=held_out,
         evaluate_client=None if evaluate is None else lambda model, _: evaluate(model.state_dict()),
         labels=None if labels is None else [labels],
     )  # fmt: skip

@@ -12,6 +12,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.privacy import rounded_up
 from offbeat.data.federated import FederatedData, own_data
+from offbeat.local.batches import steps_per_epoch
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
@@ -113,7 +114,9 @@ class Site:
     @property
     def steps_per_epoch(self) -> int:
         """Local steps of an epoch of `told_samples`; 0 means that the run's batch size gives them."""
-        return 0 if self.learner is None else -(-self.told_samples // self.learner.batch_size)
+        if self.learner is None:
+            return 0
+        return steps_per_epoch(self.told_samples, self.learner.batch_size, self.learner.drop_last)
 
     @property
     def _own(self) -> FederatedData | TorchLearner | LoopLearner:

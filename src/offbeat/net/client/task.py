@@ -32,6 +32,7 @@ from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.privacy import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
+from offbeat.local.batches import samples_per_epoch, steps_per_epoch
 from offbeat.local.examples_privacy import sampling_rate
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
@@ -126,7 +127,7 @@ class TrainingContext:
     def steps_per_epoch(self) -> int:
         """Local steps of an epoch of the number of samples that the server is told."""
         samples = rounded_up(self.learner.samples(self.client), self.policy.samples_unit)
-        return -(-samples // self.learner.batch_size)
+        return steps_per_epoch(samples, self.learner.batch_size, self.learner.drop_last)
 
     def check_data(self) -> None:
         """Try the data: one forward and backward pass. Raises `DataError` where they do not fit the run.
@@ -144,8 +145,14 @@ class TrainingContext:
         """
         if self.examples is not None:
             with suppress(PolicyError):
-                self.policy.check_task(steps, self.learner.samples(self.client), self.learner.batch_size)
+                self._check_task(steps)
                 self.examples.begin(steps)
+
+    def _check_task(self, steps: int) -> None:
+        """Raises `PolicyError` for a task of so many steps that the policy refuses."""
+        learner, samples = self.learner, self.learner.samples(self.client)
+        used = samples_per_epoch(samples, learner.batch_size, learner.drop_last)
+        self.policy.check_task(steps, used, learner.batch_size)
 
     def evaluating(self, threads: int) -> "TrainingContext":
         """The same context, ready for evaluations if the site holds out samples.
@@ -171,7 +178,7 @@ class TrainingContext:
 
     def local_task(self, a: TaskAssignment, fresh: MergePoint | None = None) -> LocalTask:
         """The task of an assignment, as the learner trains it. Raises `PolicyError` for one it may not."""
-        self.policy.check_task(a.steps, self.learner.samples(self.client), self.learner.batch_size)
+        self._check_task(a.steps)
         return LocalTask(a.task, self.client, a.base, a.steps, a.seed, a.lr_factor, fresh)
 
     def encode(self, update: UpdateSubmission, bits: int | None = None) -> UpdateSubmission:

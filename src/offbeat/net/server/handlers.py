@@ -18,6 +18,7 @@ from offbeat.core.features import Feature
 from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.local.batches import steps_per_epoch
 from offbeat.net.messages import (
     LABELS_NEEDED,
     EvaluationResult,
@@ -74,6 +75,7 @@ class RunInfo(Struct, frozen=True):
         seed: The run's seed.
         classes: Number of classes of the data; None means any.
         batch_size: Samples in a batch.
+        drop_last: Whether the incomplete batch of each pass is left out.
     """
 
     run: str
@@ -81,6 +83,7 @@ class RunInfo(Struct, frozen=True):
     seed: int
     classes: int | None = None
     batch_size: int = 1
+    drop_last: bool = False
 
 
 class MessageHandler:
@@ -201,8 +204,8 @@ class MessageHandler:
                 driver.close(name, str(error))
             return
         site = self._registry.sites.get(name) or self._registry.add(name, len(self._registry.sites))
-        steps_per_epoch = register.steps_per_epoch or -(-register.samples // info.batch_size)
-        data = (register.samples, steps_per_epoch, register.labels)
+        epoch = register.steps_per_epoch or steps_per_epoch(register.samples, info.batch_size, info.drop_last)
+        data = (register.samples, epoch, register.labels)
         if driver.is_spent(site):
             assert driver.engine.ledger is not None
             driver.refuse(site, driver.engine.ledger.left_reason)
@@ -223,7 +226,7 @@ class MessageHandler:
             labels = site.labels = register.labels
             driver.effects.sites[name] = SiteRow(name, site.client, register.samples, labels)
             told = labels if self._labels_needed else None
-            driver.apply(now, Joined(site.client, register.samples, steps_per_epoch, holds, told))
+            driver.apply(now, Joined(site.client, register.samples, epoch, holds, told))
         if driver.ending is None and (came_back or holds is not None):
             self._resend(site, holds)
         if driver.client_evaluations is not None:

@@ -240,7 +240,8 @@ def open_run(
             "higher_is_better": learner.higher_is_better,
             **({"privacy": plan.recorded} if plan is not None else {}),
         }
-    info = RunInfo(run, spec.document(), seed, spec.classes, spec.training.batch_size)
+    training = spec.training
+    info = RunInfo(run, spec.document(), seed, spec.classes, training.batch_size, training.drop_last)
     if plan is not None:
         algorithm = with_privacy(algorithm, plan.privacy)
     coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better, root, plan, seeds)
