@@ -174,9 +174,12 @@ def evaluation_inputs(state: Tensors) -> TaskInputs:
 
 
 def own_tensors(state: Tensors, layout: Layout) -> Tensors:
-    """A client's own tensors of a model by name: those that are personal, and buffers that are not sent."""
+    """A client's own tensors of a model by name: those that are personal, and buffers that are not sent.
+
+    A tensor with several names in the module is there under each.
+    """
     personal = {n.removeprefix(PERSONAL): t for n, t in state.items() if n.startswith(PERSONAL)}
-    return personal | own_buffers(state, layout)
+    return layout.with_aliases(personal | own_buffers(state, layout))
 
 
 @dataclass(frozen=True)

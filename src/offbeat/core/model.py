@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from offbeat.core.errors import UsageError
+from offbeat.core.module_tensors import ModuleTensors, PlainNames
+from offbeat.core.tensor_kinds import unfit_for_copies, unfit_for_model
 
 Tensors = dict[str, Tensor]
 """Named tensors: the memory of a part, the state of a client. Saved and restored with a run."""
@@ -28,15 +30,13 @@ Tensors = dict[str, Tensor]
 Arrays = dict[str, npt.NDArray[np.generic]]
 """Named arrays."""
 
-_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
-
 
 @dataclass(frozen=True)
 class Entry:
     """One tensor of a model.
 
     Attributes:
-        name: Name in the module's state dict.
+        name: Name in the state dict of the plain module.
         shape: Shape.
         dtype: Name of the PyTorch dtype, such as "float32".
         section: "parameter", "buffer" (floating) or "integer".
@@ -60,10 +60,13 @@ class Layout:
     Attributes:
         entries: The tensors: parameters, then floating buffers, then integer buffers.
         shared: Length of the vector that travels with the model; 0 means none.
+        aliases: Further names of tensors that have several in the module, such as tied weights; each with
+            the first.
     """
 
     entries: tuple[Entry, ...]
     shared: int = 0
+    aliases: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Layout":
@@ -74,18 +77,24 @@ class Layout:
             personal: Patterns such as "head.*" of tensors that stay at the clients.
 
         Raises:
-            UsageError: A tensor has no shape yet, is complex, or has a dtype that float32 does not cover.
+            UsageError: A tensor is of a kind that a model cannot hold, or that cannot be copied.
         """
-        persistent = module.state_dict(keep_vars=True)
-        buffers = [(n, b) for n, b in module.named_buffers() if n in persistent and not matches(n, personal)]
-        entries = [
-            _entry(n, p, "parameter")
-            for n, p in module.named_parameters()
-            if (is_lazy(p) or p.requires_grad) and not matches(n, personal)
-        ]
-        entries += [_entry(n, b, "buffer") for n, b in buffers if b.is_floating_point()]
-        entries += [_entry(n, b, "integer") for n, b in buffers if not b.is_floating_point()]
-        return cls(tuple(entries))
+        tensors = ModuleTensors.of(module)
+
+        def stays(name: str) -> bool:
+            return matches(name, personal) or matches(tensors.wrapped.get(name, name), personal)
+
+        found = {n: b for n, b in tensors.buffers.items() if n in tensors.persistent and not stays(n)}
+        trained = {
+            n: p for n, p in tensors.parameters.items() if (is_lazy(p) or p.requires_grad) and not stays(n)
+        }
+        for name, tensor in tensors.named.items():
+            inside = name in trained or name in found
+            _check(name, tensor, inside=inside)
+        entries = [_entry(n, p, "parameter") for n, p in trained.items()]
+        entries += [_entry(n, b, "buffer") for n, b in found.items() if b.is_floating_point()]
+        entries += [_entry(n, b, "integer") for n, b in found.items() if not b.is_floating_point()]
+        return cls(tuple(entries), aliases=tensors.aliases)
 
     @classmethod
     def flat(cls, size: int) -> "Layout":
@@ -116,6 +125,11 @@ class Layout:
         """Bytes of a model of this layout in memory and, uncompressed, on the wire."""
         return 4 * (self.values + self.shared) + 8 * self.integers
 
+    def with_aliases(self, tensors: Tensors) -> Tensors:
+        """Tensors by name, each under its further names too, with memory of its own."""
+        further = {name: tensors[first].clone() for name, first in self.aliases if first in tensors}
+        return {**tensors, **further}
+
     def views(self, values: Tensor, integers: Tensor) -> Iterator[tuple[Entry, Tensor]]:
         """Iterate over the entries with their parts of the flat vectors, shaped, without a copy."""
         at = {"values": 0, "integers": 0}
@@ -127,12 +141,22 @@ class Layout:
 
 
 def frozen_digest(module: nn.Module) -> str:
-    """SHA-256 of a module's parameters that are frozen, which every party must have alike; "" for none."""
-    frozen = {n: p for n, p in module.named_parameters() if not p.requires_grad}
+    """SHA-256 of a module's parameters that are frozen, which every party must have alike; "" for none.
+
+    Raises `UsageError` for a tensor that cannot be copied.
+    """
+    frozen = {n: p for n, p in ModuleTensors.of(module).parameters.items() if not p.requires_grad}
     digest = sha256()
     for name, parameter in frozen.items():
+        _check(name, parameter, inside=False)
         digest.update(f"{name} {tuple(parameter.shape)} {parameter.dtype}".encode())
-        digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        try:
+            digest.update(parameter.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+        except (RuntimeError, TypeError, NotImplementedError) as error:
+            raise UsageError(
+                f"model tensor {name} is frozen, and a {type(parameter).__name__} whose bytes cannot be read "
+                f"({str(error).splitlines()[0]}): use a plain tensor"
+            ) from None
     return digest.hexdigest() if frozen else ""
 
 
@@ -147,16 +171,14 @@ def to_arrays(tensors: Tensors) -> Arrays:
 
 
 def _entry(name: str, tensor: Tensor, section: str) -> Entry:
-    if is_lazy(tensor):
-        found = "has no shape yet: call the module once with a batch, so that its lazy layers know theirs"
-    elif tensor.is_complex():
-        found = "is complex: use two real ones, or a buffer that is not persistent"
-    elif section != "integer" and tensor.dtype not in _FLOATS:
-        use = "use float32, float16 or bfloat16 (module.float())"
-        found = f"has dtype {tensor.dtype}: models travel as float32, so {use}"
-    else:
-        return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
-    raise UsageError(f"model tensor {name} {found}")
+    return Entry(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), section)
+
+
+def _check(name: str, tensor: Tensor, *, inside: bool) -> None:
+    """Raises `UsageError` for a tensor of a kind that a model cannot hold (`inside`), or that has no copy."""
+    found = unfit_for_model(tensor) if inside else unfit_for_copies(tensor)
+    if found is not None:
+        raise UsageError(f"model tensor {name} {found}")
 
 
 class Model(msgspec.Struct, frozen=True):
@@ -176,9 +198,18 @@ class Model(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Model":
-        """Copy a module's trained parameters and persistent buffers; arguments, errors: as of `Layout.of`."""
-        tensors = {**module.state_dict(keep_vars=True), **dict(module.named_parameters())}
-        return cls.of_tensors(Layout.of(module, personal), tensors)
+        """Copy a module's trained parameters and persistent buffers; arguments as of `Layout.of`.
+
+        Raises:
+            UsageError: As of `Layout.of`, or a tensor has no values.
+        """
+        layout, tensors = Layout.of(module, personal), ModuleTensors.of(module).named
+        for name, tensor in tensors.items():
+            if tensor.is_meta:
+                raise UsageError(
+                    f"model tensor {name} is on the device meta and has no values: make the module on the CPU"
+                )
+        return cls.of_tensors(layout, tensors)
 
     @classmethod
     def of_tensors(cls, layout: Layout, tensors: Mapping[str, Tensor]) -> "Model":
@@ -201,15 +232,22 @@ class Model(msgspec.Struct, frozen=True):
         return Model(replace(self.layout, shared=size), self.values, self.integers, torch.zeros(size))
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The tensors by name, with their shapes and dtypes, as `nn.Module.load_state_dict` takes them."""
+        """The tensors by name, with their shapes and dtypes, as `nn.Module.load_state_dict` takes them.
+
+        A tensor with several names, such as a tied weight, is there under each. Parameters that are frozen,
+        and tensors that stay at the clients, are not: with such a module give `strict=False`.
+        """
+        return self.layout.with_aliases(self._tensors())
+
+    def arrays(self) -> "Arrays":
+        """The tensors by first names as NumPy arrays, copied; bfloat16, which NumPy has not, as float32."""
+        return to_arrays(self._tensors())
+
+    def _tensors(self) -> Tensors:
         return {
             e.name: v.to(getattr(torch, e.dtype)).clone()
             for e, v in self.layout.views(self.values, self.integers)
         }
-
-    def arrays(self) -> "Arrays":
-        """The tensors by name as NumPy arrays, copied; bfloat16, which NumPy has not, as float32."""
-        return to_arrays(self.state_dict())
 
     def digest(self) -> str:
         """SHA-256 of the values and the integers, in hexadecimal digits."""
@@ -221,11 +259,14 @@ class Model(msgspec.Struct, frozen=True):
         Raises:
             UsageError: The module has no such tensor, or one of another shape; it names the first.
         """
-        there = module.state_dict(keep_vars=True)
+        there = ModuleTensors.of(module).named
         for entry in self.layout.entries:
             found = there.get(entry.name)
             if found is None or tuple(found.shape) != entry.shape:
                 told = "which it has not" if found is None else f"whose shape there is {tuple(found.shape)}"
                 raise UsageError(f"the module is not this model's: {entry.name} {entry.shape}, {told}")
-        module.load_state_dict(self.state_dict(), strict=False)
+        own, plain = self._tensors(), PlainNames(module)
+        module.load_state_dict(
+            {name: own[plain(name)] for name in module.state_dict() if plain(name) in own}, strict=False
+        )
         return module

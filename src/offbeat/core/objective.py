@@ -69,10 +69,12 @@ class LocalRun:
 
     @property
     def gradients(self) -> list[Tensor]:
-        """The parameters' gradients; zeros for a parameter that is not in the loss."""
+        """The parameters' gradients, dense; zeros for a parameter that is not in the loss."""
         for p in self.parameters:
             if p.grad is None:
                 p.grad = torch.zeros_like(p)
+            elif p.grad.layout is not torch.strided:
+                p.grad = p.grad.to_dense()
         return [p.grad for p in self.parameters if p.grad is not None]
 
     @property

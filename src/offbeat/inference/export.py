@@ -15,6 +15,7 @@ from torch import nn
 from offbeat.allowed import NOTHING, Allow
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
+from offbeat.core.module_tensors import unwrapped
 from offbeat.inference.trained import TrainedModule, trained_module
 from offbeat.runs.files import write_tensors
 from offbeat.runs.record import RunRecord, read_run
@@ -91,7 +92,7 @@ def _write_safetensors(trained: TrainedModule, path: Path, _example: Any) -> Non
 def _write_pt2(trained: TrainedModule, path: Path, example: Any) -> None:
     arguments, shapes = _arguments(trained, path, example)
     with _quiet(), _refused(trained, path):
-        program = torch.export.export(trained.module, arguments, dynamic_shapes=shapes)
+        program = torch.export.export(unwrapped(trained.module), arguments, dynamic_shapes=shapes)
         torch.export.save(program, path, extra_files={"metadata.json": json.dumps(trained.metadata)})
 
 
@@ -101,7 +102,7 @@ def _write_onnx(trained: TrainedModule, path: Path, example: Any) -> None:
         import onnxscript  # noqa: F401  what torch.onnx needs
     with _quiet(), _refused(trained, path):
         program = torch.onnx.export(
-            trained.module, arguments, dynamo=True, verbose=False, dynamic_shapes=shapes
+            unwrapped(trained.module), arguments, dynamo=True, verbose=False, dynamic_shapes=shapes
         )
     assert program is not None
     program.model.metadata_props.update(trained.metadata)

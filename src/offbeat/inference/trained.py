@@ -14,6 +14,7 @@ from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import finite
 from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
+from offbeat.core.module_tensors import plain_state_dict, without_prefixes
 from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
@@ -43,8 +44,11 @@ class TrainedModule:
     metadata: dict[str, str]
 
     def state_dict(self) -> Tensors:
-        """The module's tensors by name, each with memory of its own, without those that are missing."""
-        named = self.module.state_dict()
+        """The module's tensors by name, each with memory of its own, without those that are missing.
+
+        The names are those of the plain module, where `torch.compile` or another wrapper is around it.
+        """
+        named = plain_state_dict(self.module)
         return {name: tensor.clone() for name, tensor in named.items() if name not in self.missing}
 
 
@@ -76,13 +80,15 @@ def trained_module(
     personal = tuple(described.get("personal", ()))
     tensors, kept = read_file(path)
     model = fitted(Layout.of(module, personal), tensors, str(path))
-    if extra := sorted(tensors.keys() - {entry.name for entry in model.layout.entries}):
+    aliases = [without_prefixes(name) for name, _ in model.layout.aliases]
+    known = {*aliases, *(without_prefixes(entry.name) for entry in model.layout.entries)}
+    if extra := sorted(name for name in tensors if without_prefixes(name) not in known):
         raise UsageError(f"{path} does not fit: it has {extra[0]}, which the {type(module).__name__} has not")
     model.load_into(module).eval()
     dtype, shape = described.get("sample") or ("float32", described.get("sample_shape"))
     return TrainedModule(
         module=module,
-        missing=tuple(name for name in module.state_dict() if matches(name, personal)),
+        missing=tuple(name for name in plain_state_dict(module) if matches(name, personal)),
         sample=None if shape is None else (dtype, tuple(shape)),
         metadata=_metadata(record, described, module, model, kept),
     )

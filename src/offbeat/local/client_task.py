@@ -155,11 +155,12 @@ class ClientTask:
 
     def state_dict(self) -> Tensors:
         """The model's tensors by name, copied, as `nn.Module.load_state_dict` takes them."""
-        return self._model_or_own().copies()
+        model = self._model_or_own()
+        return model.bench.layout.with_aliases(self._base.layout.with_aliases(model.copies()))
 
     def arrays(self) -> Arrays:
-        """The model's tensors by name as NumPy arrays, copied."""
-        return to_arrays(self.state_dict())
+        """The model's tensors by their first names as NumPy arrays, copied."""
+        return to_arrays(self._model_or_own().copies())
 
     # ---- the steps ----
 

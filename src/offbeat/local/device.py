@@ -9,6 +9,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.streams import StreamCursor
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.local.flat_module import FlatModule
+from offbeat.local.gradient_flow import GradientFlow
 
 
 def check_device(device: str) -> None:
@@ -25,13 +26,15 @@ def check_device(device: str) -> None:
 class DeviceState:
     """A learner's module and train set on its device, and the streams of its last run.
 
-    `seed` is that of the run the module was made for; None means that it serves any.
+    `seed` is that of the run the module was made for; None means that it serves any. `flow` watches the first
+    task; None means that it is over.
     """
 
     bench: FlatModule
     train: Samples
     device: str
     seed: int | None
+    flow: GradientFlow | None = None
     _streams: tuple[int, StreamCursor] | None = None
 
     def gather(self, indices: Tensor) -> Batch:

@@ -14,6 +14,11 @@ from offbeat.data.dataset import Batch, Samples, describe_batch, is_finite
 from offbeat.data.federated import FederatedData
 
 _HINTS = (
+    (
+        "float32",
+        "the same dtype",
+        "use a float32 module, with Training(precision=…) for half precision, or convert in its forward",
+    ),
     ("float64", "dtype", "convert the samples to float32, with .float()"),
     ("int64", "result type Float", "convert the targets to float32, with .float()"),
     ("int64", "Long and Float", "token ids are for a model with an embedding, such as textcnn"),

@@ -35,6 +35,8 @@ from offbeat.core.types import Positive
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch
 from offbeat.data.federated import FederatedData
+from offbeat.local.copies import copied
+from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.training import Training
 
@@ -275,7 +277,8 @@ def check_by_example(
     Raises:
         UsageError: They differ, the module writes to its buffers, or Opacus cannot find them.
     """
-    module = deepcopy(module).cpu().train()
+    _check_flow(copied(module).cpu().train(), loss, together)
+    module = copied(module).cpu().train()
     for layer in module.modules():
         layer.train(not isinstance(layer, _DropoutNd))
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -307,6 +310,27 @@ def check_by_example(
             f"{type(module).__name__} or its loss mixes examples: an example's gradient in a batch is not "
             "that of the example alone; the loss must be a mean, and examples the first dimension everywhere"
         )
+
+
+def _check_flow(module: nn.Module, loss: Callable[[nn.Module, Batch], Tensor], batch: Batch) -> None:
+    """Check that gradients reach the module's parameters, before each example's are looked for.
+
+    Raises:
+        UsageError: They reach none.
+    """
+    trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    flow = GradientFlow(module, trained, loss)
+    try:
+        found = loss(module, batch)
+        if found.requires_grad:
+            flow.watch(found)
+            found.backward()  # type: ignore[no-untyped-call]
+            flow.reached()
+    except Exception:  # which is told of when each example's gradients are looked for
+        return
+    if not flow.watched:
+        raise UsageError(f"{type(module).__name__} cannot be trained: {DETACHED}")
+    flow.end("the first examples", 1.0, moved=flow.nonzero)
 
 
 def _alike(found: Sequence[Tensor | None], own: Sequence[Sequence[Tensor | None]]) -> bool:

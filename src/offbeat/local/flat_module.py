@@ -5,7 +5,11 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import PERSONAL
 from offbeat.core.model import Entry, Layout, Model, Tensors, matches
+from offbeat.core.module_tensors import ModuleTensors
+from offbeat.core.tensor_kinds import EXPANDED, overlaps
 from offbeat.data.dataset import Batch
 from offbeat.vectors.pool import POOL
 
@@ -33,6 +37,7 @@ class FlatModule:
 
     Attributes:
         device: Name of the device.
+        trained: The parameters that are trained, by name.
         floats: Shapes a model's flat values as the parameters and floating buffers, without a copy.
     """
 
@@ -46,12 +51,19 @@ class FlatModule:
         if self.channels_last:
             self.module = self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.layout = Layout.of(self.module, personal)
-        tensors = dict(self.module.named_parameters()) | dict(self.module.named_buffers())
+        found = ModuleTensors.of(self.module)
+        tensors, self._wrapped = found.named, found.wrapped
         floats = self.layout.section("parameter", "buffer")
         self.parameters = [tensors[e.name] for e in self.layout.section("parameter")]
-        own = {name: tensor for name, tensor in tensors.items() if matches(name, personal)}
+        own = {
+            name: tensor
+            for name, tensor in tensors.items()
+            if matches(name, personal) or matches(self._wrapped.get(name, name), personal)
+        }
         self.personal = {name: tensor.detach() for name, tensor in own.items()}
         self.trainable = self.parameters + [tensor for tensor in own.values() if tensor.requires_grad]
+        names = {id(tensor): name for name, tensor in tensors.items()}
+        self.trained = {names[id(parameter)]: parameter for parameter in self.trainable}
         self.buffers = [tensors[e.name] for e in self.layout.section("buffer")]
         self.float_names = [e.name for e in floats]
         self.float_dtypes = [tensors[name].dtype for name in self.float_names]
@@ -64,14 +76,24 @@ class FlatModule:
         self._flat = torch.empty(self.layout.values, dtype=torch.float32, device=device)  # reused by `delta`
         self._flat_views = self.floats(self._flat)
         self.module.train()
-        persistent = self.module.state_dict(keep_vars=True)
         self._scratch = [
-            (b, b.clone()) for n, b in self.module.named_buffers() if n not in persistent and n not in own
+            (b, b.clone()) for n, b in found.buffers.items() if n not in found.persistent and n not in own
         ]
         self._scratch += [(tensor, tensor.clone()) for tensor in self.personal.values()]
+        kept = {id(tensors[e.name]): e for e in self.layout.entries}
+        self._places = [
+            (part, name, tensor, kept.get(id(tensor)))
+            for part in self.module.modules()
+            for name, tensor in (*part._parameters.items(), *part._buffers.items())
+            if tensor is not None
+        ]
+        for entry in self.layout.entries:
+            if overlaps(tensors[entry.name]):
+                raise UsageError(f"model tensor {entry.name} {EXPANDED}")
 
     def load(self, model: Model) -> list[Tensor]:
         """Write a model into the module, whose other tensors become the initial ones; returns w_o, shaped."""
+        self.reclaim()
         values = model.values.to(self.device)
         views = self.floats(values)
         with torch.no_grad():
@@ -83,6 +105,40 @@ class FlatModule:
                 for tensor, view in zip(self.integers, found, strict=True):
                     tensor.copy_(view)
         return views[: len(self.parameters)]
+
+    def restore_personal(self, state: Tensors) -> None:
+        """Write a client's own tensors, as far as its state has them, in place of the initial ones."""
+        for name, tensor in self.personal.items():
+            earlier = self._wrapped.get(name, name)  # records of earlier versions have wrappers' prefixes
+            own = state.get(PERSONAL + name, state.get(PERSONAL + earlier))
+            if own is not None:
+                tensor.copy_(own)
+
+    def reclaim(self) -> None:
+        """Put the tensors back that the module has replaced by new ones, with the values of the new ones.
+
+        A module that writes `self.mean = 0.9 * self.mean + …` in training makes a new tensor; the model's is
+        the one before.
+
+        Raises:
+            UsageError: A tensor of the model has another shape now, or is gone.
+        """
+        for part, name, tensor, entry in self._places:
+            now = getattr(part, name, None)
+            if now is tensor and (entry is None or tensor.shape == entry.shape):
+                continue
+            same = now if isinstance(now, Tensor) and now.shape == tensor.shape else None
+            if entry is not None and (same is None or tensor.shape != entry.shape):
+                told = f"shape {list(now.shape)}" if isinstance(now, Tensor) else "no value"
+                raise UsageError(
+                    f"{type(self.module).__name__} gives its tensor {entry.name} {list(entry.shape)} {told} "
+                    "in training, and the tensors of a model keep their shapes: make it with its last shape, "
+                    "or not persistent"
+                )
+            if same is not None:
+                with torch.no_grad():
+                    tensor.copy_(same)
+            setattr(part, name, tensor)
 
     def tensors(self) -> list[Tensor]:
         """All tensors that training writes to: parameters, and buffers of any kind."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from copy import copy, deepcopy
+from copy import copy
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from itertools import islice
@@ -25,12 +25,14 @@ from offbeat.core.learner import (
     TaskInputs,
 )
 from offbeat.core.model import Layout, Model, Tensors, frozen_digest
+from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
 from offbeat.data.federated import FederatedData, federate
 from offbeat.local.batches import batches, steps_per_epoch
+from offbeat.local.copies import copied, shares_tensors
 from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
 from offbeat.local.device import DeviceState, check_device
 from offbeat.local.errors import check_arguments, check_module, not_finite
@@ -45,6 +47,7 @@ from offbeat.local.examples_privacy import (
     sampling_rate,
 )
 from offbeat.local.flat_module import FlatModule
+from offbeat.local.gradient_flow import GradientFlow, nothing_to_train
 from offbeat.local.objectives import Plain
 from offbeat.local.representation import representing
 from offbeat.local.seeding import seed_layers, seeded
@@ -110,7 +113,7 @@ class TorchLearner:
     ) -> None:
         check_arguments(module, data, {"loss": loss, "step": step, "evaluate": evaluate}, personal)
         self.data, self.training = data, training
-        self._module = deepcopy(module) if isinstance(module, nn.Module) else module  # the initial weights
+        self._module = self._own(module, personal)
         self.criterion = Criterion(loss, step, evaluate, training.class_weights)
         self.metrics, self.personal, self.examples = metrics, tuple(personal), examples
         make_metrics(metrics or ())  # an unknown one is refused now
@@ -127,6 +130,20 @@ class TorchLearner:
                     f"examples.epsilon = {examples.epsilon:g} is a budget for all of a site's runs: leave it "
                     "out in a simulation, or give it to join"
                 )
+
+    @staticmethod
+    def _own(
+        module: nn.Module | Callable[[], nn.Module], personal: Sequence[str]
+    ) -> nn.Module | Callable[[], nn.Module]:
+        """A copy of a module, which keeps the initial weights; a function as it is.
+
+        Raises:
+            UsageError: The module has a tensor, or another part, that cannot be copied.
+        """
+        if not isinstance(module, nn.Module):
+            return module
+        Layout.of(module, personal)  # tensors that cannot be copied are refused by name
+        return copied(module)
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
@@ -208,6 +225,11 @@ class TorchLearner:
         return self._root.train(model, LocalTask(ROOT_TASK + version, 0, version, steps, seed), Plain()).delta
 
     @property
+    def aliases(self) -> tuple[tuple[str, str], ...]:
+        """Further names of tensors that have several in the module, each with the first."""
+        return self.prepare().bench.layout.aliases
+
+    @property
     def clients(self) -> int:
         """Number of clients."""
         return len(self._samples)
@@ -247,14 +269,17 @@ class TorchLearner:
             self._check_by_example(module)
         model = Model.of(module, self.personal)
         if not model.layout.parameters:
-            personal = ", or stay at the clients (personal)" if self.personal else ""
-            raise UsageError(
-                f"{type(module).__name__} has no parameter to train: all are frozen (requires_grad = False)"
-                f"{personal}, or there is none; leave one to train"
-            )
-        names = [*dict(module.named_parameters()), *dict(module.named_buffers())]
+            raise nothing_to_train(module, personal=bool(self.personal))
+        tensors = ModuleTensors.of(module)
+        names, aliases = list(tensors.named), dict(tensors.aliases)
         for pattern in self.personal:
-            if not any(fnmatchcase(name, pattern) for name in names):
+            if not any(fnmatchcase(name, pattern) for name in (*names, *tensors.wrapped.values())):
+                tied = next((n for n in aliases if fnmatchcase(n, pattern)), None)
+                if tied is not None:
+                    raise UsageError(
+                        f"personal: {pattern!r} matches {tied}, which is the tensor {aliases[tied]} under "
+                        f"another name: give {aliases[tied]!r}"
+                    )
                 inside = any(name.startswith(f"{pattern}.") for name in names)
                 hint = f'; did you mean "{pattern}.*"?' if inside else did_you_mean(pattern, names)
                 raise UsageError(f"personal: {pattern!r} matches no tensor of the module{hint}")
@@ -350,9 +375,7 @@ class TorchLearner:
         self._seed = task.seed
         bench, training = self.prepare().bench, self.training
         anchor = bench.load(base)
-        for name, tensor in bench.personal.items():
-            if (own := inputs.state.get(PERSONAL + name)) is not None:
-                tensor.copy_(own)
+        bench.restore_personal(inputs.state)
         bench.train()
         lr = training.rate(task.base, task.lr_factor)
         with representing(bench, Feature.REPRESENTATIONS in objective.requires) as represent:
@@ -381,6 +404,7 @@ class TorchLearner:
                 total, batches, scaler,
             )  # fmt: skip
             if self.examples is None:
+                session.flow = self.prepare().flow
                 yield session
             else:
                 self.examples.check_objective(objective)
@@ -408,8 +432,14 @@ class TorchLearner:
         run = session.run
         if session.factors:
             run.lr *= sum(session.factors) / len(session.factors)
+        session.bench.reclaim()
         own = session.objective.end(run)
         delta, integers = session.bench.delta(session.base)
+        if session.flow is not None and session.flow.watched:
+            whose = f"client {session.task.client}, task {session.task.task}"
+            moved = bool(delta.any()) or bool(session.bench.personal)
+            session.flow.end(whose, run.lr, moved=moved)
+            self.prepare().flow = None
         metrics = {"loss": float(session.total) / run.steps, **own}
         personal = {PERSONAL + name: tensor for name, tensor in session.bench.personal.items()}
         state = session.bench.to_cpu({**run.state, **personal})
@@ -486,9 +516,7 @@ class TorchLearner:
             return 0, {}
         rows, bench = held.client(client), self.prepare().bench
         bench.load(model)
-        for name, tensor in bench.personal.items():
-            if (own := inputs.state.get(PERSONAL + name)) is not None:
-                tensor.copy_(own)
+        bench.restore_personal(inputs.state)
         restore_buffers(inputs.state, bench.buffers, bench.integers)
         return len(rows), self._evaluate(self.data.train, rows, f"client {client}")
 
@@ -546,7 +574,21 @@ class TorchLearner:
                 module, self.personal
             )
             fixed = fixed and all(parameter.requires_grad for parameter in module.parameters())
-            bench = FlatModule(deepcopy(module), device, self.training.channels_last, self.personal)
+            bench = FlatModule(self._trainable(module), device, self.training.channels_last, self.personal)
             there = train.to(device) if isinstance(train, Dataset) else train
-            self._ready = DeviceState(bench, there, device, None if fixed else self._seed)
+            flow = GradientFlow(bench.module, bench.trained, self.criterion.loss)
+            self._ready = DeviceState(bench, there, device, None if fixed else self._seed, flow)
         return self._ready
+
+    def _trainable(self, module: nn.Module) -> nn.Module:
+        """A module to train: a copy, or what the function has made where that cannot be copied.
+
+        Raises:
+            UsageError: It cannot be copied, and the function gives the same tensors each time.
+        """
+        try:
+            return copied(module)
+        except UsageError:
+            if isinstance(self._module, nn.Module) or shares_tensors(module, self._make()):
+                raise
+            return module

@@ -11,6 +11,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl, TaskInputs
 from offbeat.core.model import Model, frozen_digest
+from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import Objective
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.client_task import ClientTask
@@ -22,6 +23,10 @@ log = logging.getLogger(__name__)
 OTHER_FROZEN = (
     "the frozen parameters of the model made here are not those of the run: load the same pretrained "
     "weights, or use the server's version of PyTorch where the seed draws them"
+)
+UNMOVED = (
+    "the loop changes no parameter of the model that it submits: its steps must train the module that it "
+    "gives task.load_into, with an optimizer of that module's parameters, or task.submit needs what they train"
 )
 
 
@@ -45,6 +50,9 @@ class LoopLearner:
             holds out. At a site it is called in another thread, beside `train`. Needed with `held_out`.
         labels: Number of samples of each class, for each client. None means that there are no classes.
         higher_is_better: Whether more is better of metrics whose names do not tell.
+
+    Attributes:
+        aliases: Further names of tensors that have several in the module that the loop last loaded.
     """
 
     def __init__(
@@ -73,6 +81,8 @@ class LoopLearner:
         self.higher_is_better = dict(higher_is_better)
         self._warned = set[str]()
         self._frozen = ""
+        self._moved = False
+        self.aliases: tuple[tuple[str, str], ...] = ()
 
     @property
     def starts(self) -> bool:
@@ -175,7 +185,11 @@ class LoopLearner:
                 raise
         finally:
             own.close()
-        return own.result()
+        result = own.result()
+        self._moved = self._moved or bool(result.delta.any())
+        if not self._moved and own.done:
+            self._warn(UNMOVED)
+        return result
 
     def evaluate(self, model: Model) -> Metrics:
         """Evaluate a global model."""
@@ -192,6 +206,7 @@ class LoopLearner:
 
     def _check(self, module: nn.Module) -> None:
         """Compare the frozen parameters of a module, once: raises `UsageError` for other ones."""
+        self.aliases = ModuleTensors.of(module).aliases
         if self._frozen and frozen_digest(module) != self._frozen:
             raise UsageError(OTHER_FROZEN)
         self._frozen = ""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Arrays, Entry, Layout, Model, Tensors, to_arrays
+from offbeat.core.module_tensors import ModuleTensors
 from offbeat.local.flat_module import FlatModule
 
 Named = Mapping[str, Any] | Sequence[Any]
@@ -42,7 +43,7 @@ class LoopModel:
             self.bench = FlatModule(_TensorModule(layout), "cpu", False)
             return
         names = {entry.name for entry in layout.entries}
-        tensors = dict(module.named_parameters()) | dict(module.named_buffers())
+        tensors = ModuleTensors.of(module).named
         device = str(next(iter(tensors.values())).device) if tensors else "cpu"
         self.bench = FlatModule(module, device, False, [name for name in tensors if name not in names])
         _check_layout(type(module).__name__, self.bench.layout.entries, layout.entries)
@@ -69,6 +70,7 @@ class LoopModel:
 
     def pull(self) -> None:
         """Read the loop's present weights."""
+        self.bench.reclaim()
         if self._read is not None:
             self.set(self._read())
 

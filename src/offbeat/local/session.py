@@ -14,6 +14,7 @@ from offbeat.data.dataset import Batch
 from offbeat.local.criterion import Criterion
 from offbeat.local.examples_privacy import ExampleGradients
 from offbeat.local.flat_module import FlatModule
+from offbeat.local.gradient_flow import GradientFlow
 from offbeat.local.training import Optimizer, Training
 
 Parts = list[tuple[Batch, float]]
@@ -41,6 +42,7 @@ class Session:
         factors: Factors of the learning rate of the steps so far, where they differ.
         losses: Numbers of this session's steps, and the losses of their parts.
         examples: Makes the steps' gradients, with privacy of examples. None means the plain ones.
+        flow: Watches whether gradients reach the parameters, in the first task.
     """
 
     bench: FlatModule
@@ -59,6 +61,7 @@ class Session:
     factors: list[float] = field(default_factory=list)
     losses: list[tuple[int, Tensor]] = field(default_factory=list)
     examples: ExampleGradients | None = None
+    flow: GradientFlow | None = None
 
 
 def checkpoint(session: Session) -> Tensors:
@@ -72,6 +75,7 @@ def checkpoint(session: Session) -> Tensors:
         found["gpu_random"] = torch.cuda.get_rng_state(session.total.device)
     for index, state in session.optimizer.state_dict()["state"].items():
         found |= {f"optimizer.{index}.{name}": t for name, t in state.items() if t is not None}
+    found = {name: part for whole, t in found.items() for name, part in _dense_parts(whole, t).items()}
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in found.items()}
 
 
@@ -87,7 +91,8 @@ def restore(session: Session, saved: Tensors) -> None:
         kind, _, rest = name.partition(".")
         if kind == "optimizer":
             index, _, what = rest.partition(".")
-            states.setdefault(int(index), {})[what] = tensor.clone()
+            if (made := _whole(what, name, saved)) is not None:
+                states.setdefault(int(index), {})[what.partition(":")[0]] = made
         elif name in parts and parts[name].shape == tensor.shape:
             # parts of models, which are immutable, are equal
             if not torch.equal(parts[name].cpu(), tensor):
@@ -119,3 +124,25 @@ def _parts(session: Session) -> Tensors:
                 raise UsageError(f"a training cannot be saved: its objective's {name} is no tensor")
             parts[f"scratch.{name}.{i}"] = tensor
     return parts
+
+
+def _dense_parts(name: str, tensor: Tensor) -> Tensors:
+    """A tensor by its name; the parts of a sparse one, such as the momentum of sparse gradients."""
+    if tensor.layout is not torch.sparse_coo:
+        return {name: tensor}
+    sizes = torch.tensor([int(tensor.is_coalesced()), *tensor.shape])
+    return {f"{name}:indices": tensor._indices(), f"{name}:values": tensor._values(), f"{name}:sizes": sizes}
+
+
+def _whole(what: str, name: str, saved: Tensors) -> Tensor | None:
+    """The copy of a saved tensor; of a sparse one at its values, and None at its other parts."""
+    kind = what.partition(":")[2]
+    if not kind:
+        return saved[name].clone()
+    if kind != "values":
+        return None
+    whole = name.removesuffix(":values")
+    coalesced, *shape = saved[f"{whole}:sizes"].tolist()
+    indices = saved[f"{whole}:indices"].clone()
+    made = torch.sparse_coo_tensor(indices, saved[name].clone(), shape, check_invariants=False)
+    return made._coalesced_(bool(coalesced))

@@ -44,6 +44,7 @@ def estimate(bench: FlatModule, model: Model, batches: Iterable[Any]) -> Model:
     with torch.no_grad(), _averaging(bench.module):
         for batch in batches:
             call(bench.module, bench.laid_out(batch))
+    bench.reclaim()
     values, integers = model.values.clone(), model.integers
     values[model.layout.parameters :] = flat(bench.buffers)
     if bench.integers:

@@ -12,7 +12,9 @@ from offbeat.core.objective import FreshModel
 from offbeat.data.dataset import Batch
 from offbeat.local.errors import unfit_batch
 from offbeat.local.examples_privacy import ExampleGradients
+from offbeat.local.gradient_flow import DETACHED
 from offbeat.local.session import Parts, Session
+from offbeat.local.sparse_gradients import make_dense, takes_sparse
 
 
 def take_steps(
@@ -26,8 +28,15 @@ def take_steps(
         watch: Decides between steps whether to stop, and which model to merge; replaces the task's merge.
 
     Raises:
-        UsageError: The module cannot take a batch, its loss is no scalar, or the optimizer cannot step.
+        UsageError: The module cannot take a batch, its loss is no scalar, the optimizer cannot step, or
+            gradients are off.
     """
+    if not torch.is_grad_enabled():
+        raise UsageError(
+            "gradients are off here, so that nothing can be trained: run outside of torch.no_grad and "
+            "torch.inference_mode, and call torch.set_grad_enabled(True)"
+        )
+    dense = session.training.clip_norm is not None or not takes_sparse(session.optimizer)
     for step, parts in batches:
         if watch is not None and watch.stops(step):
             session.run.steps = step
@@ -39,6 +48,8 @@ def take_steps(
             _backward(session, step, parts)
         else:
             _backward_by_example(session, session.examples, step, parts)
+        if dense:
+            make_dense(session.bench.trainable)
         session.objective.adjust(session.run)
         _optimize(session, step)
 
@@ -49,6 +60,8 @@ def _backward(session: Session, step: int, parts: Parts) -> None:
     scaler = session.scaler
     for batch, share in parts:
         loss = _loss(session, batch)
+        if session.flow is not None:
+            session.flow.watch(loss)
         adapted = session.objective.loss(session.run, loss)
         if share != 1.0:
             loss, adapted = loss * share, adapted * share
@@ -56,6 +69,8 @@ def _backward(session: Session, step: int, parts: Parts) -> None:
         loss = loss.detach()
         session.total += loss
         session.losses.append((step, loss))
+    if session.flow is not None:
+        session.flow.reached()
     if scaler is not None:
         scaler.unscale_(session.optimizer)  # type: ignore[arg-type]
 
@@ -110,7 +125,7 @@ def _loss(session: Session, batch: Batch) -> Tensor:
     if isinstance(loss, Tensor) and not loss.ndim:
         if loss.requires_grad or not torch.is_grad_enabled():
             return loss
-        told = "the loss depends on no parameter that is trained: was it detached?"
+        told = DETACHED
     elif isinstance(loss, Tensor):
         told = f"the loss has shape {list(loss.shape)}, and must be a scalar tensor: take its mean"
     else:

@@ -16,6 +16,7 @@ from torch import Tensor, uint8
 from xxhash import xxh3_64
 
 from offbeat.core.model import Layout, Model
+from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.permissions import file_mode, make_file, private_directory
 
@@ -73,7 +74,9 @@ def read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
 def read_model(path: Path, layout: Layout) -> Model:
     """Read a model that was written by tensor names; errors: as of `read_tensors`."""
     with reading(path):
-        return Model.of_tensors(layout, read_tensors(path))
+        tensors = read_tensors(path)
+        named = {entry.name: found_by_name(tensors, entry.name) for entry in layout.entries}
+        return Model.of_tensors(layout, {name: t for name, t in named.items() if t is not None})
 
 
 def pack_tensors(tensors: Mapping[str, Tensor]) -> bytes:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from offbeat.core.errors import DamageError, UsageError
 from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import MODEL
 
@@ -44,6 +45,8 @@ def start_from(model: Model, initial: Initial | None) -> Model:
 def fitted(layout: Layout, tensors: Tensors, source: str) -> Model:
     """The model of a layout from tensors by name, of which there may be more.
 
+    Names may have the prefixes of `torch.compile` or `DataParallel`, `_orig_mod.` and `module.`.
+
     Args:
         layout: The layout.
         tensors: The tensors.
@@ -52,9 +55,10 @@ def fitted(layout: Layout, tensors: Tensors, source: str) -> Model:
     Raises:
         UsageError: A tensor is not there or has another shape.
     """
+    named = {entry.name: found_by_name(tensors, entry.name) for entry in layout.entries}
     for entry in layout.entries:
-        found = tensors.get(entry.name)
+        found = named[entry.name]
         if found is None or tuple(found.shape) != entry.shape:
             told = "is not there" if found is None else f"has shape {list(found.shape)} there"
             raise UsageError(f"{source} does not fit: {entry.name} {list(entry.shape)} of the model {told}")
-    return Model.of_tensors(layout, tensors)
+    return Model.of_tensors(layout, {name: found for name, found in named.items() if found is not None})

@@ -170,13 +170,12 @@ def test_nothing_outlives_the_main_process(number: signal.Signals, tmp_path: Pat
     assert errors.count("Traceback") == (number == signal.SIGINT)  # the main process's own
 
 
-@pytest.mark.thorough
 def test_a_script_without_a_guard(tmp_path: Path) -> None:
     process, output = start(tmp_path, UNGUARDED)
     output.close()
     _, errors = process.communicate(300)
     assert process.returncode == 1
-    assert "3 workers died of it (last exit code 1)" in errors
+    assert errors.count("Traceback") == 1  # the main process's own
     assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
 
 

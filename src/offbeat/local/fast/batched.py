@@ -6,7 +6,6 @@ its batch are in the weights of its samples' losses, so one step serves clients 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass
 from math import isfinite
 from typing import Any
@@ -28,15 +27,21 @@ from offbeat.core.objective import Objective
 from offbeat.core.streams import Purpose, StreamCursor
 from offbeat.data.dataset import Dataset
 from offbeat.local.batches import batch_table
+from offbeat.local.copies import copied
 from offbeat.local.criterion import Loss
+from offbeat.local.errors import unfit_batch
 from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, padded_samples
+from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.sparse_gradients import make_dense
 from offbeat.local.training import Training
 
 BatchedTask = tuple[LocalTask, Model]
 
 _ROUNDING = 1e-2
+_CLIENTS = "the clients together"
+_COPIED = "modules that can be copied"
 _SAMPLES = "modules and losses that treat each sample by itself, along the first dimension"
 
 
@@ -262,6 +267,12 @@ def _check(learner: TorchLearner, objective: Objective) -> None:
             raise _refused(f"a model with {name} in {parameter.dtype}", "torch.float32")
     if next(module.parameters(), None) is None:
         raise _refused("a model without parameters", "models that have some")
+    if any(isinstance(layer, torch.jit.ScriptModule) for layer in module.modules()):
+        raise _refused("a scripted or traced model", "the module that was scripted")
+    try:
+        copied(module)
+    except UsageError as error:
+        raise _refused(f"what has no copies ({str(error).partition(': give')[0]})", _COPIED) from None
 
 
 def _refused(what: str, allowed: str) -> UsageError:
@@ -304,14 +315,30 @@ def _probe(learner: TorchLearner) -> None:
 
 
 def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y: Tensor) -> Tensor:
-    """The gradients of `stacked`'s two models as the learner would get them, flat, one after the other."""
+    """The gradients of `stacked`'s two models as the learner would get them, flat, one after the other.
+
+    Raises:
+        UsageError: The module cannot take a batch, or no gradient reaches its parameters.
+    """
     found = []
     for i, (own_x, own_y) in enumerate(zip(x.chunk(2), y.chunk(2), strict=True)):
-        module = deepcopy(learner.prepare().bench.module).train()
+        module, batch = copied(learner.prepare().bench.module).train(), (own_x, own_y)
+        trained = {name: p for name, p in module.named_parameters() if p.requires_grad}
         with torch.no_grad():
-            trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-            for parameter, slots in zip(trained, stacked.slots, strict=True):
+            for parameter, slots in zip(trained.values(), stacked.slots, strict=True):
                 parameter.copy_(slots.values[i])
-        learner.criterion.train(module, (own_x, own_y)).backward()  # type: ignore[no-untyped-call]
-        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained]
+        flow = GradientFlow(module, trained, learner.criterion.loss)
+        try:
+            loss = learner.criterion.train(module, batch)
+        except Exception as error:
+            raise unfit_batch(_CLIENTS, module, "trained", batch, error) from error
+        if not loss.requires_grad:
+            raise unfit_batch(_CLIENTS, module, "trained", batch, DETACHED)
+        flow.watch(loss)
+        loss.backward()  # type: ignore[no-untyped-call]
+        flow.reached()
+        if not i:
+            flow.end(_CLIENTS, learner.training.lr, moved=flow.nonzero)
+        make_dense(trained.values())
+        found += [torch.zeros_like(p) if p.grad is None else p.grad for p in trained.values()]
     return torch.cat([gradient.flatten() for gradient in found])

@@ -21,7 +21,7 @@ class SGD:
         self, parameters: Iterable[Tensor], lr: float, momentum: float = 0.0, weight_decay: float = 0.0
     ) -> None:
         self._parameters = list(parameters)
-        self._momentum, self._weight_decay = momentum, weight_decay
+        self._momentum, self.weight_decay = momentum, weight_decay
         self.param_groups: list[dict[str, Any]] = [{"lr": lr}]
         self._velocities: dict[int, Tensor] = {}  # by the parameter's place
 
@@ -38,8 +38,8 @@ class SGD:
             return
         parameters = [p for _, p, _ in moving]
         directions = [g for _, _, g in moving]
-        if self._weight_decay:
-            directions = list(torch._foreach_add(directions, parameters, alpha=self._weight_decay))
+        if self.weight_decay:
+            directions = list(torch._foreach_add(directions, parameters, alpha=self.weight_decay))
         if self._momentum:
             directions = self._accelerate([i for i, _, _ in moving], directions)
         torch._foreach_add_(parameters, directions, alpha=-self.param_groups[0]["lr"])

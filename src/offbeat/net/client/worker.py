@@ -72,9 +72,14 @@ class Worker:
         return self._store.run
 
     def own_tensors(self, run: str, model: Model) -> Tensors:
-        """The tensors by name of a run's global model, and those that the site has kept in it."""
+        """The tensors by name of a run's global model, and those that the site has kept in it.
+
+        A message names each tensor once; its further names, as of tied weights, are those of the module here.
+        """
         state = self._store.state if run == self._store.run else {}
-        return model.state_dict() | own_tensors(state, model.layout)
+        aliases = self._context.learner.aliases if self._context is not None else ()
+        layout = dataclasses.replace(model.layout, aliases=aliases)
+        return layout.with_aliases(model.state_dict()) | own_tensors(state, layout)
 
     def heartbeat(self) -> Heartbeat:
         """A heartbeat, with the progress of the task in training once the server's plan is known."""

@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, UsageError
 from offbeat.core.learner import Learner, LocalResult, TaskInputs
 from offbeat.core.model import Layout, Model
 from offbeat.core.objective import Objective
-from offbeat.sim.executors.by_value import ByValue, main_is_importable
+from offbeat.sim.executors.by_value import Deferred, main_hidden
 from offbeat.sim.executors.pool import (
     Crashed,
     Done,
@@ -37,7 +37,9 @@ from offbeat.sim.executors.pool import (
     raise_failure,
 )
 from offbeat.sim.executors.shared_memory import Block
-from offbeat.sim.executors.start_method import adopt_environment, spawn_context, worker_context
+from offbeat.sim.executors.start_method import UNGUARDED, adopt_environment, spawn_context, worker_context
+
+_UNPICKLABLE = PicklingError, AttributeError, TypeError, RuntimeError, NotImplementedError, RecursionError
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,14 @@ class ProcessPool(WorkerPool[_Worker]):
     def __init__(self, learner: Learner, objective: Objective, count: int) -> None:
         try:
             super().__init__(_ProcessPort(learner, objective, count))
-        except (PicklingError, AttributeError, TypeError) as error:
-            raise UsageError(f"workers = {count} needs a learner that can be pickled: {error}") from None
+        except OffbeatError:
+            raise
+        except _UNPICKLABLE as error:
+            raise UsageError(
+                f"workers = {count} needs a learner that can be pickled ({' '.join(str(error).split())}): "
+                "define its module, data and functions at the top of a file, without lambdas and open files, "
+                "or give workers = 0"
+            ) from None
 
 
 class _ProcessPort:
@@ -80,16 +88,17 @@ class _ProcessPort:
 
     def spawn(self) -> None:
         ours, theirs = self._context.Pipe()
-        training = self._learner, self._objective
-        sent = training if main_is_importable() else ByValue(training)
-        arguments = dict(os.environ), theirs, sent
+        arguments = dict(os.environ), theirs, Deferred((self._learner, self._objective))
         process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
-        try:
-            process.start()
-        except ValueError:  # a fork server passes at most 252 file descriptors, one for each tensor
-            self._context = spawn_context()
-            process = self._context.Process(target=_work, args=arguments, daemon=True, name="offbeat-worker")
-            process.start()
+        with main_hidden():
+            try:
+                process.start()
+            except ValueError:  # a fork server passes at most 252 file descriptors, one for each tensor
+                self._context = spawn_context()
+                process = self._context.Process(
+                    target=_work, args=arguments, daemon=True, name="offbeat-worker"
+                )
+                process.start()
         theirs.close()
         worker = self._workers[ours] = _Worker(process, ours)
         self._started.append(worker)
@@ -154,11 +163,14 @@ class _ProcessPort:
         del self._workers[worker.connection]
         for sent in worker.sent:
             self._release(sent)
-        return Crashed(
-            worker,
-            f"workers died of it (last exit code {worker.process.exitcode}); "
-            "a script that simulates with workers must do so under `if __name__ == '__main__':`",
-        )
+        code = worker.process.exitcode
+        if code == UNGUARDED:
+            raise UsageError(
+                "a script that simulates with workers must do so under `if __name__ == '__main__':`, as each "
+                "worker imports it"
+            )
+        why = "is there enough memory?" if code == -signal.SIGKILL else "what they wrote before may say why"
+        return Crashed(worker, f"workers died of it (last exit code {code}): {why}")
 
     # ---- shared memory ----
 
@@ -190,16 +202,19 @@ class _ProcessPort:
 # ---- in the worker ----
 
 
-def _work(
-    environment: Mapping[str, str], connection: Connection, training: tuple[Learner, Objective]
-) -> None:
-    """Do the tasks that come, until the connection closes."""
-    learner, objective = training
+def _work(environment: Mapping[str, str], connection: Connection, training: Deferred) -> None:
+    """Do the tasks that come, until the connection closes; `training` are the learner and the objective."""
     adopt_environment(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what an interruption means
     torch.set_num_threads(1)
     inbox: SimpleQueue[Any] = SimpleQueue()
     Thread(target=_listen, args=(connection, inbox), daemon=True).start()
+    try:
+        learner, objective = training.get()
+    except Exception as error:
+        inbox.get()
+        connection.send(failure(_not_there(error)))
+        return
     blocks: dict[str, Block] = {}
     layout: Layout | None = None
     while True:
@@ -224,6 +239,15 @@ def _work(
         except Exception as error:
             reply = failure(error)
         connection.send(reply)
+
+
+def _not_there(error: Exception) -> UsageError:
+    """That the learner cannot be made in a worker."""
+    told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    return UsageError(
+        f"a worker process cannot load the learner ({told}): what it is made of must be at the top of a file "
+        "that can be imported, outside of `if __name__ == '__main__':`; or give workers = 0"
+    )
 
 
 def _listen(connection: Connection, inbox: SimpleQueue[Any]) -> None:

@@ -15,6 +15,9 @@ from typing import Any
 
 import torch.multiprocessing
 
+UNGUARDED = 79
+"""Exit code of a worker whose main module starts workers as it is imported."""
+
 
 def worker_context() -> Any:
     """The context of worker processes; its fork server is running.
@@ -22,7 +25,9 @@ def worker_context() -> Any:
     What a worker gets of this process is what `spawn` gives it: the main module imported under another name,
     the search path, the current directory. The environment is an argument of its own: `adopt_environment`.
     """
-    nested = multiprocessing.parent_process() is not None  # or a main module without its guard
+    if _imports_main():
+        os._exit(UNGUARDED)  # a process that does this for good would start others without end
+    nested = multiprocessing.parent_process() is not None
     if nested or "forkserver" not in multiprocessing.get_all_start_methods():
         return spawn_context()
     from multiprocessing import forkserver  # some systems have none
@@ -35,6 +40,11 @@ def worker_context() -> Any:
     except ChildProcessError:  # this process is itself a fork: the server is its parent's
         return spawn_context()
     return context
+
+
+def _imports_main() -> bool:
+    """Whether this process is a worker that imports the main module, before it is given anything to do."""
+    return bool(getattr(multiprocessing.current_process(), "_inheriting", False))
 
 
 def spawn_context() -> Any:
