@@ -1,4 +1,4 @@
-"""`Training.drop_last`: the incomplete batch of each pass is left out, and steps stay countable everywhere."""
+"""`Training.drop_last`: the incomplete batch of each pass is left out, and steps stay countable."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ def test_a_loop_of_ones_own_draws_the_same_batches():
     seen: list[list[int]] = []
 
     def train(task: ob.ClientTask) -> None:
-        module = task.load_into(nn.Linear(5, 2))
+        task.load_into(nn.Linear(5, 2))
         for rows in task.steps(task.batches()):
             seen.append(rows.tolist())
         task.submit()
