@@ -14,8 +14,15 @@ import typer
 from offbeat import cli
 from offbeat.cli import console
 
-OWN: tuple[str, ...] = ()
-"""Options of a command that lets a record or a recipe name functions of `tests.corpus.own`."""
+NAMES = (
+    "cohort", "hospitals", "linear", "normalised", "two_parts", "loss", "step", "evaluate", "positives",
+    "stopping", "jumping", "Counter",
+)  # fmt: skip
+ALLOWED = tuple(f"tests.corpus.own:{name}" for name in NAMES)
+"""Functions of `tests.corpus.own` that records and recipes of the corpus name."""
+
+OWN = tuple(word for name in ALLOWED for word in ("--allow", name))
+"""Options of a command that lets a record or a recipe name these functions."""
 
 command = cache(typer.main.get_command)
 """The commands with their options: to make them takes Typer longer than most commands take."""

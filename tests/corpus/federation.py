@@ -66,7 +66,7 @@ class Federation:
     def _site(self, number: int, data: str) -> Fork:
         token = self.folder / f"site-{number}.token"
         named = ("--token-file", token) if self.entry["tokens"] else ("--name", f"site-{number}")
-        allowed = ("--allow", "tests.corpus.own") if self.entry["own"] else ()
+        allowed = own_options(self.entry)
         words = (
             "join", self.address, "--data", data, *named, "--state", self.folder / f"site-{number}",
             "--min-step-seconds", self.entry["pace"][number], *self.entry["join"], *allowed,

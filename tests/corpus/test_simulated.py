@@ -26,7 +26,7 @@ from tests.corpus.archive import (
     skip_without_its_initial_model,
     unpack,
 )
-from tests.corpus.command_line import offbeat, own_options
+from tests.corpus.command_line import ALLOWED, offbeat, own_options
 from tests.corpus.from_python import arguments
 from tests.forks import OFFBEAT, Fork
 
@@ -112,7 +112,7 @@ def test_a_finished_run_says_so_and_gives_its_model(number: int, name: str, tmp_
     assert record.summary is not None
     assert record.summary.tasks == len(record.entries("arrived"))
     assert record.summary.versions == max(row.version or 0 for row in record.rows())
-    again = resume_run(run)
+    again = resume_run(run, allow=ALLOWED)
     assert again.journal == record.journal
     assert again.model.state_dict().keys() == model.keys()
     assert all(torch.equal(tensor, model[key]) for key, tensor in again.model.state_dict().items())
