@@ -381,10 +381,12 @@ def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog:
 def test_what_a_broken_node_says_is_counted_and_refused(digits: Any, tmp_path: Path) -> None:
     """One that sends no message of this protocol, and one whose training fails."""
     data, test = digits
-    data = [Dataset(data[0].x * float("nan"), data[0].y, data[0].classes), *data[1:]]
+    data = [Dataset(data[0].x.clone(), data[0].y, data[0].classes), *data[1:]]
     algorithm, grid = ob.fedasync(steps=3), grid_of(data)
 
     def before(node: FakeNode, message: Message) -> Message | None:
+        if message.metadata.message_type == "train.offbeat":
+            data[0].x.fill_(float("nan"))  # which was good when the node was asked
         if node.id == 101 and message.metadata.message_type == "train.offbeat":
             return Message(message.content, reply_to=message)  # the server's own message back
         return None

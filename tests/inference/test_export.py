@@ -188,7 +188,7 @@ def test_another_module_than_the_runs_is_refused(run: ob.Run, tmp_path: Path) ->
     for module, why in (
         (Tied(), "the frozen parameters of the Tied made here are not those of"),
         (nn.Sequential(frozen), "the frozen parameters"),
-        (smaller, r"model\.safetensors does not fit: it has head\.bias, which the Module has not"),
+        (smaller, r"model\.safetensors does not fit: it has again\.bias, which the Module has not"),
     ):
         with pytest.raises(ob.UsageError, match=why):
             export(run.path, tmp_path / "model.pt", module=module)  # type: ignore[arg-type]

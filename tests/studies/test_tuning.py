@@ -25,7 +25,7 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[Cell]:
     """The runs that tuning asks for; each has a made-up row: the time is 10 / lr, and 0.9 diverges."""
     asked: list[Cell] = []
 
-    def made_up(cells: list[Cell], results: Results, processes: int, watch: object) -> int:
+    def made_up(cells: list[Cell], results: Results, processes: int, watch: object, allow: object) -> int:
         asked.extend(cells)
         for cell in cells:
             rate = cell.recipe.training.lr

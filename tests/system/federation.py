@@ -107,7 +107,7 @@ class Numbers:
         step_seconds: Seconds of a local step.
     """
 
-    batch_size = BATCH
+    batch_size, drop_last = BATCH, False
     clients = 1
 
     def __init__(self, step_seconds: float) -> None:

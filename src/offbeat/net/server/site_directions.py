@@ -23,7 +23,7 @@ COORDINATES, MEMORY, ENOUGH = 1024, 0.9, 10
 
 
 @dataclass
-class _Course:
+class _Way:
     """Sums over a site's updates, the older ones with less weight."""
 
     together: Tensor = field(default_factory=lambda: torch.zeros(()))
@@ -36,7 +36,7 @@ class SiteDirections:
     """Direction and size of the accepted updates of each site."""
 
     def __init__(self) -> None:
-        self._courses: dict[ClientId, _Course] = {}
+        self._ways: dict[ClientId, _Way] = {}
         self._chosen: Tensor | None = None
 
     def add(self, client: ClientId, delta: Tensor, parameters: int, steps: int) -> None:
@@ -52,21 +52,21 @@ class SiteDirections:
             chosen = np.random.Generator(np.random.Philox(0)).integers(0, parameters, COORDINATES)
             self._chosen = torch.arange(parameters) if parameters <= COORDINATES else torch.from_numpy(chosen)
         update = delta[self._chosen] / sqrt(steps)
-        course = self._courses.setdefault(client, _Course())
-        course.together = MEMORY * course.together + update
-        course.apart = MEMORY * course.apart + float(update.norm())
-        course.weight = MEMORY * course.weight + 1
-        course.count += 1
+        way = self._ways.setdefault(client, _Way())
+        way.together = MEMORY * way.together + update
+        way.apart = MEMORY * way.apart + float(update.norm())
+        way.weight = MEMORY * way.weight + 1
+        way.count += 1
 
     def persistence(self, client: ClientId) -> float | None:
         """How much a site's updates point the same way, 0 to 1; None before it has sent ten."""
-        course = self._courses.get(client)
-        if course is None or course.count < ENOUGH or course.apart == 0:
+        way = self._ways.get(client)
+        if way is None or way.count < ENOUGH or way.apart == 0:
             return None
-        return float(course.together.norm()) / course.apart
+        return float(way.together.norm()) / way.apart
 
     def sizes(self) -> dict[ClientId, float]:
         """Mean norm of each site's updates, beside that of the median site; empty before two have sent."""
-        means = {client: course.apart / course.weight for client, course in self._courses.items()}
+        means = {client: way.apart / way.weight for client, way in self._ways.items()}
         usual = sorted(means.values())[(len(means) - 1) // 2] if len(means) > 1 else 0.0
         return {client: mean / usual for client, mean in means.items()} if usual else {}

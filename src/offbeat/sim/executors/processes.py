@@ -168,7 +168,7 @@ class _ProcessPort:
             raise UsageError(
                 "a script that simulates with workers must do so under `if __name__ == '__main__':`, as each "
                 "worker imports it"
-            )
+            ) from None
         why = "is there enough memory?" if code == -signal.SIGKILL else "what they wrote before may say why"
         return Crashed(worker, f"workers died of it (last exit code {code}): {why}")
 
