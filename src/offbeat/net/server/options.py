@@ -14,6 +14,9 @@ from offbeat.secure.unmasking import UnmaskingTimes
 Helpers = tuple[str, ...]
 
 
+MAJORITY = 3  # sites of which two can be right about the third
+
+
 @checked_dataclass
 class ServerOptions:
     """Options of a run on a network.
@@ -62,3 +65,18 @@ class ServerOptions:
     share_model: ModelChoice | None = None
     unmasking: UnmaskingTimes = UnmaskingTimes()
     helpers: Helpers | None = None
+
+    def unguarded(self, *, tested: bool, bounded: bool) -> str | None:
+        """Why one site alone can ruin the model; None means that it cannot.
+
+        Args:
+            tested: Whether the server has test data.
+            bounded: Whether the run bounds each update's norm by itself, as privacy does.
+        """
+        if self.clients >= MAJORITY or bounded or self.norm_bound is not None or (tested and self.rollback):
+            return None
+        return (
+            f"a run that begins with {self.clients} of 3 sites has no majority that tells an honest update "
+            "from an attacker's, so one site can ruin the model: give test data, with which the run goes "
+            "back, or a bound (--norm-bound, in Python norm_bound), or begin with 3 sites"
+        )

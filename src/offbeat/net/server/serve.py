@@ -1,5 +1,6 @@
 """Serving a run, from its start or from where its state directory has it."""
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from secrets import token_hex
@@ -45,6 +46,7 @@ from offbeat.secure.committee import box_bytes
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.version import __version__
 
+log = logging.getLogger(__name__)
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
 """Begins to listen; every connection of a site is passed to the function it is called with."""
 _ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
@@ -216,6 +218,8 @@ def open_run(
             return FinishedRun(str(found.meta["run"]), found.stop_reason or "", shared)
     torch.set_num_threads(1)
     first = start_from(learner.initial(seed), initial)
+    if (reason := options.unguarded(tested=tested, bounded=privacy is not None)) is not None:
+        log.warning(reason)
     if found is not None and found.meta["initial"] != first.digest():
         raise RunError(f"{directory} was started with another initial model: give the same model and initial")
     complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
