@@ -3,7 +3,7 @@
 import asyncio
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -107,31 +107,42 @@ def test_without_proofs_a_site_says_its_name():
         admitted(ServerCredentials())
 
 
-def test_a_certificates_name_is_the_sites():
-    needs = ServerCredentials(*FILES, client_ca=Path("ca"))
-    common, other = "x509_common_name", "x509_subject_alternative_name"
-    assert admitted(needs, {common: [b"a"], other: [b"x", b"y"]}) == "a"
-    assert admitted(needs, {other: [b"b"]}) == "b"
-    assert admitted(needs, {common: [b"a"]}, name="a") == "a"
+def test_a_certificates_name_is_the_sites(tmp_path: Path):
+    needs, authority = ServerCredentials(*FILES, client_ca=Path("ca")), Authority(tmp_path, "ours")
+
+    def shown(*common: str, hosts: Sequence[str] = (), host: str | None = None) -> dict[str, list[bytes]]:
+        certificate, _ = authority.issue("one", common=common, hosts=hosts, host=host)
+        return {"x509_pem_cert": [certificate.read_bytes()]}
+
+    assert admitted(needs, shown("a", hosts=["x", "y"])) == "a"
+    assert admitted(needs, shown(hosts=["b"])) == "b"
+    assert admitted(needs, shown("a"), name="a") == "a"
     with pytest.raises(ProtocolError, match="not one and the same"):
-        admitted(needs, {common: [b"a"]}, name="b")
-    for identity in ({}, {other: [b"a", b"b"]}, {common: [b"a", b"b"]}):
-        with pytest.raises(ProtocolError, match="certificate has not one"):
+        admitted(needs, shown("a"), name="b")
+    for identity in (
+        {}, {"x509_pem_cert": [b"none"]}, shown(), shown("a", "b"), shown("a", "a"), shown(hosts=["a", "b"]),
+        shown(host="127.0.0.1"), shown(hosts=["a"], host="127.0.0.1"),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolError, match=r"certificate names [02] sites"):
             admitted(needs, identity)
-    with pytest.raises(ProtocolError, match="not one that"):
-        admitted(needs, {common: [b"a\xff"]})
+    for other in ("a b", "../a", "é"):
+        with pytest.raises(ProtocolError, match="not one that"):
+            admitted(needs, shown(other))
 
 
 def test_a_token_and_a_certificate_must_agree(tmp_path: Path):
     path = tmp_path / "tokens.json"
     token = enrol(path, "a")
     both = ServerCredentials(*FILES, client_ca=Path("ca"), tokens=path)
-    assert admitted(both, {"x509_common_name": [b"a"]}, auth=f"Bearer {token}") == "a"
+    one, other = (
+        {"x509_pem_cert": [Authority(tmp_path, name).issue(name)[0].read_bytes()]} for name in ("a", "b")
+    )
+    assert admitted(both, one, auth=f"Bearer {token}") == "a"
     with pytest.raises(ProtocolError, match="one and the same"):
-        admitted(both, {"x509_common_name": [b"b"]}, auth=f"Bearer {token}")
+        admitted(both, other, auth=f"Bearer {token}")
     with pytest.raises(ProtocolError, match="no token"):
-        admitted(both, {"x509_common_name": [b"a"]})
-    with pytest.raises(ProtocolError, match="certificate has not"):
+        admitted(both, one)
+    with pytest.raises(ProtocolError, match="certificate names 0 sites"):
         admitted(both, {}, auth=f"Bearer {token}")
 
 
@@ -248,6 +259,36 @@ def test_mutual_tls_on_a_live_server(tmp_path: Path):
                 link.send(Heartbeat(1, 1))
                 assert await link.receive() == Heartbeat(1, 1)
             assert at.heard.links == ["a"]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("common", "hosts", "admitted_as"),
+    [
+        ((), ("north",), "north"),
+        (("north",), ("other",), "north"),
+        (("north", "south"), (), None),
+        ((), (), None),
+    ],
+)
+def test_the_names_of_a_certificate_on_a_live_server(
+    common: Sequence[str], hosts: Sequence[str], admitted_as: str | None, tmp_path: Path
+):
+    """TLS itself tells a server one common name of several."""
+    authority = Authority(tmp_path, "ours")
+    credentials = ServerCredentials(*authority.issue("server", host="127.0.0.1"), client_ca=authority.file)
+    own = authority.issue("site", common=common, hosts=hosts)
+
+    async def story() -> None:
+        async with server(credentials) as at:
+            shown = SiteCredentials(None, None, authority.file, *own)
+            if admitted_as is None:
+                with pytest.raises(ChannelRefusedError, match=r"certificate names [02] sites"):
+                    await connect(at.address, shown, LIMITS)
+                return
+            async with site(at.address, shown):
+                await until(lambda: at.heard.links == [admitted_as])
 
     asyncio.run(story())
 

@@ -1,11 +1,14 @@
-"""What a certificate is for: its extended key usage, if it has one."""
+"""What a certificate says: what it is for, and whose it is."""
 
 from cryptography import x509
-from cryptography.x509.oid import ExtendedKeyUsageOID
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from offbeat.core.errors import UsageError
 
 SERVER, SITE = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
+_UNREADABLE = (
+    ValueError, x509.DuplicateExtension, x509.ExtensionNotFound, x509.UnsupportedGeneralNameType,
+)  # fmt: skip
 _USAGE = {SERVER: ("servers", "serverAuth"), SITE: ("sites", "clientAuth")}
 
 
@@ -20,7 +23,7 @@ def check_usage(option: str, certificate: bytes, usage: x509.ObjectIdentifier) -
     try:
         found = x509.load_pem_x509_certificate(certificate).extensions
         allowed = found.get_extension_for_class(x509.ExtendedKeyUsage).value
-    except (ValueError, x509.ExtensionNotFound):  # what is no certificate TLS reports
+    except _UNREADABLE:  # what is no certificate TLS reports
         return
     if usage not in allowed and ExtendedKeyUsageOID.ANY_EXTENDED_KEY_USAGE not in allowed:
         wanted, name = _USAGE[usage]
@@ -30,6 +33,27 @@ def check_usage(option: str, certificate: bytes, usage: x509.ObjectIdentifier) -
             f"{option}: this certificate is {told}, not for {wanted}: have one signed whose extendedKeyUsage "
             f"has {name}, or that has none"
         )
+
+
+def names_in(certificate: bytes) -> tuple[str, ...]:
+    """The names of a certificate's holder.
+
+    Args:
+        certificate: The certificate, as PEM.
+
+    Returns:
+        Its common names; where it has none, its alternative names that are names of hosts. A text that is no
+        certificate has none.
+    """
+    try:
+        found = x509.load_pem_x509_certificate(certificate)
+        common = [str(each.value) for each in found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
+        if common := [name for name in common if name]:
+            return tuple(common)
+        other = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except _UNREADABLE:
+        return ()
+    return tuple(other.get_values_for_type(x509.DNSName)) if len(other) == 1 else tuple(map(str, other))
 
 
 def is_same(certificate: bytes, other: bytes) -> bool:

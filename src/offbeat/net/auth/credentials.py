@@ -1,8 +1,8 @@
 """Credentials of servers and sites, and the check of a site's.
 
 Beyond loopback the connection must be TLS and the site must prove its name: by a certificate that the
-server's client CA has signed (its common name, or its one DNS name, is the site's), by a token, or by both,
-which must then agree. Each rule can be turned off by a flag that says what it risks. On loopback, without
+server's client CA has signed (its one common name, or its one DNS name, is the site's), by a token, or by
+both, which must then agree. Each rule can be turned off by a flag that says what it risks. On loopback, without
 credentials, a site says its own name.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from offbeat.core.errors import UsageError
 from offbeat.net.address import check_name, is_loopback, is_name, split
-from offbeat.net.auth.certificates import is_same
+from offbeat.net.auth.certificates import is_same, names_in
 from offbeat.net.auth.revocation import RevocationList, serial
 from offbeat.net.auth.tokens import SampleRange, Tokens, check_token
 from offbeat.net.transport import ProtocolError
@@ -166,14 +166,17 @@ class Authenticator:
         return None if self._tokens is None else self._tokens.samples(site)
 
     def _certified(self, identity: PeerIdentity) -> str:
-        """The name in a certificate: the common name, or else its one other name."""
+        """The one name in a certificate."""
         shown = identity.get(CERTIFICATE_KEY, [b""])[0]
         if self._is_own(shown):
             raise _refusal("the server's own certificate is no site's: have one signed for the site")
-        names = identity.get("x509_common_name") or identity.get("x509_subject_alternative_name") or []
+        names = names_in(shown)
         if len(names) != 1:
-            raise _refusal("the site's certificate has not one common name, nor one other name")
-        return names[0].decode("utf-8", "replace")
+            raise _refusal(
+                f"the site's certificate names {len(names)} sites: have one signed with one common name, "
+                "or with none and one alternative name (DNS)"
+            )
+        return names[0]
 
     def _is_own(self, certificate: bytes) -> bool:
         """Whether this is the server's certificate, as its file is now."""
