@@ -150,7 +150,7 @@ def serve(
     learner = make_server_learner(loaded, loaded.seed, test, allowed)
     called = make_callbacks(loaded.callbacks, allowed)
     model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
-    limits = Limits(layout=model.layout)
+    limits = Limits(layout=model.layout, silence=max(Limits().silence, 2 * lease))
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:

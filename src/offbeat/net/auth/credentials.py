@@ -2,8 +2,8 @@
 
 Beyond loopback the connection must be TLS and the site must prove its name: by a certificate that the
 server's client CA has signed (its one common name, or its one DNS name, is the site's), by a token, or by
-both, which must then agree. Each rule can be turned off by a flag that says what it risks. On loopback, without
-credentials, a site says its own name.
+both, which must then agree. Each rule can be turned off by a flag that says what it risks. On loopback,
+without credentials, a site says its own name.
 """
 
 from collections.abc import Callable, Mapping

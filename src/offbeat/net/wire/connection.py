@@ -211,7 +211,12 @@ class Connection(Generic[Out, In]):
     async def _next_frame(self) -> bytes:
         """The next frame; the peer has `stall` seconds for each chunk, whatever it sends between two."""
         if not self._reader.under_way:
-            return await self._stream.read()
+            try:
+                async with asyncio.timeout(self._limits.silence):
+                    return await self._stream.read()
+            except TimeoutError:
+                reason = f"the peer has sent no message for {self._limits.silence:g} s"
+                raise ProtocolError(reason, "deadline") from None
         before = asyncio.get_running_loop().time()
         async with asyncio.timeout(self._limits.stall - self._without_chunk):
             frame = await self._stream.read()

@@ -29,6 +29,8 @@ class Limits:
 
     `handshake` is the time from a connection to its `Register`, `stall` that in which a peer must read or go
     on with a body that it has begun, `drain` that in which the last messages are sent when it is closed.
+    A peer that sends no frame of a message for `silence` is cut off, whatever else its connection carries; a
+    server's must be longer than a lease, in which a site sends three heartbeats.
     Pings go out after `keepalive` silent seconds and must be answered in the same time.
     """
 
@@ -46,6 +48,7 @@ class Limits:
     metadata: int = 8192
     handshake: float = 10.0
     stall: float = 60.0
+    silence: float = 300.0
     drain: float = 5.0
     keepalive: float = 20.0
 
