@@ -35,6 +35,43 @@ def test_time_comes_before_priority_and_sequence_last() -> None:
     assert [getattr(queue.pop()[1], "client", None) for _ in range(5)] == [9, 3, 6, None, 0]
 
 
+def all_of(queue: EventQueue) -> list[tuple[float, Event]]:
+    found = []
+    while (popped := queue.pop()) is not None:
+        found.append(popped)
+    return found
+
+
+@pytest.mark.parametrize("order", list(permutations(range(5))))
+def test_events_of_an_instant_have_one_time_and_the_order_of_equal_times(order: tuple[int, ...]) -> None:
+    queue = EventQueue(resolution=1e-11)
+    for i in order:
+        queue.push(700.0 * (1 + (4 - i) * 1e-12), EVENTS[i])  # the timer's time is the earliest
+    queue.push(700.0 * (1 + 2e-11), Joined(9, 1, 1))
+    found = all_of(queue)
+    assert [type(event) for _, event in found] == [
+        Joined, *(type(EVENTS[i]) for i in order if i in (1, 2)), Left, Timer, Joined
+    ]  # fmt: skip
+    assert [time for time, _ in found] == [700.0] * 5 + [700.0 * (1 + 2e-11)]
+
+
+def test_a_timer_keeps_its_time_and_what_its_instant_leads_to_comes_before_it() -> None:
+    queue = EventQueue(resolution=1e-11)
+    latest = 700.0 * (1 + 1e-12)
+    queue.push(latest, Timer("a"))
+    queue.push(700.0, Arrived(1, 1, 1))
+    assert queue.pop() == (700.0, Arrived(1, 1, 1))
+    queue.push(700.0 * (1 + 2e-12), Arrived(2, 2, 1))
+    assert all_of(queue) == [(latest, Arrived(2, 2, 1)), (latest, Timer("a"))]
+
+
+def test_what_is_no_longer_to_happen_begins_no_instant() -> None:
+    queue = EventQueue(lambda time, event: event != Timer("cancelled"), resolution=1e-11)
+    queue.push(700.0, Timer("cancelled"))
+    queue.push(700.0 * (1 + 1e-12), Arrived(1, 1, 1))
+    assert all_of(queue) == [(700.0 * (1 + 1e-12), Arrived(1, 1, 1))]
+
+
 def clockwork(algorithm: ob.Algorithm | None = None, **options: Any) -> ob.Run:
     """Two clients whose updates arrive at 2, 4, 6, … and 3, 6, 9, … seconds; each makes a version."""
     world = ob.World(seconds_per_step=[2.0, 3.0])

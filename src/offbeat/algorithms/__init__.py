@@ -9,6 +9,7 @@ from pkgutil import walk_packages
 from offbeat.algorithms.compose import build, compose
 from offbeat.algorithms.registry import Factory, in_order
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.schedule_rule import with_rule
 
 __all__ = ["ALGORITHMS", "Factory", "build", "compose", "recorded_name"]
 
@@ -29,6 +30,7 @@ def recorded_name(algorithm: Algorithm) -> str:
     """The name a run is recorded under: one with parts exchanged is not the published algorithm."""
     if algorithm.name not in ALGORITHMS:
         return algorithm.name
-    if build(ALGORITHMS, {"name": algorithm.name, **algorithm.hyperparameters}) == algorithm:
+    published = build(ALGORITHMS, {"name": algorithm.name, **algorithm.hyperparameters})
+    if with_rule(published, algorithm.schedule.rule) == algorithm:
         return algorithm.name
     return f"{algorithm.name} (changed)"

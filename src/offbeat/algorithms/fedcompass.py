@@ -6,8 +6,8 @@ latest time T_max; who comes later than that waits in a general buffer for the n
 
 Where the printed algorithms leave something open, this file follows these rules:
 
-- an arrival at T_max is on time. T_max is rounded, and so is the arrival: one within a relative 1e-9 of
-  T_max is at T_max. The timer is set a relative 1e-12 after T_max, which is more than sums are rounded by;
+- an arrival at T_max is on time, and is fed before the timer. T_max is rounded, and so is the arrival: times
+  within a relative 1e-11 are the same (`compass_times`, where the rule of earlier records is too);
 - a timer that finds nobody arrived still flushes the buffer;
 - a group closed by its last arrival is gone before its members are assigned, so none can rejoin it;
 - a late client never moves to its group's arrived list (Algorithm 1, line 14 adds it there too);
@@ -17,13 +17,13 @@ Where the printed algorithms leave something open, this file follows these rules
 
 from collections.abc import Iterator
 from dataclasses import field
-from math import floor
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import Momentum, Normalization, SumOfDeltas
+from offbeat.algorithms.compass_times import RULES, CompassTimes
 from offbeat.algorithms.options import Count, Memory
 from offbeat.algorithms.registry import algorithm
 from offbeat.core.algorithm import Algorithm, Schedule, View
@@ -37,8 +37,6 @@ QMin = Annotated[Count, Field(description="fewest local steps Q_min of a task")]
 QMax = Annotated[Count, Field(description="most local steps Q_max of a task")]
 Latest = Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")]
 SpeedMemory = Annotated[Memory, Field(description="share ρ of the old speed estimate kept")]
-ROUNDING = 1e-9
-"""Relative difference up to which two numbers that were computed in different ways are the same."""
 
 
 @dataclass
@@ -55,15 +53,6 @@ class Group:
     waiting: set[ClientId] = field(default_factory=set)
     arrived: list[TaskId] = field(default_factory=list)
     fired: bool = False  # its timer has fired: kept only to recognise its late clients
-
-    def is_late(self, now: float) -> bool:
-        """Is an arrival at `now` after T_max, by more than rounding?"""
-        return now > self.T_max * (1 + ROUNDING)
-
-    @property
-    def alarm(self) -> float:
-        """When the timer fires (s): after an arrival at T_max, yet as many steps fit as at T_max."""
-        return self.T_max * (1 + 1e-12)
 
     @property
     def timer(self) -> str:
@@ -84,18 +73,32 @@ class Compass:
 
 @checked_dataclass
 class CompassSchedule(Schedule):
-    """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`."""
+    """Algorithms 1-3: q_min ≤ Q ≤ q_max local steps, λ = `latest`, ρ = `speed_memory`.
+
+    `rule` says how times are compared; 1 is for records without a number.
+    """
 
     q_min: QMin
     q_max: QMax
     latest: Latest = 1.2
     speed_memory: SpeedMemory = 0.0
+    rule: Literal[1, 2] = 2
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         if self.q_min > self.q_max:
             raise ValueError(f"q_min = {self.q_min} must not be above q_max = {self.q_max}")
         return self
+
+    @property
+    def times(self) -> CompassTimes:
+        """How times are compared."""
+        return RULES[self.rule]
+
+    @property
+    def resolution(self) -> float:
+        """How near two times are that are one instant."""
+        return self.times.resolution
 
     def initial(self) -> Compass:
         """No speed known, no group."""
@@ -134,7 +137,7 @@ class CompassSchedule(Schedule):
         if group is None:  # first response, lines 25-27
             yield Aggregate((task,), {"first": True}, server_step=False)
             yield from self._dispatch(client, state, view)
-        elif group.is_late(view.now):  # late, lines 16-19
+        elif self.times.is_late(view.now, group.T_max):  # late, lines 16-19
             state.late.append(task)
             yield from self._stop_waiting(client, group, state, view)
             yield from self._dispatch(client, state, view)
@@ -167,7 +170,8 @@ class CompassSchedule(Schedule):
         tasks = (*group.arrived, *state.late)
         if not tasks:
             return
-        members = sorted(group.waiting, key=lambda c: (state.seconds_per_step[c], c))
+        seconds = {client: state.seconds_per_step[client] for client in group.waiting}
+        members = self.times.fastest_first(seconds, view.now)
         group.waiting.clear()
         group.arrived.clear()
         state.late.clear()
@@ -183,7 +187,7 @@ class CompassSchedule(Schedule):
         steps, group = self._join(client, state, view.now)
         if group is None:
             steps, group = self._create(client, state, view.now)
-            yield SetTimer(group.timer, group.alarm)
+            yield SetTimer(group.timer, self.times.timer(group.T_max))
         group.expected.add(client)
         state.group_of[client] = group.id
         yield Train(client, steps, {"group": group.id, "T_a": group.T_a, "T_max": group.T_max})
@@ -191,7 +195,7 @@ class CompassSchedule(Schedule):
     def _join(self, client: ClientId, state: Compass, now: float) -> tuple[int, Group | None]:
         """JOINGROUP: of the groups that q_min ≤ q ≤ q_max steps fit into, the one with most steps."""
         S = state.seconds_per_step[client]
-        fits = [(_floor((g.T_a - now) / S), g.id) for g in state.groups.values()]
+        fits = [(self.times.steps_until(g.T_a, now, S), g.id) for g in state.groups.values()]
         fits = [(q, g) for q, g in fits if self.q_min <= q <= self.q_max]
         if not fits:
             return 0, None
@@ -202,24 +206,20 @@ class CompassSchedule(Schedule):
         """CREATEGROUP: aim at the time when a running group's fastest client ends its next q_max steps."""
         S, Q = state.seconds_per_step[client], -1
         for g in state.groups.values():
-            if now < g.T_a:
+            if self.times.is_before(now, g.T_a):
                 fastest = min(state.seconds_per_step[c] for c in (*g.expected, *g.waiting))
                 T_exp = g.T_a + fastest * self.q_max
-                Q = max(Q, _floor((T_exp - now) / S))
+                Q = max(Q, self.times.steps_until(T_exp, now, S))
         if 0 <= Q < self.q_min:
             Q = self.q_min
         elif Q < 0 or self.q_max < Q:
             Q = self.q_max
         state.created += 1
-        group = Group(state.created, T_a=now + Q * S, T_max=now + self.latest * Q * S)
+        others = (g.T_max for g in state.groups.values() if not g.fired)
+        T_max = self.times.latest(now + self.latest * Q * S, now, others)
+        group = Group(state.created, T_a=now + Q * S, T_max=T_max)
         state.groups[group.id] = group
         return Q, group
-
-
-def _floor(x: float) -> int:
-    """⌊x⌋, where an integer up to rounding counts as that integer."""
-    nearest = round(x)
-    return nearest if abs(x - nearest) <= ROUNDING * max(1.0, abs(x)) else floor(x)
 
 
 @algorithm(

@@ -134,6 +134,19 @@ class Schedule(AlgorithmPart, Protocol):
         """Most updates that are aggregated together. None means unknown, which is the default."""
         return None
 
+    @property
+    def rule(self) -> int:
+        """Number of the rule that it follows, from 1, the default; see `core.schedule_rule`."""
+        return 1
+
+    @property
+    def resolution(self) -> float:
+        """Relative difference up to which two times of a simulation are one instant.
+
+        The default 0 means that only equal numbers are. Of an instant, arrivals are fed before timers.
+        """
+        return 0.0
+
     def initial(self) -> Any:
         """The state before the first event."""
 
@@ -164,6 +177,16 @@ class ScheduleWrapper(Wrapper, Schedule):
     def largest_aggregation(self) -> int | None:
         """Largest aggregation of the schedule inside."""
         return self.inner.largest_aggregation
+
+    @property
+    def rule(self) -> int:
+        """Rule of the schedule inside."""
+        return self.inner.rule
+
+    @property
+    def resolution(self) -> float:
+        """Resolution of the schedule inside."""
+        return self.inner.resolution
 
 
 @dataclass(frozen=True)

@@ -276,6 +276,7 @@ class Server:
                     raise AlgorithmError(
                         f"timer {command.timer!r} is set for {command.at}, before now ({self.now})"
                     )
+                self.timers.pop(command.timer, None)  # one that is set again is the last of its time
                 self.timers[command.timer] = command.at
             case commands.CancelTimer():
                 if self.timers.pop(command.timer, None) is None:

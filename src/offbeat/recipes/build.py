@@ -13,6 +13,7 @@ from offbeat.allowed import NOTHING, Allow, Allowed, NotAllowedError
 from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule, without_rule
 from offbeat.core.streams import Purpose, check_seed, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples, sample_shape
@@ -231,8 +232,13 @@ def recorded_algorithm(record: RunRecord, allow: Allow = NOTHING) -> Algorithm:
     """
     if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
+    described = record.meta["algorithm"]
+    rule = recorded_schedule_rule(described)
     try:
-        return make_algorithm(record.meta["algorithm"], allow)
+        algorithm = with_rule(make_algorithm(without_rule(described), allow), rule)
+        if algorithm.schedule.rule != rule:
+            raise UsageError(f"its schedule has no rule {rule}")
+        return algorithm
     except NotAllowedError as error:
         raise NotAllowedError(f"{record.path}: {error}") from None
     except UsageError as error:

@@ -25,6 +25,7 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.core.limits import check_found
 from offbeat.core.metric_names import in_order
+from offbeat.core.schedule_rule import without_rule
 from offbeat.local.learner import TorchLearner
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
@@ -324,7 +325,7 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
         return
     record = read_run(run.directory)
     recorded = record.recipe and document_of(check(record.recipe, str(record.path)))  # with today's options
-    then = _essence(recorded), record.meta["algorithm"]
+    then = _essence(recorded), without_rule(record.meta["algorithm"])
     if then != (_essence(document_of(run.recipe)), {"name": algorithm.name, **algorithm.hyperparameters}):
         raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
 

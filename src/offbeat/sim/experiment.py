@@ -25,6 +25,7 @@ from offbeat.core.model import Model
 from offbeat.core.privacy import Privacy, rounded_up
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
+from offbeat.core.schedule_rule import described_rule
 from offbeat.local.batches import steps_per_epoch
 from offbeat.runs.initial import Initial, start_from
 from offbeat.world.population import Population
@@ -135,7 +136,7 @@ class Experiment:
     def described(self) -> dict[str, Any]:
         """The algorithm as a run's directory records it."""
         plain = without_privacy(self.algorithm)
-        return {"name": recorded_name(plain), **plain.hyperparameters}
+        return {"name": recorded_name(plain), **plain.hyperparameters, **described_rule(plain)}
 
     @property
     def higher_is_better(self) -> Mapping[str, bool]:

@@ -3,8 +3,12 @@
 At equal times clients join before anything else, arrivals and losses come before departures, and
 timers come last; within a priority, first scheduled is first out. Ties never depend on hashing or
 on which thread was faster.
+
+Times that mean the same can differ by rounding. With a resolution, events that are so near to the next one
+happen with it: at its time, and in the order above. A timer keeps the time for which the schedule has set it.
 """
 
+from collections.abc import Callable
 from heapq import heappop, heappush
 
 from offbeat.core.events import Arrived, Event, Joined, Left, Lost, Measured, Ready, Timer, WantsModel
@@ -13,13 +17,25 @@ _PRIORITY: dict[type, int] = {
     Joined: 0, WantsModel: 1, Ready: 1, Measured: 1, Arrived: 1, Lost: 1, Left: 2, Timer: 3
 }  # fmt: skip
 
+_Entry = tuple[float, int, int, Event]
+"""Time, priority, sequence number, event."""
+
 
 class EventQueue:
-    """Future events in the order in which they happen."""
+    """Future events in the order in which they happen.
 
-    def __init__(self) -> None:
-        self._heap: list[tuple[float, int, int, Event]] = []
+    Args:
+        is_true: Whether an event that was scheduled for a time is still to happen.
+        resolution: Relative difference up to which two times are one instant. 0 means equal numbers only.
+    """
+
+    def __init__(
+        self, is_true: Callable[[float, Event], bool] = lambda *_: True, resolution: float = 0.0
+    ) -> None:
+        self._heap: list[_Entry] = []
         self._sequence = 0
+        self._is_true, self._resolution = is_true, resolution
+        self._instant = -1.0  # time of what happens now
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -34,7 +50,24 @@ class EventQueue:
         heappush(self._heap, (time, _PRIORITY[type(event)], self._sequence, event))
         self._sequence += 1
 
-    def pop(self) -> tuple[float, Event]:
-        """The next event and its time."""
-        time, _, _, event = heappop(self._heap)
-        return time, event
+    def pop(self) -> tuple[float, Event] | None:
+        """The next event that is to happen, and its time; None means that there is none."""
+        while self._heap:
+            if self._resolution and self.time > self._instant:
+                self._begin_instant()
+            if self._heap:
+                time, _, _, event = heappop(self._heap)
+                if self._is_true(time, event):
+                    return time, event
+        return None
+
+    def _begin_instant(self) -> None:
+        """Give the events of the next instant one time, that of the earliest."""
+        together: list[_Entry] = []
+        while self._heap and (not together or self.time <= together[0][0] * (1 + self._resolution)):
+            entry = heappop(self._heap)
+            if self._is_true(entry[0], entry[3]):
+                together.append(entry)
+        for time, priority, sequence, event in together:
+            self._instant = together[0][0]
+            heappush(self._heap, (time if type(event) is Timer else self._instant, priority, sequence, event))

@@ -10,6 +10,7 @@ from offbeat.core.errors import OffbeatError
 from offbeat.core.journal import Row, event_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.runs.record import RunRecord
 
 
@@ -33,8 +34,9 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
 
     Args:
         record: The run.
-        algorithm: The algorithm it was made with.
+        algorithm: The algorithm it was made with; it follows the recorded rule.
     """
+    algorithm = with_rule(algorithm, recorded_schedule_rule(record.meta["algorithm"]))
     journal, compared = RecordedJournal(record.rows()), Counter[str]()
 
     def compare(row: Row) -> None:

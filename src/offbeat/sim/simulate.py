@@ -17,6 +17,7 @@ from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.privacy import Privacy
+from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.core.streams import check_seed
 from offbeat.local.description import describe_learner
 from offbeat.local.learner import TorchLearner
@@ -181,8 +182,9 @@ def resume(
     directory = Path(directory)
     record = read_run(directory)
     experiment = Experiment.of(
-        algorithm, world, learner, record.seed, until, evaluate, initial, guard, privacy
-    )
+        with_rule(algorithm, recorded_schedule_rule(record.meta["algorithm"])),
+        world, learner, record.seed, until, evaluate, initial, guard, privacy,
+    )  # fmt: skip
     if record.status == "finished":
         return _finished(record, experiment)
     record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal

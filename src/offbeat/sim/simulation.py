@@ -81,7 +81,7 @@ class Simulation:
         self._population, self._learner = experiment.population, experiment.learner
         self._experiment = experiment
         self._model_bits, self._seed = 8 * model_bytes, seed
-        self._queue = EventQueue()
+        self._queue = EventQueue(self._is_true, schedule.resolution)
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
         self._backend: Backend = backend
         self._recorder = recorder
@@ -99,15 +99,15 @@ class Simulation:
             for client in range(self._learner.clients):
                 self._presence[client] = self._population.presence(client)
                 self._queue_presence(client)
-            while self._queue and self._queue.time == 0.0:
-                self._apply(*self._queue.pop())
+            while self._queue and self._queue.time == 0.0 and (joined := self._queue.pop()):
+                self._apply(*joined)
         if self.evaluations.first:
             self._evaluate(0.0)
         self._apply(0.0, Begin())
 
     def step(self) -> None:
         """Apply the next event, or stop."""
-        time, event = self._next()
+        time, event = self._queue.pop() or (_NEVER, None)
         until = self.engine.until
         limit = until.seconds
         if event is not None and self.evaluations.by_time:
@@ -144,19 +144,14 @@ class Simulation:
 
     # ---- events ----
 
-    def _next(self) -> tuple[float, Event | None]:
-        """The next event that is still true."""
-        while self._queue:
-            time, event = self._queue.pop()
-            if isinstance(event, _OF_A_TASK):
-                task = self.tasks.get(event.task)
-                if task is not None and task.due is not None and task.due[1] is event:
-                    return time, event
-            elif isinstance(event, Joined | Left) and self._spent(event.client):
-                continue
-            elif not isinstance(event, Timer) or self.server.timers.get(event.timer) == time:
-                return time, event
-        return _NEVER, None
+    def _is_true(self, time: float, event: Event) -> bool:
+        """Whether what was scheduled is still to happen: tasks change, timers are cancelled."""
+        if isinstance(event, _OF_A_TASK):
+            task = self.tasks.get(event.task)
+            return task is not None and task.due is not None and task.due[1] is event
+        if isinstance(event, Joined | Left):
+            return not self._spent(event.client)
+        return not isinstance(event, Timer) or self.server.timers.get(event.timer) == time
 
     def _apply(self, time: float, event: Event) -> None:
         """Apply one event, and carry the commands out.

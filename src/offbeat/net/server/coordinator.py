@@ -21,6 +21,7 @@ run's clock, and never goes back whatever the caller says.
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from math import inf
+from operator import itemgetter
 from typing import Any
 
 from offbeat.core.algorithm import Algorithm
@@ -191,7 +192,8 @@ class Coordinator:
                 log.warning("task overdue", extra={"site": site.name, "task": task.id, "reason": reason})
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(client, reason=reason))
-        for at, timer in sorted((at, timer) for timer, at in self.server.timers.items() if at <= now):
+        due = [(timer, at) for timer, at in self.server.timers.items() if at <= now]
+        for timer, at in sorted(due, key=itemgetter(1)):  # of those for one time, the one set first
             if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
         self._evaluate_by_time(now)

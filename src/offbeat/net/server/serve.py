@@ -23,6 +23,7 @@ from offbeat.core.privacy import Privacy
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import train_root
+from offbeat.core.schedule_rule import described_rule, recorded_schedule_rule, with_rule
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
@@ -209,6 +210,7 @@ def open_run(
     spec = make_run_spec(algorithm, learner, seed, plan.privacy if plan is not None else None)
     if found is not None:
         _check_same(found, spec)
+        algorithm = _with_recorded_rule(algorithm, found)
         if found.status == "finished":
             delete_secrets(directory)  # of a server that died just then
             shared = None
@@ -234,7 +236,7 @@ def open_run(
         meta = {
             "offbeat": __version__,
             "label": label,
-            "algorithm": spec.algorithm,
+            "algorithm": {**spec.algorithm, **described_rule(algorithm)},
             "seed": seed,
             "clients": options.clients,
             "recipe": recipe,
@@ -322,6 +324,18 @@ def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool
             "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
             "statistics: choose follow, mean or local, or evaluate.at = 'server'"
         )
+
+
+def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
+    """The algorithm, whose schedule follows the rule that the run was begun with."""
+    rule = recorded_schedule_rule(record.meta["algorithm"])
+    algorithm = with_rule(algorithm, rule)
+    if algorithm.schedule.rule != rule:
+        raise RunError(
+            f"{record.path} follows rule {rule} of the schedule of {algorithm.name}, which this version does "
+            "not know: finish the run with the version of Offbeat that began it"
+        )
+    return algorithm
 
 
 def _check_same(record: RunRecord, spec: RunSpec) -> None:
