@@ -60,6 +60,42 @@ def trained(commands: list[Command]) -> list[int]:
     return [c.client for c in commands if isinstance(c, Train)]
 
 
+# ---- which group, and how many steps ----
+
+
+def test_of_two_groups_that_as_many_steps_fit_into_the_later_one_is_joined():
+    """Algorithm 2, line 9."""
+    run = Driver(2)
+    run.feed(0.2, Joined(2, 1, 1))
+    assert SetTimer("group 1", 130.0) in run.arrive(10, 0)  # T_a = 110
+    commands = run.arrive(10, 2)  # 0.98 s a step: ⌊100/0.98⌋ = 102 > 100 do not fit, so it has its own group
+    assert run.working() == {0: 100, 1: 10, 2: 100}
+    assert commands[-1].note["T_a"] == pytest.approx(108)
+    commands = run.arrive(40, 1)  # 4 s a step: ⌊70/4⌋ = ⌊68/4⌋ = 17
+    assert (commands[-1].steps, commands[-1].note["group"]) == (17, 2)
+
+
+def test_a_new_group_aims_at_the_fastest_client_of_another_one_though_it_has_arrived():
+    """Algorithm 2, line 22."""
+    run = Driver(3)
+    run.arrive(10, 0)  # 1 s a step: group 1, T_a = 110
+    run.arrive(20, 1)  # 2 s a step: ⌊90/2⌋ = 45
+    assert run.working() == {0: 100, 1: 45, 2: 10}
+    assert run.arrive(60, 0) == []  # 0.5 s a step; it waits for client 1
+    commands = run.arrive(80, 2)  # 8 s a step: ⌊30/8⌋ = 3; T_exp = 110 + 100·0.5 = 160, Q = ⌊80/8⌋ = 10
+    assert (commands[-1].steps, commands[-1].note["group"], commands[-1].note["T_a"]) == (10, 2, 160.0)
+
+
+@pytest.mark.parametrize(("at", "steps"), [(109.0, 10), (110.0, 100), (110.0 * (1 - 1e-15), 100)])
+def test_a_new_group_does_not_aim_at_one_whose_expected_time_has_come(at: float, steps: int):
+    """CREATEGROUP asks for T_now < T_a: at T_a, which is rounded, there is nothing to aim at."""
+    run = Driver(3)
+    run.arrive(10, 0)  # 1 s a step: group 1, T_a = 110, T_max = 130
+    run.arrive(20, 1)
+    # 10.9 s a step: T_exp = 110 + 100·1 = 210, ⌊(210 − 109)/10.9⌋ = 9, which becomes Q_min; else Q_max
+    assert run.arrive(at, 2)[-1].steps == steps
+
+
 # ---- on time and late ----
 
 

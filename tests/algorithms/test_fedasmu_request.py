@@ -115,6 +115,16 @@ def test_q_learning_by_hand():
     assert set(state.table) == {0}  # a client that was never given work costs nothing
 
 
+def test_a_reward_is_followed_by_the_best_value_of_the_epoch_that_it_led_to():
+    """Eq. 8: H(l, a) += κ (R + ψ max H(l′, ·) − H(l, a)), l′ = l + a."""
+    selector = LearnedTiming(q_rate=0.5, discount=0.5)
+    state = selector.initial()
+    state.last[0] = 3, 1, 4
+    state.table[0] = {(3, 0): 7.0, (4, -1): 2.0, (4, 0): -5.0}
+    selector.learn(0, 1.0, state)
+    assert state.table[0][3, 1] == 1.0  # ½(1 + ½·2 − 0); of l = 3 the best is 7
+
+
 def test_a_table_learns_the_epoch_that_pays():
     selector = LearnedTiming()
     state, generator = selector.initial(), np.random.default_rng(0)

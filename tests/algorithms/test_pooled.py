@@ -153,6 +153,7 @@ CHOICES = {
     "a client's later update waits": (schedule(3, 4), pool((0, 5), (0, 5), (1, 5), (2, 5)), [0, 2, 3]),
     "the oldest": (schedule(3, 3), pool((0, 5), (1, 5), (2, 5), (3, 5)), [0, 1, 2]),
     "one that has more than half waits for one more": (schedule(3, 4), pool((0, 15), (1, 2), (2, 2)), []),
+    "exactly half is not more than half": (schedule(3, 4), pool((0, 4), (1, 2), (2, 2)), [0, 1, 2]),
     "among the most, the heaviest waits": (
         schedule(3, 4),
         pool((0, 15), (1, 2), (2, 2), (3, 2), (4, 2)),

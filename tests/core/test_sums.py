@@ -90,6 +90,25 @@ def test_norms_of_rounded_updates_are_bounded_and_what_is_not_finite_is_zeros() 
         assert not grid.round(delta, SEED).any()
 
 
+@pytest.mark.parametrize("parameters", [1, 4, 200])
+def test_the_bound_of_a_rounded_update_by_its_formula(parameters: int) -> None:
+    """Y² = (C/γ)² + L/4 + C/γ + √L/2."""
+    grid = SumGrid(4096, 6, clip=1.0, parameters=parameters, dithered=False)
+    c = grid.clip / grid.step
+    assert grid.bound**2 - c**2 == pytest.approx(parameters / 4 + c + sqrt(parameters) / 2, abs=1e-4)
+
+
+def test_rounding_at_the_clip_is_refused_less_than_half_of_the_time() -> None:
+    """Without C/γ + √L/2 of Y² the norms that are too long would make clipped updates shorter."""
+    grid = SumGrid(4096, 6, clip=1.0, parameters=100, dithered=False)
+    delta, scale = np.ones(100, np.float32), grid.clip / grid.step / 10  # of norm C
+    seeds = [bytes([k]) * 32 for k in range(200)]
+    refused = [seed for seed in seeds if grid._rounded(delta, scale, seed, 0) is None]
+    assert 0 < len(refused) < 20
+    for seed in refused:  # and is done again
+        assert np.linalg.norm(grid.round(delta, seed).astype(np.float64)) <= grid.bound
+
+
 def test_a_factor_comes_before_the_clip() -> None:
     grid = SumGrid(10, 0, clip=1.0, parameters=2, dithered=False)
     delta = np.array([3.0, 4.0], np.float32)

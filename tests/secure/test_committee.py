@@ -60,6 +60,16 @@ def test_the_manifest_binds_updates_and_weights_in_any_order() -> None:
     assert COMMITTEE.manifest(13, entries) != manifest != COMMITTEE.manifest(12, [(82, 1, 14), (81, 2, 3)])
 
 
+@pytest.mark.parametrize(
+    ("weights", "refused"), [((2, 1, 1), None), ((3, 1, 1), "0"), ((1, 3, 1), "1"), ((15, 15, 15), None)]
+)
+def test_an_update_has_at_most_the_allowed_part_of_the_weight(
+    weights: tuple[int, ...], refused: str | None
+) -> None:
+    reason = COMMITTEE.weight_refusal(7, [(n, n, weight) for n, weight in enumerate(weights)])
+    assert reason is None if refused is None else f"task {refused}" in str(reason)
+
+
 def test_a_plan_that_differs_is_said() -> None:
     assert COMMITTEE.mismatch(PLAN) is None
     changes = {"least": 4, "most": 9, "clip": 0.5, "weight_bits": 2, "dominance": 0.6}

@@ -1,6 +1,7 @@
 """What a coordinator answers to what sites say and do not say."""
 
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 
 import offbeat as ob
 from offbeat.codec import TopK
-from offbeat.core.commands import Command, Discard, Train, Upload
+from offbeat.core.algorithm import Schedule, View
+from offbeat.core.commands import Command, Discard, SetTimer, Train, Upload
 from offbeat.core.events import Begin, Event, Joined, Ready
 from offbeat.core.features import Feature
 from offbeat.core.learner import NoTraining
@@ -306,6 +308,26 @@ def test_time_never_goes_back() -> None:
     c.tick(2.0)
     c.receive(50.0, "a", result(1))
     assert [row.t for row in c.take().rows] == [100.0] * 9
+
+
+class Alarms(Schedule):
+    """Sets timers when the run begins, "b" twice."""
+
+    def initial(self) -> None:
+        return None
+
+    def on(self, event: Event, state: None, view: View) -> Iterator[Command]:
+        if isinstance(event, Begin):
+            for timer, at in [("b", 9.0), ("d", 5.0), ("c", 5.0), ("b", 5.0), ("10", 3.0), ("9", 2.0)]:
+                yield SetTimer(timer, at)
+
+
+def test_timers_that_are_due_fire_by_their_time_and_then_in_the_order_of_setting() -> None:
+    c = coordinator(replace(ob.fedasync(), schedule=Alarms()))
+    c.receive(1.0, "a", HELLO)
+    c.take()
+    c.tick(6.0)
+    assert [row.data["timer"] for row in c.take().rows if row.name == "timer"] == ["9", "10", "d", "c", "b"]
 
 
 def test_other_data_is_another_site_under_the_same_name() -> None:

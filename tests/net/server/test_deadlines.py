@@ -6,10 +6,14 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.core.algorithm import Task
+from offbeat.core.commands import Train
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.registry import Registry, TaskRecord
 from offbeat.testing import check_journal
 
 LAYOUT = ob.Layout.flat(2)
@@ -113,6 +117,17 @@ def test_before_anybody_has_delivered_there_is_no_deadline() -> None:
     sites = Sites(ob.fedavg(steps=20))
     sites.pass_time(50_000, {})
     assert not sites.closed
+
+
+@pytest.mark.parametrize(("hold", "brought_back"), [(False, False), (True, False), (False, True)])
+def test_what_no_schedule_waits_for_has_no_deadline(hold: bool, brought_back: bool) -> None:
+    """An update that its site holds until it is called, and a task that was brought back."""
+    registry = Registry()
+    registry.add("a", 0).speed = 2.0
+    registry.assigned[5] = TaskRecord(Train(0, 200, task=5, hold=hold), brought_back=brought_back)
+    task = Task(5, 0, 0, 200, 30.0, hold=hold)
+    found = deadlines(registry, [task], 10.0, since=0.0)
+    assert found == ({} if hold or brought_back else {0: 30.0 + 10 * 200 / 2.0})
 
 
 def test_none_means_never() -> None:

@@ -1,0 +1,39 @@
+"""The ledger of a run with noise: whose privacy it tells, and how many clients may be there."""
+
+import pytest
+
+from offbeat.core.commands import Aggregate
+from offbeat.core.privacy import Budget, Noise, Privacy
+from offbeat.core.releases import PrivacyLedger, ReleasePlan
+
+
+def ledger(delta: float = 1e-5, clients: int = 3) -> PrivacyLedger:
+    noise = Noise(multiplier=1.0, budget=Budget(delta=delta))
+    return PrivacyLedger(ReleasePlan(Privacy(clip=1.0, weight_bits=2, most=3, noise=noise), 10, clients))
+
+
+def release(*weights: int) -> Aggregate:
+    """Of clients 0, 1, … with these weights."""
+    clients = tuple(range(len(weights)))
+    return Aggregate(clients, {"weights": list(weights)}, version=1, clients=clients)
+
+
+@pytest.mark.parametrize("weights", [(3, 1, 1), (1, 3, 1), (1, 1, 3)])
+def test_what_is_told_is_what_the_busiest_client_has_spent(weights: tuple[int, ...]) -> None:
+    books = ledger()
+    told = books.charge(release(*weights))
+    spent = [books.mu(client) for client in range(3)]
+    assert told["mu"] == pytest.approx(max(spent), abs=1e-6)
+    assert spent.index(max(spent)) == weights.index(3)
+    told = books.charge(release(1))  # of client 0, which is the busiest in one of the cases
+    assert told["mu"] == pytest.approx(max(books.mu(client) for client in range(3)), abs=1e-6)
+
+
+def test_as_many_clients_as_delta_allows_may_be_there() -> None:
+    """δ is below 1 / number of clients."""
+    books = ledger(delta=0.25)
+    assert books.refusal(3) is None
+    assert "0.25" in str(books.refusal(4))
+    assert books.refusal(5) is not None
+    books.joined(3)
+    assert books.refusal(1) is not None  # those who have left count too
