@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.accounting import coefficients
+from offbeat.core.errors import UsageError
 from offbeat.core.noise import Integers, banded_noise, discrete_gaussian
 
 SEED = bytes(range(32))
@@ -44,6 +45,18 @@ def test_the_variance_is_the_one_asked_for(sigma: int) -> None:
 def test_the_exact_branch_gives_the_same_distribution() -> None:
     values = discrete_gaussian(4, 6_000, SEED, near=0.01)
     assert 0.5 < chi_square(values, 4) < 1.8
+
+
+def test_the_least_deviation() -> None:
+    values = discrete_gaussian(1, 200_000, SEED)
+    assert 0.3 < chi_square(values, 1) < 2.0
+    assert values.var() == pytest.approx(1, abs=5 * sqrt(2 / len(values)))
+
+
+@pytest.mark.parametrize("sigma", [0, -4, 0.5, 0.999, 1.5, float("nan"), float("inf"), -float("inf")])
+def test_a_deviation_below_the_least_is_refused(sigma: float) -> None:
+    with pytest.raises(UsageError, match=rf"sigma = {sigma} is not allowed: give an integer of at least 1$"):
+        discrete_gaussian(sigma, 10, SEED)  # type: ignore[arg-type]
 
 
 def test_the_same_bytes_give_the_same_vector_and_others_another() -> None:

@@ -154,6 +154,14 @@ def test_buckets():
     assert step(rule, updates([(7, 7)], clients=[5]), memory) == near(2.0, 2.0)
 
 
+def test_a_bucket_whose_clients_have_gone_stops_the_model():
+    """BASGD's reassignment of buckets is left out, as docs/robust.md says."""
+    rule, memory = Buckets(buckets=3), Tensors()
+    for client in (0, 1, 3, 4) * 25:  # nobody of bucket 2
+        assert step(rule, updates([(1, 0)], clients=[client]), memory) == [0.0, 0.0]
+    assert step(rule, updates([(1, 0)], clients=[5]), memory) == near(1.0, 0.0)
+
+
 def test_trimmed_buckets_that_come_together():
     rule = Buckets(buckets=4, rule="trimmed_mean", staleness=HALVES, scale=2.0)
     given = updates([(1, 1), (2, 2), (6, 6), (100, -9)], staleness=(0, 0, 3, 0))

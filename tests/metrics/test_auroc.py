@@ -1,5 +1,6 @@
 """AUROC: numbers by hand with ties, scikit-learn's, undefined cases, any division into batches."""
 
+from decimal import Decimal, getcontext
 from math import isnan, nan
 
 import numpy as np
@@ -9,8 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.metrics import AUROC
-from offbeat.metrics.auroc import area
-from tests.metrics.cases import I, any_kind, binary, cuts, divided, halves, multilabel, shuffled, t, value
+from offbeat.metrics.auroc import area, log_odds
+from tests.metrics.cases import (
+    I,
+    any_kind,
+    binary,
+    cuts,
+    divided,
+    halves,
+    multiclass,
+    multilabel,
+    shuffled,
+    t,
+    value,
+)
 from tests.sampling import examples
 
 
@@ -32,6 +45,70 @@ def test_scores_far_from_zero_keep_their_order():
     scores = t([40.0, 50, 60, 70])  # their sigmoids are all 1 in float32
     assert value(AUROC(), (scores, t([0, 0, 1, 1]))) == 1
     assert value(AUROC(), (t([-float("inf"), 0, 1, float("inf")]), t([0, 0, 1, 1]))) == 1
+
+
+def test_logits_that_say_the_same_are_a_tie_however_their_softmax_is_rounded():
+    for scores in (
+        [[-3.0, -3.0, -1.5], [0.0, 0.0, 1.5]],  # they differ by a constant
+        [[-3.0, -0.5, 2.0], [-3.0, 2.0, -0.5]],  # or in the order of the other classes
+        [[-3.0, -3.0, -0.5], [-1.0, 1.5, -1.0], [7.0, 9.5, 7.0]],
+    ):
+        odds = log_odds(t(scores).double())
+        assert len(odds[:, 0].unique()) == 1
+    pairs = t([[0.5, 1.0], [-5.5, -5.0], [3.0, 3.5], [-6.0, -5.5]])
+    assert value(AUROC(), (pairs, t([0, 1, 1, 0], I))) == 1 / 2
+
+
+def test_certain_samples_keep_their_order():
+    """The softmax of class 0 is 1 of all of them, in float64 too."""
+    logits = t([[100.0, 0, 0], [90, 0, 0], [80, 0, -9], [80, 0, 0]])
+    for target, expected in ([0, 0, 1, 2], 1), ([0, 1, 0, 2], 3 / 4), ([1, 0, 2, 0], 1 / 4):
+        scores = log_odds(logits.double())[:, 0]
+        assert area(scores, t(target, I) == 0) == expected
+    masked = torch.tensor([[0.0, -float("inf"), -float("inf")], [0, -1, -float("inf")], [0, -1, -1]])
+    assert log_odds(masked.double())[:, 0].tolist() == [2, 1, 0]
+
+
+def test_an_infinite_largest_logit_is_undefined():
+    inf = float("inf")
+    assert isnan(value(AUROC(), (t([[inf, 0.0], [0, 1]]), t([0, 1], I))))
+    assert isnan(value(AUROC(), (t([[-inf, -inf], [0, 1]]), t([0, 1], I))))
+    assert value(AUROC(), (t([[0, -inf], [-inf, 1]]), t([0, 1], I))) == 1
+
+
+def exact_areas(logits: torch.Tensor, target: torch.Tensor) -> list[float]:
+    """The area of each class that has one, from a softmax of 60 digits; nearer than 10⁻⁵⁰ is a tie."""
+    getcontext().prec = 60
+    rows = [[Decimal(z).exp() for z in row] for row in logits.tolist()]
+    found = []
+    for k in range(logits.shape[1]):
+        p = [row[k] / sum(row) for row in rows]
+        pairs = [
+            1.0 if p[i] - p[j] > Decimal("1e-50") else 0.5 if abs(p[i] - p[j]) <= Decimal("1e-50") else 0.0
+            for i in range(len(p)) if target[i] == k
+            for j in range(len(p)) if target[j] != k
+        ]  # fmt: skip
+        if pairs:
+            found.append(sum(pairs) / len(pairs))
+    return found
+
+
+@given(multiclass())
+@examples(100)
+def test_classes_as_a_softmax_of_many_digits_ranks_them(case):
+    expected = exact_areas(*case)
+    found = value(AUROC(), case)
+    assert found == pytest.approx(np.mean(expected), abs=1e-12) if expected else isnan(found)
+
+
+def test_many_samples_full_of_ties_as_a_softmax_of_many_digits_ranks_them():
+    """Also in another order, which puts them elsewhere in the vector instructions."""
+    rng = np.random.default_rng(0)
+    logits = t(rng.integers(-3, 4, (60, 4)) / 2.0 + rng.integers(-9, 10, (60, 1)))
+    target = t(rng.integers(0, 4, 60), I)
+    expected = np.mean(exact_areas(logits, target))
+    for seed in range(5):
+        assert value(AUROC(), shuffled(logits, target, seed)) == pytest.approx(expected, abs=1e-14)
 
 
 def test_classes_are_ranked_by_their_softmax():

@@ -16,7 +16,11 @@ from hashlib import shake_256
 import numpy as np
 import numpy.typing as npt
 
+from offbeat.core.errors import UsageError
+
 NEAR = 2.0**-40
+LEAST = 1
+"""Least σ of the discrete Gaussian, in grid steps."""
 _PIECE = 1 << 17  # candidates at a time
 _DIGITS = 90
 
@@ -30,11 +34,16 @@ def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) ->
     """Draw independent discrete Gaussians N_ℤ(0, σ²).
 
     Args:
-        sigma: σ, at least 1.
+        sigma: σ, an integer of at least 1.
         size: How many.
         seed: 32 bytes.
         near: Distance from a probability below which a decision is made exactly; tests raise it.
+
+    Raises:
+        UsageError: σ is another number.
     """
+    if not float(sigma).is_integer() or sigma < LEAST:
+        raise UsageError(f"sigma = {sigma} is not allowed: give an integer of at least {LEAST}")
     stream, found, count = WordStream(seed), [np.empty(0, np.int64)], 0
     piece = min(_PIECE, max(64, 4 * size))
     with localcontext() as context:

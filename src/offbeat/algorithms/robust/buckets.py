@@ -1,4 +1,9 @@
-"""Buckets (BASGD, Yang and Li, Buffered Asynchronous SGD for Byzantine Learning, ICML 2021, Algorithm 2)."""
+"""Buckets (BASGD, Yang and Li, Buffered Asynchronous SGD for Byzantine Learning, ICML 2021, Algorithm 2).
+
+The paper's reassignment of buckets is left out: it maps clients to buckets anew when some have been silent
+for long. Here the buckets of clients are fixed for a run. If all clients of one bucket have gone, it stays
+empty, and the model no longer changes.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal, Self
@@ -32,6 +37,9 @@ class Buckets(Aggregator):
     comes; those that come together are added in the order of tasks. `trimmed_mean` drops the f least and
     greatest of each coordinate. Buckets with a malicious client may be f at most, B ≥ 2f + 1. B and s(τ) = 1
     are as in the paper, which chooses B for each experiment: there is no default.
+
+    BASGD's reassignment of buckets is left out: a client keeps its bucket, and a bucket whose clients have
+    all gone stops the model. So let B be well below the number of clients.
     """
 
     buckets: Number
