@@ -190,7 +190,7 @@ def pattern(refusal: Refusal | SecureRefusal) -> str:
 
 
 def test_a_release_that_does_not_fit_a_message_is_refused():
-    secure = ob.Privacy(clip=0.5, most=4000, secure=ob.Secure(helpers=("a", "b", "c")))
+    secure = ob.Privacy(clip=0.5, most=4000, secure=ob.Secure(helpers=("a", "b", "c", "d"), colluding=1))
     with pytest.raises(ob.UsageError) as error:
         open_run(
             ob.fedbuff(), LogisticSpec(), None, Path("none"), options=ServerOptions(clients=10), seed=0,
@@ -198,7 +198,7 @@ def test_a_release_that_does_not_fit_a_message_is_refused():
             checkpoint_seconds=1.0, privacy=secure,
         )  # fmt: skip
     assert str(error.value) == (
-        "most = 4000 is not allowed with helpers = 3, colluding = 1: a release of more than 2545 updates "
+        "most = 4000 is not allowed with helpers = 4, colluding = 1: a release of more than 832 updates "
         "does not fit into a message"
     )
 

@@ -24,7 +24,7 @@ from offbeat.net.messages import (
 from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ChannelClosedError, ServerChannel
-from offbeat.secure.committee import Committee, CommitteeMember
+from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import recording, shares_of_digits
 
@@ -44,17 +44,19 @@ def plan_of(privacy: ob.Privacy | None, algorithm: Algorithm | None = None) -> d
     return make_run_spec(algorithm, LEARNER, 3, complete).document()
 
 
-def committee_of(privacy: ob.Privacy, draw: str = "", epoch: int = 1) -> Committee:
-    """The committee of these options, whose keys follow from `draw`."""
+def committee_of(privacy: ob.Privacy, draw: str = "", epoch: int = 1, rule: int | None = None) -> Committee:
+    """The committee of these options, whose keys follow from `draw`; its rule is the usual one by default."""
     complete = complete_privacy(privacy, ob.fedbuff(size=2, steps=2), SITES)
     secure = complete.secure
     assert secure is not None
     assert complete.clip is not None
     assert complete.most is not None
-    members = [CommitteeMember(h, sha256(f"{h} {draw}".encode()).digest()) for h in secure.helpers]
+    rule = rule_of(len(secure.helpers), secure.most_colluding) if rule is None else rule
+    keys = [[sha256(f"{h} {draw}{kind}".encode()).digest() for kind in ("", "vote")] for h in secure.helpers]
+    members = [CommitteeMember(h, *own) for h, own in zip(secure.helpers, keys, strict=True)]
     return Committee(
-        b"r" * 32, epoch, tuple(members), secure.colluding, complete.fewest, complete.colluding_clients,
-        complete.most, complete.dominance, complete.bits, MODEL.layout.parameters, complete.clip,
+        b"r" * 32, epoch, tuple(members), secure.most_colluding, complete.fewest, complete.colluding_clients,
+        complete.most, complete.dominance, complete.bits, MODEL.layout.parameters, complete.clip, rule,
     )  # fmt: skip
 
 

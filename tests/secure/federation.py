@@ -14,6 +14,7 @@ from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
 from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare, Words
 from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes
+from offbeat.secure.voted_unmasking import VotedUnmasking
 
 RUN = bytes(range(32))
 NAMES = ("hospital-a", "hospital-b", "auditor", "d", "e", "f", "g", "h", "i")
@@ -21,7 +22,10 @@ Answer = UnmaskShare | UnmaskRefused
 
 
 def committee_of(helpers: Sequence[Helper], **changes: object) -> Committee:
-    members = tuple(CommitteeMember(helper.name, helper.public_key) for helper in helpers)
+    votes = changes.get("rule", 1) == 2
+    members = tuple(
+        CommitteeMember(own.name, own.public_key, own.verify_key if votes else b"") for own in helpers
+    )
     plain = {
         "run": RUN, "epoch": 1, "helpers": members, "colluding": 1, "least": 3, "colluding_clients": 1,
         "most": 10, "dominance": 0.5, "weight_bits": 4, "parameters": 100, "clip": 1.0,
@@ -41,7 +45,10 @@ class Federation:
         self.helpers = [self.helper(number) for number in range(self.count)]
         self.committee = committee_of(self.helpers, **self.changes)
         for helper in self.helpers:
-            helper.serve(self.committee)
+            if self.committee.votes or self.count == self.committee.colluding + 1:
+                helper.serve(self.committee)
+            else:  # a helper that has begun with a version without votes
+                helper._file.adopt(self.committee)
         self.vectors: dict[int, Words] = {}
         self.entries: list[MaskedEntry] = []
         self.exact = np.zeros(self.committee.parameters, np.int64)
@@ -80,14 +87,18 @@ class Federation:
 
     def request(self, number: int, release: int = 12, check: bool = False) -> UnmaskRequest:
         """What the server asks of a helper: its groups, of all updates."""
+        votes = self.committee.votes
+        boxes = [b"".join(e.boxes) if votes else e.boxes[number] for e in self.entries]
         entries = tuple(
-            UnmaskEntry(e.task, e.client, e.site, e.weight, e.boxes[number]) for e in self.entries
+            UnmaskEntry(e.task, e.client, e.site, e.weight, box)
+            for e, box in zip(self.entries, boxes, strict=True)
         )
         groups = tuple(self.committee.held_by(number))
         return UnmaskRequest(release, self.committee.digest, groups, entries, check)
 
-    def unmasking(self, now: float = 0.0, release: int = 12, **options: object) -> Unmasking:
-        return Unmasking(self.committee, release, self.entries, self.vectors.__getitem__, now, **options)
+    def unmasking(self, now: float = 0.0, release: int = 12, **options: object) -> Unmasking | VotedUnmasking:
+        kind = VotedUnmasking if self.committee.votes else Unmasking
+        return kind(self.committee, release, self.entries, self.vectors.__getitem__, now, **options)
 
 
 @dataclass
@@ -95,14 +106,14 @@ class Driver:
     """Carries out the effects of an unmasking; `answer` stands between the helpers and the server."""
 
     federation: Federation
-    unmasking: Unmasking
+    unmasking: Unmasking | VotedUnmasking
     answer: Callable[[int, UnmaskRequest], Answer | None] | None = None
     asked: list[AskHelper] = field(default_factory=list)
     committed: list[CommitManifest] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.durable = self.unmasking.phase is UnmaskingPhase.ASKING  # by an earlier process
+        self.durable = self.unmasking.phase is not UnmaskingPhase.CHECKING  # by an earlier process
 
     def run(self, effects: Iterable[Effect], now: float = 0.0) -> UnmaskingPhase:
         """Carry out effects and what follows from them; a helper that gives None is silent."""

@@ -78,7 +78,7 @@ def test_a_plan_that_differs_is_said() -> None:
         given = getattr(COMMITTEE, option)
         said = f"the committee has {option} = {given}, the plan of this run has {value}"
         assert COMMITTEE.mismatch(other) == said
-    other = Privacy(**{**_options(PLAN), "secure": Secure(helpers=("ann", "cid", "bob"))})
+    other = Privacy(**{**_options(PLAN), "secure": Secure(("ann", "cid", "bob"), colluding=1)})
     said = "the committee has helpers = ann, bob, cid, the plan of this run has ann, cid, bob"
     assert COMMITTEE.mismatch(other) == said
 
@@ -94,6 +94,13 @@ def test_keys_that_a_policy_names_are_compared() -> None:
     assert COMMITTEE.unpinned({**pinned, "bob": "0" * 64}) == (
         "the key of helper bob is not the one in the policy file"
     )
+    both = tuple(replace(own, verify_key=bytes([n] * 32)) for n, own in enumerate(MEMBERS))
+    assert replace(COMMITTEE, helpers=both).unpinned(pinned) is None  # as earlier versions name a key
+    voting = replace(COMMITTEE, helpers=both, rule=2)
+    assert voting.unpinned(pinned) == "the key of helper ann is not the one in the policy file"
+    of_both = {own.name: fingerprint(own.public_key, own.verify_key) for own in both}
+    assert voting.unpinned(of_both) is None
+    assert replace(COMMITTEE, helpers=both).unpinned(of_both) is None
     del pinned["cid"]
     assert COMMITTEE.unpinned(pinned) == "helper cid is not in the policy file"
 
@@ -104,9 +111,9 @@ def test_keys_that_a_policy_names_are_compared() -> None:
         ({"colluding": 3}, "helpers = 3 with colluding = 3: at most 2 of 3 may collude"),
         (
             {"helpers": (*MEMBERS, CommitteeMember("dan", bytes(32)))},
-            "helpers = 4 with colluding = 1: 2 to",
+            "the committee has 4 helpers with colluding = 1, which do not vote",
         ),
-        ({"helpers": MEMBERS[:1], "colluding": 1}, "helpers = 1 with colluding = 1: at most 0 of 1"),
+        ({"helpers": MEMBERS[:1], "colluding": 1}, "helpers = 1: 2 to 9 helpers make a committee"),
         ({"helpers": (MEMBERS[0], MEMBERS[0], MEMBERS[1])}, "ann is named twice in helpers"),
         ({"helpers": (CommitteeMember("ann", b"short"), *MEMBERS[1:])}, "the committee is malformed"),
         (

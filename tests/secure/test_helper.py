@@ -227,7 +227,7 @@ def test_a_helper_serves_one_committee_which_has_its_key(federation: Federation)
     assert new.committee is None
     answer = new.answer(federation.request(0))
     assert answer == UnmaskRefused(12, "release 12 is of another committee than this helper's")
-    new.serve(committee_of([new, *federation.helpers[1:]]))
+    new.serve(committee_of([new, *federation.helpers[1:]], rule=2))
 
 
 def test_a_file_restored_from_a_copy_is_refused(federation: Federation) -> None:
@@ -343,7 +343,7 @@ def test_a_helper_killed_at_any_statement_of_its_beginning_has_one_key(
     live = tmp_path / "live"
     helper = Helper("hospital-a", HelperFile(live / "hospital-a.db"))
     shown = contents(live)
-    committee = committee_of([helper, *Federation(tmp_path).helpers[1:]])
+    committee = committee_of([helper, *Federation(tmp_path).helpers[1:]], rule=2)
     begun = len(states)
     helper.serve(committee)
     states.append(contents(live))

@@ -10,7 +10,7 @@ import pytest
 from offbeat.core.errors import RunError
 from offbeat.core.sums import SumGrid
 from offbeat.secure.effects import AskHelper
-from offbeat.secure.invalid_sums import InvalidSums, invalid_sum
+from offbeat.secure.invalid_sums import invalid_sum
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 from offbeat.secure.unmasking import UnmaskingPhase, UnmaskingTimes
 from tests.secure.federation import Answer, Driver, Federation, unmask
@@ -374,15 +374,3 @@ def test_valid_sums_are_valid_and_wrong_ones_are_not(most: int, bits: int, param
     assert invalid_sum(grid, 1, few, 2 * most * grid.round(delta, bytes(32)) * grid.q) is not None
     wrong = rng.integers(-(2**31), 2**31, parameters)
     assert invalid_sum(grid, 1, few, wrong) is not None
-
-
-def test_sites_in_most_invalid_sums_are_named() -> None:
-    sums = InvalidSums()
-    assert sums.note([1, 2, 3], False) == sums.note([1, 2, 4], False) == []
-    assert sums.note([2, 5, 6], True) == []
-    assert sums.note([1, 5, 6], False) == [1]
-    assert sums.note([2, 5, 6], False) == []  # 3 of 4
-    for _ in range(6):
-        assert sums.note([1, 7, 8], False)[0] == 1
-    assert sums.note([1], True) == [1]  # 9 of the last 10
-    assert sums.note([1], True) == []

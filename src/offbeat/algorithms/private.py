@@ -57,7 +57,10 @@ def complete_privacy(privacy: Privacy, algorithm: Algorithm, clients: int) -> Pr
     noise = privacy.noise
     if noise is not None and noise.budget.delta * clients >= 1:
         raise Refusal.DELTA.error(delta=noise.budget.delta, clients=clients)
-    return replace(privacy, least=privacy.fewest, most=most, weight_bits=bits)
+    secure = privacy.secure
+    if secure is not None:
+        secure = replace(secure, colluding=secure.most_colluding)
+    return replace(privacy, least=privacy.fewest, most=most, weight_bits=bits, secure=secure)
 
 
 def check_sums(algorithm: Algorithm, privacy: Privacy) -> None:

@@ -141,11 +141,15 @@ class CommitteeFormed(Struct, frozen=True, gc=False):
         epoch: Number of this committee within the run, from 1.
         run: 32 bytes drawn when the first one was formed, in hexadecimal.
         helpers: Name and public key of each helper, the key in hexadecimal.
+        rule: 2 where the helpers vote; 1 of any other, and of committees that recorded none.
+        verify_keys: The key of each helper by which its votes are verified, in hexadecimal.
     """
 
     epoch: int
     run: str
     helpers: tuple[tuple[str, str], ...]
+    rule: int = 1
+    verify_keys: tuple[str, ...] = ()
 
 
 class Releasing(Struct, frozen=True, gc=False):
@@ -176,6 +180,9 @@ class Released(Struct, frozen=True, gc=False):
         helpers: Names of those that have answered.
         instances: Instance number of each helper's file that has answered with a sum.
         seconds: How long that took.
+        complaints: The helpers that say of a task that its seeds do not decrypt, by name, for each such task.
+        at_fault: Why helpers are to blame, by name.
+        invalid: Whether it has failed as its sum cannot be that of clipped updates.
     """
 
     version: Version
@@ -184,6 +191,9 @@ class Released(Struct, frozen=True, gc=False):
     helpers: tuple[str, ...] = ()
     instances: Mapping[str, int] = field(default_factory=dict)
     seconds: float = 0.0
+    complaints: tuple[tuple[TaskId, tuple[str, ...]], ...] = ()
+    at_fault: Mapping[str, str] = field(default_factory=dict)
+    invalid: bool = False
 
 
 Event = (

@@ -7,7 +7,7 @@ Rows are what a database stores, what `offbeat journal` prints, and what a repla
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from msgspec import Struct, convert
+from msgspec import Struct, convert, json
 from msgspec.structs import asdict, replace
 
 from offbeat.core import commands, events
@@ -131,12 +131,21 @@ def event_row(seq: int, t: float, event: events.Event, version: int, task: Task 
                 data={"to": event.to, "reason": event.reason},
             )  # fmt: skip
         case events.CommitteeFormed():
-            formed = {"epoch": event.epoch, "run": event.run, "helpers": [list(own) for own in event.helpers]}
+            formed: dict[str, Any] = {
+                "epoch": event.epoch, "run": event.run, "helpers": [list(own) for own in event.helpers]
+            }  # fmt: skip
+            if event.rule > 1:
+                formed["rule"] = event.rule
+            if event.verify_keys:
+                formed["verify_keys"] = list(event.verify_keys)
             return Row(seq, t, "event", "committee", version=version, data=formed)
         case events.Releasing() | events.Released():
             name = "releasing" if isinstance(event, events.Releasing) else "released"
-            told = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(event).items()}
+            told: dict[str, Any] = json.decode(json.encode(event))
             del told["version"]
+            for own in _LATER:  # as runs recorded it that knew none of them
+                if not told.get(own, True):
+                    del told[own]
             return Row(seq, t, "event", name, version=event.version, data=told)
         case events.Lost() | events.Left():
             name, reason = "lost" if isinstance(event, events.Lost) else "left", {"reason": event.reason}
@@ -170,6 +179,9 @@ def command_row(seq: int, t: float, command: commands.Command, version: int) -> 
             client, task = getattr(command, "client", None), getattr(command, "task", None)
             return Row(seq, t, "command", name, client, task, version=version, data=data or None)
 
+
+_LATER = ("complaints", "at_fault", "invalid")
+"""Values of a `Released` that its row has only where there are any."""
 
 _COMMANDS: dict[type, tuple[str, tuple[str, ...]]] = {
     commands.Send: ("send", ("clock",)),
@@ -213,7 +225,8 @@ def event_of(row: Row) -> events.Event:
             return events.RolledBack(data["to"], data["reason"])
         case "committee":
             helpers = tuple((name, key) for name, key in data["helpers"])
-            return events.CommitteeFormed(data["epoch"], data["run"], helpers)
+            keys = tuple(data.get("verify_keys", ()))
+            return events.CommitteeFormed(data["epoch"], data["run"], helpers, data.get("rule", 1), keys)
         case "releasing":
             return convert({"version": row.version, **data}, events.Releasing)
         case "released":

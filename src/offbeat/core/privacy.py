@@ -64,34 +64,46 @@ class Noise:
 class Secure:
     """Secure aggregation: the server learns sums only. In a simulation the sums are those of a secure run.
 
+    What H helpers of which T may collude with the server protect, and from whom:
+
+    - H = T + 1, the default. The server and T helpers do not open an update, also where they ask different
+      helpers for different updates: every release needs every helper, and so one that is honest, which
+      releases an update once. Any helper that is away or refuses stops releases, and the log names it.
+    - H > T + 1. The same holds, as ⌊(H + T)/2⌋ + 1 helpers sign which updates a release has before any of
+      them gives a sum of masks. ⌈(H − T)/2⌉ − 1 helpers may be away, refuse or lie: none with H = T + 2, one
+      with H = 4 and T = 1.
+
+    The server together with more than T helpers opens every update. Sites have to know the helpers' keys
+    from somebody else than the server, and a server that invents clients learns the sum of the others.
+
     Attributes:
         helpers: Names of the helpers, 2 to 9.
-        colluding: T, most helpers that may collude with the server. There are at most 2T + 1 helpers: then
-            any two sets of T + 1, which is what a release needs, have one in common, which notices that an
-            update is released again.
+        colluding: T, most helpers that may collude with the server. None means all but one: H = T + 1.
         masks: Whether a simulation masks updates and asks helpers, all in its process, for the same bits; a
             deployed run does in any case.
     """
 
     helpers: tuple[str, ...] = ()
-    colluding: Count = 1
+    colluding: Count | None = None
     masks: bool = False
+
+    @property
+    def most_colluding(self) -> int:
+        """T: `colluding`, or its default."""
+        return max(1, len(self.helpers) - 1) if self.colluding is None else self.colluding
 
     @model_validator(mode="after")
     def _committee(self) -> Self:
         twice = next((name for name in self.helpers if self.helpers.count(name) > 1), None)
         if twice is not None:
             raise ValueError(f"{twice} is named twice in helpers")
-        count = len(self.helpers)
-        if count and self.colluding >= count:
+        count, colluding = len(self.helpers), self.most_colluding
+        if count == 1 or count > MOST_HELPERS:
+            raise ValueError(f"helpers = {count}: 2 to {MOST_HELPERS} helpers make a committee")
+        if (count or MOST_HELPERS) <= colluding:
             raise ValueError(
-                f"helpers = {count} with colluding = {self.colluding}: "
-                f"at most {count - 1} of {count} may collude"
-            )
-        if count == 1 or count > min(2 * self.colluding + 1, MOST_HELPERS):
-            raise ValueError(
-                f"helpers = {count} with colluding = {self.colluding}: "
-                f"2 to {min(2 * self.colluding + 1, MOST_HELPERS)} helpers go with it"
+                f"helpers = {count or MOST_HELPERS} with colluding = {colluding}: "
+                f"at most {(count or MOST_HELPERS) - 1} of {count or MOST_HELPERS} may collude"
             )
         return self
 

@@ -45,8 +45,11 @@ class Register(Struct, frozen=True):
     `holds` is the task it has in hand, in training or trained and not yet acknowledged, of the run named
     `run`. With `wants_model` it asks for the final model. `secure` says that it knows secure aggregation.
 
-    A helper of a run with secure aggregation registers with its `public_key`, without samples; `instance` and
-    `committee` are of its file: its number of releases, and the digest of the committee that it serves.
+    `rule` is the newest rule of committees that it knows: 2, helpers vote.
+
+    A helper of a run with secure aggregation registers with its `public_key`, without samples, and with the
+    `verify_key` of its votes; `instance` and `committee` are of its file: its number of releases, and the
+    digest of the committee that it serves.
     """
 
     samples: int
@@ -60,6 +63,8 @@ class Register(Struct, frozen=True):
     public_key: bytes = b""
     instance: int = 0
     committee: bytes = b""
+    rule: int = 1
+    verify_key: bytes = b""
 
 
 class Heartbeat(Struct, frozen=True):

@@ -3,6 +3,12 @@
 A group of seeds belongs to each set of T helpers; the other H − T helpers hold it. So any T helpers lack the
 seeds of one group, and any T + 1 have all (Cramer, Damgård, Ishai, Share Conversion, Pseudorandom
 Secret-Sharing and Applications, 2005).
+
+With H = T + 1 each group has one holder, and a release needs every helper. With more helpers they vote: a
+helper signs at most one release for each update, and gives a sum of masks only for a release that a quorum of
+⌊(H + T)/2⌋ + 1 has signed. Two quorums have T + 1 helpers in common, so one that is honest. What one helper
+says of a group (its sum of masks, the boxes of its seeds) the other holders know too, and a majority of the
+⌊(H − T)/2⌋ + 1 decides. Both work while at most ⌈(H − T)/2⌉ − 1 helpers are away, refuse or lie.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,6 +19,7 @@ from itertools import chain, combinations
 from math import comb
 from struct import pack
 
+from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.privacy import Privacy, Secure
 from offbeat.core.sums import largest_weight
@@ -23,7 +30,12 @@ Entry = tuple[TaskId, ClientId, int]
 """A task of a release, its client and its integer weight."""
 
 SEED_BYTES = 32
+SIGNATURE_BYTES = 64
+VOTES = 2
+"""The rule of committees that vote; rule 1 is that of all others, and of runs that recorded none."""
 _KEY_BYTES, _TAG_BYTES = 32, 16
+SEALED_BYTES = _KEY_BYTES + SEED_BYTES + _TAG_BYTES
+"""Bytes of one seed that is encrypted by itself."""
 
 
 def hashed_text(*fields: Field) -> bytes:
@@ -40,22 +52,58 @@ def _bytes_of(field: Field) -> bytes:
     return pack(">q", len(data)) + data
 
 
-def fingerprint(public_key: bytes) -> str:
-    """SHA-256 of a helper's public key, in hexadecimal, as a site's policy file names it."""
-    return sha256(public_key).hexdigest()
+def fingerprint(public_key: bytes, verify_key: bytes = b"") -> str:
+    """SHA-256 of a helper's keys, in hexadecimal, as a site's policy file names it."""
+    return sha256(public_key + verify_key).hexdigest()
 
 
-def box_bytes(helpers: int, colluding: int) -> int:
-    """Bytes of a box: a key of HPKE, the seeds of the groups that a helper is in, and a tag."""
-    return _KEY_BYTES + SEED_BYTES * comb(helpers - 1, colluding) + _TAG_BYTES
+def quorum(helpers: int, colluding: int) -> int:
+    """⌊(H + T)/2⌋ + 1, helpers that must sign a release. Any two such sets have T + 1 in common."""
+    return (helpers + colluding) // 2 + 1
+
+
+def majority(helpers: int, colluding: int) -> int:
+    """⌊(H − T)/2⌋ + 1, the majority of the H − T holders of a group."""
+    return (helpers - colluding) // 2 + 1
+
+
+def tolerated(helpers: int, colluding: int) -> int:
+    """⌈(H − T)/2⌉ − 1, helpers that may be away, refuse or lie without harm."""
+    return helpers - quorum(helpers, colluding)
+
+
+def box_bytes(helpers: int, colluding: int, rule: int = 1) -> int:
+    """Bytes of a box: the seeds of the groups that a helper is in, encrypted together or (rule 2) each."""
+    groups = comb(helpers - 1, colluding)
+    if rule >= VOTES:
+        return groups * SEALED_BYTES
+    return _KEY_BYTES + SEED_BYTES * groups + _TAG_BYTES
+
+
+def entry_bytes(helpers: int, colluding: int, rule: int = 1) -> int:
+    """Bytes of the boxes of an update that one helper is sent: its own, or (rule 2) those of all."""
+    return box_bytes(helpers, colluding, rule) * (helpers if rule >= VOTES else 1)
+
+
+def rule_of(helpers: int, colluding: int) -> int:
+    """The rule of a committee that is formed now: with votes where it has more than T + 1 helpers."""
+    return VOTES if helpers > colluding + 1 else 1
 
 
 @dataclass(frozen=True)
 class CommitteeMember:
-    """A helper: its name, and its X25519 public key of 32 bytes."""
+    """A helper.
+
+    Attributes:
+        name: Its name.
+        public_key: Its X25519 public key of 32 bytes, to which sites encrypt seeds.
+        verify_key: Its Ed25519 public key of 32 bytes, by which its votes are verified; none of a helper of a
+            version that knew no votes.
+    """
 
     name: str
     public_key: bytes
+    verify_key: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -66,7 +114,7 @@ class Committee:
         run: 32 bytes drawn when the run was created.
         epoch: Number of this committee within the run, from 1.
         helpers: The helpers, 2 to 9, in order.
-        colluding: T, most helpers that may collude with the server; H ≤ 2T + 1.
+        colluding: T, most helpers that may collude with the server.
         least: m, fewest updates of a release.
         colluding_clients: t, clients that may collude with the server.
         most: M, most updates of a release.
@@ -74,6 +122,8 @@ class Committee:
         weight_bits: w, bits of a weight.
         parameters: L, parameters of the model.
         clip: C, norm to which updates are clipped.
+        rule: 1, or 2 where helpers vote. Runs that are older than votes have rule 1 whatever H and T are:
+            there a server that deviates, and T helpers, open an update unless H = T + 1.
 
     Raises:
         UsageError: A number is outside its range, or two do not go together.
@@ -90,6 +140,7 @@ class Committee:
     weight_bits: int
     parameters: int
     clip: float
+    rule: int = 1
 
     def __post_init__(self) -> None:
         """Refuse numbers that the options of privacy refuse, and keys that are none or of two helpers."""
@@ -105,8 +156,17 @@ class Committee:
         wrong = [helper.name for helper in self.helpers if len(helper.public_key) != _KEY_BYTES]
         if wrong or len(self.run) != _KEY_BYTES or len(self.helpers) < 2 or self.parameters < 0:
             raise SecureRefusal.MALFORMED.error()
+        if not 1 <= self.rule <= VOTES:
+            raise SecureRefusal.RULE.error(rule=self.rule)
+        if (
+            self.lacks_votes and len(self.helpers) > 2 * self.colluding + 1
+        ):  # two releases need no helper twice
+            raise self.needs_votes
+        for helper in self.helpers:
+            if len(helper.verify_key) != _KEY_BYTES and (self.votes or helper.verify_key):
+                raise SecureRefusal.NO_VOTES.error(name=helper.name)
         for one, other in combinations(self.helpers, 2):
-            if one.public_key == other.public_key:
+            if one.public_key == other.public_key or (self.votes and one.verify_key == other.verify_key):
                 raise SecureRefusal.SAME_KEY.error(name=one.name, other=other.name)
 
     @cached_property
@@ -116,8 +176,11 @@ class Committee:
             self.epoch, len(self.helpers), self.colluding, self.least, self.colluding_clients, self.most,
             float(self.dominance), self.weight_bits, self.parameters, float(self.clip),
         )  # fmt: skip
-        keys = [field for helper in self.helpers for field in (helper.name, helper.public_key)]
-        return sha256(hashed_text("offbeat/1/committee", self.run, *numbers, *keys)).digest()
+        if not self.votes:
+            keys = [field for helper in self.helpers for field in (helper.name, helper.public_key)]
+            return sha256(hashed_text("offbeat/1/committee", self.run, *numbers, *keys)).digest()
+        keys = [field for own in self.helpers for field in (own.name, own.public_key, own.verify_key)]
+        return sha256(hashed_text("offbeat/2/committee", self.run, *numbers, *keys)).digest()
 
     @cached_property
     def groups(self) -> tuple[frozenset[int], ...]:
@@ -126,9 +189,36 @@ class Committee:
         return tuple(everybody - set(absent) for absent in combinations(sorted(everybody), self.colluding))
 
     @property
+    def lacks_votes(self) -> bool:
+        """Whether its helpers would have to vote and do not, as in runs that are older than votes."""
+        return not self.votes and len(self.helpers) > self.colluding + 1
+
+    @property
+    def needs_votes(self) -> UsageError:
+        """The refusal of a committee whose helpers do not vote."""
+        return SecureRefusal.WITHOUT_VOTES.error(
+            helpers=len(self.helpers), colluding=self.colluding, least=self.colluding + 1
+        )
+
+    @property
+    def votes(self) -> bool:
+        """Whether helpers vote."""
+        return self.rule >= VOTES
+
+    @property
     def needed(self) -> int:
-        """T + 1, helpers that a release needs."""
-        return self.colluding + 1
+        """Helpers that a release needs: a quorum, or T + 1 where they do not vote."""
+        return quorum(len(self.helpers), self.colluding) if self.votes else self.colluding + 1
+
+    @property
+    def majority(self) -> int:
+        """Holders of a group who decide what is true of it."""
+        return majority(len(self.helpers), self.colluding)
+
+    @property
+    def tolerated(self) -> int:
+        """Helpers that may be away, refuse or lie."""
+        return tolerated(len(self.helpers), self.colluding) if self.votes else 0
 
     @property
     def largest_weight(self) -> int:
@@ -137,8 +227,8 @@ class Committee:
 
     @property
     def box_bytes(self) -> int:
-        """Bytes of a box of seeds: a key of HPKE, the seeds, and a tag."""
-        return box_bytes(len(self.helpers), self.colluding)
+        """Bytes of the seeds of an update for one helper, encrypted."""
+        return box_bytes(len(self.helpers), self.colluding, self.rule)
 
     def held_by(self, helper: int) -> list[int]:
         """The groups whose seeds a helper holds, in order."""
@@ -148,6 +238,16 @@ class Committee:
         """The digest of a release: which updates, with which weights."""
         fields = chain.from_iterable(sorted(entries))
         return sha256(hashed_text("offbeat/1/manifest", self.digest, release, *fields)).digest()
+
+    def voted_manifest(self, release: int, entries: Iterable[Entry], boxes: Mapping[TaskId, bytes]) -> bytes:
+        """The digest of a release on which helpers vote: which updates, weights and boxes of all helpers.
+
+        Other seeds of the same updates would be another release: the difference of both tells of an update.
+        """
+        fields: list[Field] = []
+        for task, client, weight in sorted(entries):
+            fields += [task, client, weight, sha256(boxes[task]).digest()]
+        return sha256(hashed_text("offbeat/2/manifest", self.digest, release, *fields)).digest()
 
     def refusal(self, release: int, entries: Iterable[Entry]) -> str | None:
         """Why these updates may not be summed together, whatever was released before; None if they may."""
@@ -188,7 +288,7 @@ class Committee:
         planned = {
             "clip": plan.clip, "weight_bits": plan.weight_bits, "least": plan.fewest, "most": plan.most,
             "dominance": plan.dominance, "colluding_clients": plan.colluding_clients,
-            "colluding": plan.secure.colluding, "helpers": ", ".join(plan.secure.helpers),
+            "colluding": plan.secure.most_colluding, "helpers": ", ".join(plan.secure.helpers),
             "parameters": self.parameters if parameters is None else parameters,
         }  # fmt: skip
         names = ", ".join(helper.name for helper in self.helpers)
@@ -207,7 +307,10 @@ class Committee:
         for helper in self.helpers:
             if helper.name not in pinned:
                 return SecureRefusal.PINNED_NAME.format(name=helper.name)
-            if pinned[helper.name] != fingerprint(helper.public_key):
+            known = {fingerprint(helper.public_key, helper.verify_key)}
+            if not self.votes:  # as earlier versions name a key
+                known.add(fingerprint(helper.public_key))
+            if pinned[helper.name] not in known:
                 return SecureRefusal.PINNED_KEY.format(name=helper.name)
         return None
 

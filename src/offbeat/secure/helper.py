@@ -1,7 +1,8 @@
 """A helper: it decrypts seeds, and answers with weighted sums of masks that no two sets of updates share.
 
 It holds each release to the committee's bounds, and each update to one release. Both are durable before it
-answers, so that it gives the same answer again after a crash, and never another.
+answers, so that it gives the same answer again after a crash, and never another. Where helpers vote it signs
+the release first, and gives sums only of one that a quorum has signed: no two releases of an update have one.
 """
 
 from hashlib import sha256
@@ -13,8 +14,9 @@ from offbeat.core.events import TaskId
 from offbeat.secure.committee import Committee, hashed_text
 from offbeat.secure.helper_file import HelperFile, TaskRelease
 from offbeat.secure.masks import HelperKey, add_masks
-from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare
+from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, UnmaskShare, Words
 from offbeat.secure.refusals import SecureRefusal
+from offbeat.secure.votes import VoteKey, count_votes
 
 Seeds = list[dict[int, bytes]]
 _TOP = 2**63
@@ -33,12 +35,18 @@ class Helper:
 
     def __init__(self, name: str, file: HelperFile) -> None:
         self.name, self._file = name, file
-        self._key = HelperKey(file.key)
+        self._key, self._vote_key = HelperKey(file.key), VoteKey(file.key)
+        self._told: tuple[bytes, tuple[bytes, ...]] = b"", ()  # digests of the sums of the last release
 
     @property
     def public_key(self) -> bytes:
         """The key to which sites encrypt, 32 bytes."""
         return self._key.public
+
+    @property
+    def verify_key(self) -> bytes:
+        """The key by which its votes are verified, 32 bytes."""
+        return self._vote_key.public
 
     @property
     def instance(self) -> int:
@@ -61,7 +69,11 @@ class Helper:
             raise SecureRefusal.COMMITTED.error(name=self.name)
         if (self.name, self.public_key) not in [(own.name, own.public_key) for own in committee.helpers]:
             raise SecureRefusal.OWN_KEY.error(name=self.name)
+        if committee.votes and self.verify_key not in [own.verify_key for own in committee.helpers]:
+            raise SecureRefusal.OWN_KEY.error(name=self.name)
         if self.committee is None:
+            if committee.lacks_votes:
+                raise committee.needs_votes
             self._file.adopt(committee)
 
     def answer(self, request: UnmaskRequest) -> UnmaskShare | UnmaskRefused:
@@ -72,8 +84,13 @@ class Helper:
         entries = [(entry.task, entry.client, entry.weight) for entry in request.entries]
         if not all(-_TOP <= number < _TOP for number in chain((release,), *entries)):
             return UnmaskRefused(release, SecureRefusal.NUMBERS.value)
-        manifest = committee.manifest(release, entries)
-        released = TaskRelease(release, _with_boxes(manifest, request.entries))
+        if committee.votes:
+            boxes = {entry.task: entry.box for entry in request.entries}
+            manifest = committee.voted_manifest(release, entries, boxes)
+            released = TaskRelease(release, manifest)
+        else:
+            manifest = committee.manifest(release, entries)
+            released = TaskRelease(release, _with_boxes(manifest, request.entries))
         earlier = self._file.released(task for task, _, _ in entries)
         reason = (
             committee.refusal(release, entries)
@@ -83,6 +100,8 @@ class Helper:
         )
         if reason:
             return UnmaskRefused(release, reason)
+        if committee.votes and not request.check:
+            return self._voted(committee, request, released, bool(earlier))
         seeds, wrong = self._seeds(committee, request.entries)
         if wrong:
             return UnmaskRefused(release, SecureRefusal.SEEDS.format(task=wrong[0]), wrong)
@@ -96,6 +115,40 @@ class Helper:
         ]
         add_masks(total, [seed for seed, _ in pairs], [weight for _, weight in pairs])
         return UnmaskShare(release, manifest, request.groups, self.instance, total)
+
+    def _voted(
+        self, committee: Committee, request: UnmaskRequest, released: TaskRelease, voted: bool
+    ) -> UnmaskShare | UnmaskRefused:
+        """A vote for a release; or, once enough helpers have voted for it, sums of masks.
+
+        A vote needs no seeds: who cannot open a box votes all the same.
+        """
+        release, manifest = released
+        needed, none = committee.needed, np.zeros(0, np.uint32)
+        if request.votes and (votes := count_votes(committee, manifest, request.votes)) < needed:
+            return UnmaskRefused(
+                release, SecureRefusal.FEW_VOTES.format(release=release, votes=votes, needed=needed)
+            )
+        if not voted:
+            self._file.add((entry.task for entry in request.entries), released)
+        if not request.votes:
+            vote = self._vote_key.sign(manifest)
+            return UnmaskShare(release, manifest, request.groups, self.instance, none, vote)
+        seeds, wrong = self._seeds(committee, request.entries)
+        if wrong:
+            return UnmaskRefused(release, SecureRefusal.SEEDS.format(task=wrong[0]), wrong)
+        weights = [entry.weight for entry in request.entries]
+        total = np.zeros(committee.parameters if request.groups else 0, np.uint32)
+        digests = list(self._told[1]) if self._told[0] == manifest else []
+        for group in committee.held_by(self._number(committee)) if not digests else set(request.groups):
+            own = np.zeros(committee.parameters, np.uint32)
+            add_masks(own, [seed[group] for seed in seeds], weights)
+            if self._told[0] != manifest:
+                digests.append(digest_of(own))
+            if group in request.groups:
+                total += own
+        self._told = manifest, tuple(digests)
+        return UnmaskShare(release, manifest, request.groups, self.instance, total, b"", self._told[1])
 
     def _group_refusal(self, committee: Committee, groups: tuple[int, ...]) -> str | None:
         held = committee.held_by(self._number(committee))
@@ -116,6 +169,11 @@ class Helper:
 
     def _number(self, committee: Committee) -> int:
         return [helper.name for helper in committee.helpers].index(self.name)
+
+
+def digest_of(total: Words) -> bytes:
+    """SHA-256 of a sum of masks, by which the holders of its seeds compare it."""
+    return sha256(total.astype("<u4", copy=False).tobytes()).digest()
 
 
 def _with_boxes(manifest: bytes, entries: tuple[UnmaskEntry, ...]) -> bytes:

@@ -1,8 +1,17 @@
-"""Sums that cannot be those of clipped updates, and the sites that are in most of them."""
+"""Sums that cannot be those of clipped updates, and the search for the clients that spoil them.
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from math import sqrt
+What a site has masked can be checked in no other way than by the sum, and sums of fewer updates are not
+allowed. So who spoils sums is told by which clients are in invalid ones: in each there is one that spoils it.
+An explanation is a set of clients that has a member in every invalid release; the smallest ones count. Some
+of them are put aside at a time, half if there are enough other clients. An invalid release without a set's
+clients refutes it. Only an explanation that is left alone, and without which releases are valid for long
+enough, is sent away. So one client that spoils sums, and times that as it likes, cannot have another one sent
+away: it is in every invalid release itself.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from math import ceil, log, sqrt
 
 import numpy as np
 
@@ -10,7 +19,12 @@ from offbeat.core.events import ClientId
 from offbeat.core.sums import Integers, SumGrid
 from offbeat.secure.refusals import SecureRefusal
 
-_KEPT, _FEWEST, _SHARE = 10, 3, 0.9
+Clients = frozenset[ClientId]
+_FEWEST = 2  # invalid releases before a client is put aside: one may be an accident
+_REMEMBERED = 32  # invalid releases
+_LARGEST, _WORK = 3, 4096  # clients of an explanation, and combinations that are searched for one
+_TRIALS, _DOUBT = 3, 0.001
+_CALM = 10  # valid releases for each invalid one, after which nobody is put aside for now
 
 
 def invalid_sum(
@@ -32,27 +46,110 @@ def invalid_sum(
     return SecureRefusal.INVALID_SUM.format(release=release, norm=norm, updates=len(weights), bound=bound)
 
 
-class InvalidSums:
-    """Which clients were in releases whose sums were invalid."""
+class SpoiledSums:
+    """Finds the clients that spoil sums.
 
-    def __init__(self) -> None:
-        self._last: dict[ClientId, deque[bool]] = {}
+    Args:
+        fewest: Fewest clients of a release: no client is put aside where fewer would be left.
 
-    def note(self, clients: Iterable[ClientId], valid: bool) -> list[ClientId]:
-        """Note a release.
+    Attributes:
+        aside: The clients that are put aside, in order.
+        sent_away: The clients that are sent away for good.
+    """
+
+    def __init__(self, fewest: int) -> None:
+        self._fewest = fewest
+        self.aside: list[ClientId] = []
+        self.sent_away: set[ClientId] = set()
+        self._invalid: list[Clients] = []
+        self._explanations: list[Clients] = []
+        self._tried = Counter[Clients]()  # explanations, by how often releases without them were valid
+        self._before = Counter[bool]()  # releases while nobody was aside, by whether they were valid
+        self._valid = self._trials = 0  # in a row: since the last invalid release, since the last change
+
+    def note(self, clients: Collection[ClientId], valid: bool, present: Collection[ClientId]) -> None:
+        """Note a release whose sum was formed.
 
         Args:
             clients: The clients of its updates.
             valid: Whether its sum was valid.
-
-        Returns:
-            Those of them that were in 3 invalid releases or more, and these are 90 % of their last 10. Who
-            spoils a sum cannot be told where all take part in all.
+            present: The clients that take part in the run, those that are put aside left out.
         """
-        suspects = []
-        for client in clients:
-            last = self._last.setdefault(client, deque(maxlen=_KEPT))
-            last.append(not valid)
-            if sum(last) >= max(_FEWEST, _SHARE * len(last)):
-                suspects.append(client)
-        return suspects
+        if not self.aside:
+            self._before[valid] += 1
+        if not valid:
+            self._valid = self._trials = 0
+            self._invalid = [*self._invalid, frozenset(clients)][-_REMEMBERED:]
+            self._explain()
+            self._put_aside(present)
+            return
+        self._valid += 1
+        self._trials += set(clients).isdisjoint(self.aside)  # else it was under way before
+        if self.aside and self._trials >= self._enough:
+            self._end_trial()
+        if not self.aside:
+            self._put_aside(present)
+
+    def bring_back(self) -> None:
+        """Put nobody aside: without these clients nothing could be released."""
+        self.aside.clear()
+        self._trials = 0
+
+    @property
+    def _enough(self) -> int:
+        """Valid releases in a row that are no accident any more, for as often as sums were spoiled before."""
+        share = self._before[False] / (self._before.total() + 1)
+        return max(_TRIALS, ceil(log(_DOUBT) / log(1 - share))) if share else _TRIALS
+
+    def _explain(self) -> None:
+        self._explanations = smallest_explanations(self._invalid)
+        if not self._explanations:  # too many spoil sums, or somebody else does
+            self._forget(self._invalid[-1:])
+
+    def _put_aside(self, present: Collection[ClientId]) -> None:
+        """Begin the next trial, without clients whose explanations have had the fewest."""
+        self.bring_back()
+        alone = len(self._explanations) == 1
+        calm = not alone and self._valid >= _CALM * len(self._invalid)
+        if len(self._invalid) < _FEWEST or calm:
+            return
+        room, half = len(set(present)) - self._fewest, max(1, len(self._explanations) // 2)
+        chosen: set[ClientId] = set()
+        for own in sorted(self._explanations, key=lambda own: (self._tried[own], sorted(own)))[:half]:
+            if len((chosen | own) & set(present)) <= room:
+                chosen |= own
+        self.aside = sorted(chosen)
+
+    def _end_trial(self) -> None:
+        """Releases without those who are aside are valid."""
+        covered = [own for own in self._explanations if own <= set(self.aside)]
+        if covered == self._explanations and len(covered) == 1:
+            self.sent_away |= covered[0]
+            self._forget([own for own in self._invalid if not own & self.sent_away])
+        self._tried.update(covered)
+        self.bring_back()
+
+    def _forget(self, remembered: list[Clients]) -> None:
+        """Begin anew with these invalid releases."""
+        self._invalid, self._explanations = remembered, smallest_explanations(remembered)
+        self._tried.clear()
+        self._before.clear()
+
+
+def smallest_explanations(invalid: Sequence[Clients]) -> list[Clients]:
+    """The smallest sets of clients that have a member in each of these releases; none if they are large."""
+    for size in range(1, _LARGEST + 1):
+        if not invalid or min(map(len, invalid)) ** (size - 1) > _WORK:
+            return []
+        if found := set(_explanations(invalid, size)):
+            return sorted(found, key=sorted)
+    return []
+
+
+def _explanations(invalid: Sequence[Clients], size: int) -> Iterator[Clients]:
+    if size == 1:
+        yield from (frozenset([client]) for client in frozenset.intersection(*invalid))
+        return
+    for client in min(invalid, key=len):
+        others = [own for own in invalid if client not in own]
+        yield from (rest | {client} for rest in (_explanations(others, size - 1) if others else ()))

@@ -19,7 +19,7 @@ class UnmaskEntry:
         client: Its client.
         site: The name of the client's site.
         weight: c̃, its integer weight.
-        box: Its seeds, encrypted to this helper.
+        box: Its seeds, encrypted to this helper; where helpers vote, the boxes of all of them in order.
     """
 
     task: TaskId
@@ -33,12 +33,16 @@ class UnmaskEntry:
 class UnmaskRequest:
     """The server asks a helper for a weighted sum of masks.
 
+    Helpers that vote are asked up to three times about a release: to check its updates, then (without votes)
+    to sign it, then (with the votes of the others) for sums.
+
     Attributes:
         release: Number of the release.
         committee: Digest of the committee.
         groups: The groups of seeds whose masks are summed.
         entries: The updates.
         check: Whether the helper only checks, writes nothing, and answers without a sum.
+        votes: The signature of each helper in order, where helpers vote; empty ones of those that have not.
     """
 
     release: int
@@ -46,6 +50,7 @@ class UnmaskRequest:
     groups: tuple[int, ...]
     entries: tuple[UnmaskEntry, ...]
     check: bool = False
+    votes: tuple[bytes, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,9 @@ class UnmaskShare:
         groups: The groups that the sum is of: an answer may come after its groups were asked of others.
         instance: How many releases the helper's file has seen. A file restored from a copy has fewer.
         total: Σ c̃ PRG(s_g) modulo 2³² over updates and groups, [L]; empty for a check.
+        vote: The helper's signature of the manifest, where it was asked for one.
+        sums: SHA-256 of Σ c̃ PRG(s_g) over the updates for each group that the helper holds, in order, where
+            helpers vote: the other holders of a group say the same.
     """
 
     release: int
@@ -65,6 +73,8 @@ class UnmaskShare:
     groups: tuple[int, ...]
     instance: int
     total: Words = field(repr=False)
+    vote: bytes = b""
+    sums: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True)

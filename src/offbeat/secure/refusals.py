@@ -22,10 +22,17 @@ class SecureRefusal(StrEnum):
     )
     GROUP = "group {group} is not one of this helper's"
     SEEDS = "the seeds of task {task} do not decrypt"
+    FEW_VOTES = "release {release} has {votes} votes of helpers: {needed} are needed"
     WRONG_KEY = "the key of helper {name} is not one of X25519: name a new committee"
     PINNED_KEY = "the key of helper {name} is not the one in the policy file"
     PINNED_NAME = "helper {name} is not in the policy file"
     MALFORMED = "the committee is malformed: it needs 2 helpers, and 32 bytes of each key and of the run"
+    RULE = "the committee has rule {rule}, which this version of Offbeat does not know: upgrade it"
+    NO_VOTES = "helper {name} has no key for votes: upgrade its version of Offbeat"
+    WITHOUT_VOTES = (
+        "the committee has {helpers} helpers with colluding = {colluding}, which do not vote: a server that "
+        "deviates could open updates; name {least} helpers, or upgrade the server"
+    )
     PLAN = "the committee has {option} = {given}, the plan of this run has {planned}"
     SAME_KEY = (
         "helpers {name} and {other} have the same key, and would be one helper: start one of them with a new "
@@ -44,8 +51,40 @@ class SecureRefusal(StrEnum):
         "and what is left of it may not be summed ({reason})"
     )
     REFUSED = "release {release} is not used: helper {name} refuses it ({reason})"
+    NOT_VOTED = "release {release} is not used: {told}"
+    CONTRADICTION = (
+        "release {release} is not used: helpers {names} contradict each other, and who of them is right "
+        "cannot be told"
+    )
+    REFUTED = "says that seeds do not decrypt, which the other helpers refute"
+    LEFT_OUT_TOLD = (
+        "the update of task {task} is left out of release {release}: its seeds do not decrypt at {names}"
+    )
     WRONG_SHARE = "release {release}: helper {name} has answered with another release or length"
     GIVEN_UP = "release {release} is given up after {seconds:.0f} s: no answer of {names}"
+    OUT = (
+        "helper {name} is out: it was in the minority twice, the last time as it {reason}; it is not asked "
+        "any more, and takes part again in a new committee only"
+    )
+    FEWEST_LEFT = (
+        "the committee has {left} helpers left, and a release needs {needed}: one more that is away, refuses "
+        "or lies stops releases"
+    )
+    NOT_OPENED = (
+        "the seeds of this site did not decrypt at {names} in {times} releases in a row, the last {release}: "
+        "it is sent away"
+    )
+    SLOW = (
+        "release {release}: helper {name} has not answered for {seconds:.0f} s: it is asked last from now on"
+    )
+    ASIDE = (
+        "sums that this site takes part in cannot be those of clipped updates: it is put aside while "
+        "releases without it are tried"
+    )
+    SPOILS = (
+        "sums that this site takes part in cannot be those of clipped updates, and releases without it are "
+        "right: it is sent away"
+    )
     INVALID_SUM = (
         "release {release} is not used: its sum has norm {norm:.1e}, "
         "that of {updates} clipped updates is at most {bound:.1e}"

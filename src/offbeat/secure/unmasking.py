@@ -1,9 +1,10 @@
 """Unmasking: the server's state machine for the sum of one release, without input and output.
 
-CHECKING: every helper that is there checks the release, and writes nothing. Updates whose seeds do not
-decrypt are left out. Then the manifest becomes durable, and never changes. ASKING: the groups of seeds are
-shared out over T + 1 helpers; those of a silent or absent one go to others. DONE: the masks are taken off the
-weighted sum of masked vectors.
+This is that of a committee that does not vote; `voted_unmasking` has the other. CHECKING: every helper that
+is there checks the release, and writes nothing. Updates whose seeds do not decrypt are left out. Then the
+manifest becomes durable, and never changes. ASKING: the groups of seeds are shared out over T + 1 helpers;
+those of a silent or absent one go to others. DONE: the masks are taken off the weighted sum of masked
+vectors.
 
 What is to be done comes as effects, to be carried out in order; answers, arrivals and time are passed in.
 """
@@ -26,7 +27,7 @@ from offbeat.secure.messages import UnmaskEntry, UnmaskRefused, UnmaskRequest, U
 from offbeat.secure.refusals import SecureRefusal
 
 WARN_EVERY = 60.0  # seconds
-_LONGEST = 200  # characters of a helper's reason
+LONGEST_REASON = 200  # characters of a helper's reason
 
 
 @checked_dataclass
@@ -46,13 +47,14 @@ class UnmaskingPhase(Enum):
     """Where an unmasking is."""
 
     CHECKING = "checking"
+    VOTING = "voting"
     ASKING = "asking"
     DONE = "done"
     FAILED = "failed"
 
 
 @dataclass
-class _Asked:
+class AskedHelper:
     """A request that a helper has not answered."""
 
     helper: int
@@ -101,6 +103,8 @@ class Unmasking:
     Attributes:
         phase: Where it is.
         left_out: Tasks whose seeds do not decrypt.
+        complaints: Names of the helpers that say so of a task, by task.
+        at_fault: Why helpers are to blame, by their number: nobody, as nobody else can check what one says.
         total: S = Σ c̃ y, int64 [L], when it is done.
         reason: Why it failed.
         instances: The instance number of each helper that has answered with a sum, to be durable with the
@@ -123,10 +127,12 @@ class Unmasking:
         self.left_out: tuple[TaskId, ...] = () if manifest is None else manifest.left_out
         self.total: Integers | None = None
         self.reason: str | None = None
+        self.complaints: dict[TaskId, tuple[str, ...]] = {}
+        self.at_fault: dict[int, str] = {}
         self._entries = tuple(sorted(entries, key=lambda entry: entry.task))
         if manifest is not None:
             self._leave_out(manifest.left_out)
-        self._manifest = committee.manifest(release, _bare(self._entries))
+        self._manifest = committee.manifest(release, bare_entries(self._entries))
         if manifest is not None and manifest.manifest != self._manifest:
             raise RunError(
                 f"release {release} has other updates than it had: restore the directory as a whole"
@@ -136,7 +142,7 @@ class Unmasking:
         self._checked: set[int] = set()
         self._silent: set[int] = set()
         self._excluded: set[int] = set()
-        self._asked: list[_Asked] = []
+        self._asked: list[AskedHelper] = []
         self._shares: list[_Share] = []
         self._first: dict[int, set[int]] | None = None  # who answered which group at first, once asked again
 
@@ -201,7 +207,7 @@ class Unmasking:
             self._fail(SecureRefusal.GIVEN_UP.format(release=self.release, seconds=give_up, names=names))
         elif now >= max(self._heard, self._warned) + WARN_EVERY:
             self._warned = now
-            effects.append(WarnOperator(self._waiting(now - self._heard)))
+            effects.append(WarnOperator(waits_for(self.release, self._missing, now - self._heard)))
         return effects
 
     def again(self, now: float) -> list[Effect] | None:
@@ -246,7 +252,7 @@ class Unmasking:
         fresh = sorted(self._present - known)
         if not fresh and not waiting and len(self._checked & self._present) >= self.committee.needed:
             return self._commit()
-        self._asked += [_Asked(helper, (), now) for helper in fresh]
+        self._asked += [AskedHelper(helper, (), now) for helper in fresh]
         return [AskHelper(helper, self._request(helper, (), check=True)) for helper in fresh]
 
     def _commit(self) -> list[Effect]:
@@ -254,7 +260,7 @@ class Unmasking:
         committee, release, left_out = self.committee, self.release, self.left_out
         self._asked = []
         self._leave_out(left_out)
-        entries = _bare(self._entries)
+        entries = bare_entries(self._entries)
         reason = committee.refusal(release, entries) or committee.weight_refusal(release, entries)
         if reason:
             text = SecureRefusal.LEFT_OUT.format(release=release, left_out=len(left_out), reason=reason)
@@ -272,7 +278,7 @@ class Unmasking:
                 shared_out.setdefault(helper, []).append(group)
         effects: list[Effect] = []
         for helper, groups in sorted(shared_out.items()):
-            self._asked.append(_Asked(helper, tuple(groups), now))
+            self._asked.append(AskedHelper(helper, tuple(groups), now))
             effects.append(AskHelper(helper, self._request(helper, tuple(groups))))
         if len(self._covered) == len(self._all):
             self._finish()
@@ -299,12 +305,14 @@ class Unmasking:
         wrong = set(answer.tasks) & own
         if not answer.tasks:
             name = self._name(helper)
-            reason = " ".join(answer.reason.split())[:_LONGEST]
+            reason = " ".join(answer.reason.split())[:LONGEST_REASON]
             self._fail(SecureRefusal.REFUSED.format(release=self.release, name=name, reason=reason))
         elif self.phase is UnmaskingPhase.CHECKING:
             self._forget(helper)
             self._checked.add(helper)
             self.left_out = tuple(sorted({*self.left_out, *wrong}))
+            for task in wrong:
+                self.complaints[task] = (*self.complaints.get(task, ()), self._name(helper))
         else:  # it was not there when the others checked
             self._exclude(helper)
 
@@ -376,13 +384,21 @@ class Unmasking:
             wanted = {h for group in self._all if group not in self._covered for h in self._holders(group)}
         return [self._name(helper) for helper in sorted(wanted - self._excluded)]
 
-    def _waiting(self, seconds: float) -> str:
-        names = self._missing
-        which = {0: "no helper is left", 1: f"{names[0] if names else ''}: it has not"}.get(len(names))
-        if which is None:
-            which = f"one of {', '.join(names)}: {'neither' if len(names) == 2 else 'none'} has"
-        return f"release {self.release} waits for {which} answered for {seconds:.0f} s"
+
+def waits_for(release: int, names: Sequence[str], seconds: float) -> str:
+    """What a release waits for, in words.
+
+    Args:
+        release: Number of the release.
+        names: The helpers that could bring it on.
+        seconds: For how long.
+    """
+    which = {0: "no helper is left", 1: f"{names[0] if names else ''}: it has not"}.get(len(names))
+    if which is None:
+        which = f"one of {', '.join(names)}: {'neither' if len(names) == 2 else 'none'} has"
+    return f"release {release} waits for {which} answered for {seconds:.0f} s"
 
 
-def _bare(entries: Iterable[MaskedEntry]) -> tuple[Entry, ...]:
+def bare_entries(entries: Iterable[MaskedEntry]) -> tuple[Entry, ...]:
+    """Task, client and weight of each update."""
     return tuple((entry.task, entry.client, entry.weight) for entry in entries)

@@ -10,12 +10,13 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
 from offbeat.core.releases import ReleasePlan, RoundedUpdate
 from offbeat.core.sums import Integers
-from offbeat.secure.committee import Committee, CommitteeMember
+from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, Effect, MaskedEntry
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
 from offbeat.secure.unmasking import Unmasking, UnmaskingPhase
+from offbeat.secure.voted_unmasking import VotedUnmasking
 
 _RUN = bytes(32)
 
@@ -33,16 +34,16 @@ class MaskedSums:
     def __init__(self, plan: ReleasePlan) -> None:
         privacy, grid = plan.privacy, plan.grid
         assert privacy.secure is not None
-        colluding = privacy.secure.colluding
-        names = privacy.secure.helpers or tuple(f"helper-{n}" for n in range(min(2 * colluding + 1, 9)))
+        colluding = privacy.secure.most_colluding
+        names = privacy.secure.helpers or tuple(f"helper-{n}" for n in range(colluding + 1))
         directory = Path(mkdtemp(prefix="offbeat-helpers-"))
         files = [HelperFile(directory / f"{n}.db") for n in range(len(names))]
         finalize(self, _remove, directory, files)
         self._helpers = [Helper(name, file) for name, file in zip(names, files, strict=True)]
-        members = tuple(CommitteeMember(helper.name, helper.public_key) for helper in self._helpers)
+        members = tuple(CommitteeMember(h.name, h.public_key, h.verify_key) for h in self._helpers)
         self._committee = Committee(
             _RUN, 1, members, colluding, privacy.fewest, privacy.colluding_clients, grid.most,
-            privacy.dominance, grid.bits, grid.parameters, grid.clip,
+            privacy.dominance, grid.bits, grid.parameters, grid.clip, rule_of(len(names), colluding),
         )  # fmt: skip
         for helper in self._helpers:
             helper.serve(self._committee)
@@ -55,14 +56,15 @@ class MaskedSums:
             masked = mask(own.values, self._committee, own.task.id, own.task.client, site)
             vectors[own.task.id] = masked.vector
             entries.append(MaskedEntry(own.task.id, own.task.client, site, own.weight, masked.boxes))
-        unmasking = Unmasking(self._committee, release.version, entries, vectors.__getitem__, 0.0)
+        kind = VotedUnmasking if self._committee.votes else Unmasking
+        unmasking = kind(self._committee, release.version, entries, vectors.__getitem__, 0.0)
         self._carry_out(unmasking, unmasking.begin(range(len(self._helpers)), 0.0))
         if unmasking.phase is not UnmaskingPhase.DONE:
             raise RunError(unmasking.reason or f"release {release.version} has no sum")
         assert unmasking.total is not None
         return unmasking.total
 
-    def _carry_out(self, unmasking: Unmasking, effects: Iterable[Effect]) -> None:
+    def _carry_out(self, unmasking: Unmasking | VotedUnmasking, effects: Iterable[Effect]) -> None:
         waiting = list(effects)
         while waiting:
             effect = waiting.pop(0)

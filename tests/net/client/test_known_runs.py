@@ -238,12 +238,25 @@ def test_a_policy_that_names_the_new_keys_accepts_them(tmp_path: Path) -> None:
     after = replace(SECURE, secure=ob.Secure(names, 1))
     first, other = committee_of(SECURE), committee_of(after, "new", 2)
     assert meet(serving(SECURE, [task_of(0)], first), tmp_path)[0] == "done"
-    policy = SitePolicy(helpers={h.name: fingerprint(h.public_key) for h in other.helpers})
+    policy = SitePolicy(helpers={h.name: fingerprint(h.public_key, h.verify_key) for h in other.helpers})
     assert meet(serving(after, [task_of(1)], other), tmp_path, policy=policy)[0] == "done"
     assert meet(serving(after, [task_of(2)], other), tmp_path)[0] == "done"
     error, said = meet(serving(SECURE, [task_of(3)], first), tmp_path, policy=policy)
     assert isinstance(error, UsageError)
     assert not sent_of_training(said)
+
+
+def test_helpers_that_vote_go_on_voting(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The same keys without votes would let a server that deviates open updates."""
+    three = replace(SECURE, secure=ob.Secure(("anna", "bert", "cleo"), 1))
+    voting, other = committee_of(three), committee_of(three, rule=1)
+    assert meet(serving(three, [task_of(0)], voting), tmp_path / "site")[0] == "done"
+    error, said = meet(serving(three, [task_of(1)], other), tmp_path / "site")
+    assert str(error).startswith("run heart has promised helpers that vote, now helpers that do not: ")
+    assert not sent_of_training(said)
+    assert "do not vote" not in caplog.text
+    assert meet(serving(three, [task_of(0)], other), tmp_path / "older")[0] == "done"
+    assert "the committee has 3 helpers with colluding = 1, which do not vote" in caplog.text
 
 
 def test_a_plan_that_changes_within_a_connection(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """A server with helpers and sites in one thread, that can die before and after each durable write."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.secure.committee import Committee
+from offbeat.secure.committee import VOTES, Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
@@ -37,12 +37,14 @@ from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
 
 SIZE, SITES, TASKS = 6, 5, 12
 HELPERS = ("a", "b", "c")
+FOUR = {"helpers": ("a", "b", "c", "d"), "colluding": 1}
+"""A committee that votes, and that goes on without one helper."""
 META = {"label": "x", "algorithm": {"name": "fedbuff"}, "seed": 0, "clients": SITES}
 Answer = UnmaskShare | UnmaskRefused
 
 
-def privacy_of(**options: Any) -> ob.Privacy:
-    return ob.Privacy(clip=1.0, least=3, secure=ob.Secure(helpers=HELPERS), **options)
+def privacy_of(secure: ob.Secure, **options: Any) -> ob.Privacy:
+    return ob.Privacy(clip=1.0, least=3, secure=secure, **options)
 
 
 def update_of(task: int, size: int = SIZE) -> torch.Tensor:
@@ -80,11 +82,14 @@ class SecureFederation:
         weighted: bool = False,
         tasks: int = TASKS,
         size: int = SIZE,
+        sites: int = SITES,
+        secure: Mapping[str, Any] = {"helpers": HELPERS},
         **options: Any,
     ) -> None:
-        self.size = size
+        self.size, self.sites, self.names = size, sites, tuple(secure["helpers"])
         self.directory, self.options, self.weighted, self.tasks_in_all = directory, options, weighted, tasks
-        self.privacy, self.seeds = privacy_of(**options.pop("privacy", {})), Drawn()
+        self.privacy = privacy_of(ob.Secure(**secure), **options.pop("privacy", {}))
+        self.seeds = Drawn()
         self.now, self.rows = 0.0, list[Row]()
         self.inbox: list[tuple[str, FromSite]] = []
         self.tasks: dict[str, TaskAssignment] = {}
@@ -99,7 +104,7 @@ class SecureFederation:
         self.helpers: dict[str, Helper] = {}
         self._files: dict[str, HelperFile] = {}
         directory.mkdir(exist_ok=True)
-        for name in HELPERS:
+        for name in self.names:
             self.restart_helper(name)
         self.coordinator = self._coordinator()
         self.store = DurableStore(directory / "run", self.coordinator, META)
@@ -108,21 +113,21 @@ class SecureFederation:
     def _coordinator(self, first: float = 0.0, **more: Any) -> Coordinator:
         staleness = {} if self.weighted else {"staleness": ConstantWeight()}
         algorithm = ob.fedbuff(size=3, steps=1, **staleness)
-        complete = complete_privacy(self.privacy, algorithm, SITES)
+        complete = complete_privacy(self.privacy, algorithm, self.sites)
         initial = Model(
             Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
         )
         wanted = ServerOptions(
-            clients=SITES,
+            clients=self.sites,
             lease=1e9,
             guard=None,
             until=ob.Until(tasks=self.tasks_in_all),
             **{**self.options, **more},
         )
-        spec = {"privacy": {"secure": {"helpers": list(HELPERS)}}}
+        spec = {"privacy": {"secure": {"helpers": list(self.names)}}}
         return Coordinator(
             with_privacy(algorithm, complete), initial, wanted, RunInfo("run", spec, 0),
-            release_plan=ReleasePlan(complete, self.size, SITES), seeds=FreshSeeds(self.seeds),
+            release_plan=ReleasePlan(complete, self.size, self.sites), seeds=FreshSeeds(self.seeds),
         )  # fmt: skip
 
     # ---- who is there ----
@@ -141,22 +146,26 @@ class SecureFederation:
         helper, own = self.helpers[name], self.helpers[name].committee
         digest = b"" if own is None else own.digest
         hello = Register(
-            0, 0, secure=True, public_key=helper.public_key, instance=helper.instance, committee=digest
-        )
+            0, 0, secure=True, public_key=helper.public_key, instance=helper.instance, committee=digest,
+            rule=VOTES, verify_key=helper.verify_key,
+        )  # fmt: skip
         self.inbox.append((name, hello))
 
     def connect(self) -> None:
         """Everybody connects anew; what was on its way is lost."""
         self.inbox.clear()
-        for name in HELPERS:
+        for name in self.names:
             if name not in self.away:
                 self.registers(name)
-        for i in range(SITES):
-            name = f"site-{i}"
-            holds = self.pending[name].task if name in self.pending else None
-            self.inbox.append((name, Register(20, 4, holds=holds, run="run", secure=True)))
-            if name in self.pending:
-                self.inbox.append((name, self.pending[name]))
+        for i in range(self.sites):
+            self.site_registers(f"site-{i}")
+
+    def site_registers(self, name: str) -> None:
+        """A site connects, and sends what was not answered."""
+        holds = self.pending[name].task if name in self.pending else None
+        self.inbox.append((name, Register(20, 4, holds=holds, run="run", secure=True, rule=VOTES)))
+        if name in self.pending:
+            self.inbox.append((name, self.pending[name]))
 
     def die(self, **more: Any) -> None:
         """The server's process is gone; another one takes its place."""
@@ -201,7 +210,7 @@ class SecureFederation:
                 sent = self.models.setdefault(message.base, message.model.values)
                 assert torch.equal(sent, message.model.values), message.base
                 self._train(name, message.task)
-            elif isinstance(message, UpdateAck) or (isinstance(message, Rejected) and name not in HELPERS):
+            elif isinstance(message, UpdateAck) or (isinstance(message, Rejected) and name not in self.names):
                 self.pending.pop(name, None)
 
     def _ask(self, name: str, request: UnmaskRequest) -> None:

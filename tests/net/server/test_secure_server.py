@@ -1,6 +1,7 @@
 """A server with helpers: deaths at every durable write, lost, lying and restored helpers, spoiled updates."""
 
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,23 @@ from msgspec.structs import replace as replace_update
 import offbeat as ob
 from offbeat.core.accounting import coefficients
 from offbeat.core.noise import banded_noise
-from offbeat.net.messages import Register, Rejected, UpdateAck
+from offbeat.net.messages import Register, Rejected, UpdateAck, UpdateSubmission
 from offbeat.net.server.effects import Effects
-from offbeat.secure.messages import UnmaskShare
+from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.unmasking import UnmaskingTimes
-from tests.net.server.secure_federation import HELPERS, SIZE, TASKS, Answer, SecureFederation, drive, run
+from tests.net.server.secure_federation import (
+    FOUR,
+    HELPERS,
+    SIZE,
+    TASKS,
+    Answer,
+    SecureFederation,
+    drive,
+    run,
+)
 from tests.sampling import thorough
 
+THREE = {"helpers": HELPERS}
 TIMES = UnmaskingTimes(timeout=5.0, give_up=40.0)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,22 +64,30 @@ class Deaths:
 
 
 @pytest.mark.parametrize(
-    ("death", "weighted", "tasks"),
+    ("death", "weighted", "tasks", "secure"),
     [
-        ("between", True, 9),
-        *thorough(*((d, w, 30) for d in ("before", "between", "after") for w in (False, True))),
+        ("between", True, 9, FOUR),
+        *thorough(
+            *(
+                (d, w, 30, s)
+                for d in ("before", "between", "after")
+                for w, s in ((False, FOUR), (True, THREE))
+            )
+        ),
     ],
 )
 def test_a_death_before_and_after_each_durable_write(
-    death: str, weighted: bool, tasks: int, tmp_path: Path
+    death: str, weighted: bool, tasks: int, secure: dict[str, Any], tmp_path: Path
 ) -> None:
     """The same model to the last bit, whatever died when; no task in two manifests."""
-    whole = run(tmp_path / "whole", weighted=weighted, tasks=tasks)
+    whole = run(tmp_path / "whole", weighted=weighted, tasks=tasks, secure=secure)
     assert whole.coordinator.stopped == f"reached {tasks} client tasks"
     releases = len(whole.journal("released"))
     assert releases == len(whole.journal("aggregate")) >= tasks // 5
     dies = Deaths(death)
-    broken = run(tmp_path / "broken", dies, range(0, 3000, 7), most=3000, weighted=weighted, tasks=tasks)
+    broken = run(
+        tmp_path / "broken", dies, range(0, 3000, 7), most=3000, weighted=weighted, tasks=tasks, secure=secure
+    )
     assert len(dies.at) >= 1 + tasks + 2 * releases
     assert broken.coordinator.stopped == whole.coordinator.stopped
     broken.check_manifests()
@@ -95,45 +114,90 @@ def skips(f: SecureFederation) -> list[str]:
     return [row["reason"] for row in f.journal("skipped")]
 
 
-def test_one_lying_helper_is_found_out(tmp_path: Path, honest: bytes) -> None:
-    """The groups are asked of the others, and the sum is the right one."""
-    liar = SecureFederation(tmp_path)
-    liar.answers["a"] = shifted
-    drive(liar)
-    assert model_of(liar) == honest
-    assert skips(liar) == []
+def refusing(answer: Answer) -> Answer:
+    return UnmaskRefused(answer.release, "no")
 
 
-def test_a_lying_helper_that_is_needed_spoils_a_release_and_no_more(tmp_path: Path) -> None:
+def complaining(answer: Answer) -> Answer:
+    """It says that the seeds of the first site's update do not decrypt."""
+    if isinstance(answer, UnmaskRefused) or (len(answer.total) == 0 and not answer.vote):
+        tasks = (1,) if answer.release == 1 else tuple(range(1, 200, 5))
+        return UnmaskRefused(answer.release, "the seeds do not decrypt", tasks)
+    return answer
+
+
+@pytest.mark.parametrize("lie", [shifted, refusing, complaining])
+def test_one_helper_that_lies_or_refuses_harms_nothing_and_is_out(
+    lie: Callable[[Answer], Answer], tmp_path: Path, honest: bytes
+) -> None:
+    """Twice in the minority; the others go on without it, and nobody else is blamed."""
+    f = SecureFederation(tmp_path, secure=FOUR)
+    f.answers["a"] = lie
+    drive(f)
+    assert model_of(f) == honest
+    assert skips(f) == []
+    released = f.journal("released")
+    assert [name for row in released for name in row.get("at_fault", {})] == ["a", "a"]
+    assert "at_fault" not in released[-1]
+    assert all(row["left_out"] == [] for row in released)
+    assert f.journal("left") == []
+    out = [m.reason for name, m in f.said if name == "a" and isinstance(m, Rejected)]
+    assert len(out) == 1
+    assert out[0].startswith("helper a is out: it was in the minority twice, the last time as it ")
+    assert f.coordinator.secure is not None
+    assert "a (out)" in f.coordinator.secure.status
+    f.die()  # and a server that is started again knows it
+    f.step()
+    assert f.coordinator.secure is not None
+    assert f.coordinator.secure.evidence.out == {"a": out[0]}
+
+
+def test_a_lying_helper_that_is_needed_fails_releases_and_has_no_site_sent_away(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With H = T + 1 nobody can check what a helper says; the log says that it may be one."""
     f = SecureFederation(tmp_path)
     f.answers["a"] = shifted
-
-    def leave(i: int, f: SecureFederation) -> None:
-        if f.committee is not None and not f.away:
-            f.away.add("c")
-            f.coordinator.disconnected(f.now, "c")
-
-    drive(f, meanwhile=leave)
+    rejoin(f)
     assert f.coordinator.stopped == f"reached {TASKS} client tasks"
     assert len(skips(f)) == len(f.journal("released")) > 2
     told = r"release 1 is not used: its sum has norm \d\.\de\+09, that of 3 clipped updates is at most"
     assert re.match(told, skips(f)[0])
     assert not f.coordinator.tensors.model.values.any()
+    assert f.coordinator.secure is not None
+    assert f.coordinator.secure.evidence.sent_away == {}
+    told = {getattr(record, "reason", "") for record in caplog.records}
+    assert "one of the sites or of the helpers a, b, c" in told
     f.check_manifests()
+
+
+def rejoin(f: SecureFederation, most: int = 2000, **options: Any) -> SecureFederation:
+    """Let a federation go on; sites that are put aside, or whose circuit is open, ask again now and then."""
+
+    def ask(i: int, f: SecureFederation) -> None:
+        if i % 5 == 0:
+            for site in f.coordinator.registry.sites.values():
+                if not site.present and not any(name == site.name for name, _ in f.inbox):
+                    f.site_registers(site.name)
+
+    return drive(f, most, ask, **options)
 
 
 @pytest.mark.thorough
 def test_a_silent_helper_delays_and_no_more(tmp_path: Path, honest: bytes) -> None:
-    f = SecureFederation(tmp_path, unmasking=TIMES)
-    f.answers["b"] = lambda answer: None
+    """It is waited for once; then it is asked last."""
+    f = SecureFederation(tmp_path, unmasking=TIMES, secure=FOUR)
+    f.answers["b"] = lambda answer: None if isinstance(answer, UnmaskShare) and answer.sums else answer
     drive(f, 2000)
     assert model_of(f) == honest
-    assert all(row["helpers"] == ["a", "c"] for row in f.journal("released"))
+    first, *later = f.journal("released")
+    assert first["seconds"] > 5 > max(row["seconds"] - 12 for row in later)
+    assert all(row["helpers"] == ["a", "c", "d"] for row in (first, *later))
 
 
 @pytest.mark.thorough
 def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
-    f = SecureFederation(tmp_path, unmasking=TIMES)
+    f = SecureFederation(tmp_path, unmasking=TIMES, secure=FOUR)
 
     def leave(i: int, f: SecureFederation) -> None:
         if f.journal("released") and not f.away:
@@ -143,7 +207,7 @@ def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
         waiting = f.coordinator.driver.engine.waiting
         if waiting and f.away:
             assert f.coordinator.next_due() < f.now + 200
-            assert f.idle or any(name in HELPERS for name, _ in f.inbox)
+            assert f.idle or any(name in f.names for name, _ in f.inbox)
             assert "away" in f.coordinator.secure.status  # type: ignore[union-attr]
 
     drive(f, 3000, leave)
@@ -156,7 +220,7 @@ def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
 
 
 def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path, honest: bytes) -> None:
-    f = SecureFederation(tmp_path)
+    f = SecureFederation(tmp_path, secure=FOUR)
     kept: list[bytes] = []
 
     def restore(i: int, f: SecureFederation) -> None:
@@ -181,7 +245,7 @@ def test_a_restored_helper_is_refused_and_the_run_goes_on(tmp_path: Path, honest
 @pytest.mark.thorough
 def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path, honest: bytes) -> None:
     """It gives the same answer again; the file has no task twice."""
-    f = SecureFederation(tmp_path, unmasking=TIMES)
+    f = SecureFederation(tmp_path, unmasking=TIMES, secure=FOUR)
     asked = 0
 
     def die(answer: Answer) -> Answer | None:
@@ -201,20 +265,79 @@ def test_a_helper_that_dies_before_and_after_it_answers(tmp_path: Path, honest: 
     f.check_manifests()
 
 
-def test_garbage_of_a_site_is_left_out_or_its_release_fails(tmp_path: Path) -> None:
-    """Seeds that do not decrypt, a vector that is none, boxes of another length."""
-    f = SecureFederation(tmp_path, tasks=24)
-    f.masked["site-1"] = lambda u: replace_update(u, boxes=(u.boxes[0][:-1] + b"x", *u.boxes[1:]))
-    f.masked["site-2"] = lambda u: replace_update(u, delta=u.delta + 2**30)  # type: ignore[operator]
-    f.masked["site-3"] = lambda u: replace_update(u, boxes=u.boxes[:2])
-    drive(f, 2000)
-    left_out = [task for row in f.journal("released") for task in row["left_out"]]
-    assert left_out
-    assert any("its updates have seeds that do not decrypt" in reason for reason in skips(f))
+def unopened(update: UpdateSubmission) -> UpdateSubmission:
+    """The seeds for the first helper do not decrypt."""
+    return replace_update(update, boxes=(update.boxes[0][:-1] + b"x", *update.boxes[1:]))
+
+
+def garbage(update: UpdateSubmission) -> UpdateSubmission:
+    """A masked vector that is none of a clipped update."""
+    return replace_update(update, delta=update.delta + 2**30)  # type: ignore[operator]
+
+
+def wrongly_boxed(update: UpdateSubmission) -> UpdateSubmission:
+    return replace_update(update, boxes=update.boxes[:2])
+
+
+def committees(first: dict[str, Any], other: dict[str, Any]) -> pytest.MarkDecorator:
+    """The first one always, the other one among the thorough tests."""
+    return pytest.mark.parametrize("secure", [first, *thorough(other)])
+
+
+@committees(FOUR, THREE)
+def test_a_site_whose_boxes_never_open_hears_it_and_is_sent_away(
+    secure: dict[str, Any], tmp_path: Path
+) -> None:
+    f = SecureFederation(tmp_path, tasks=60, secure=secure)
+    f.masked["site-1"], f.masked["site-3"] = unopened, wrongly_boxed
+    rejoin(f)
     lost = [row["reason"] for row in f.journal("lost")]
-    assert "rejected: the update has boxes of [112, 112] bytes: 3 of 112 are needed" in lost
-    assert any("its sum has norm" in reason for reason in skips(f))
+    size, count = (240, 4) if secure is FOUR else (80, 3)
+    assert f"rejected: the update has boxes of [{size}, {size}] bytes: {count} of {size} are needed" in lost
+    told = [m for name, m in f.said if name == "site-1" and isinstance(m, Rejected)]
+    names = "a, b, c" if secure is FOUR else "a"  # with votes the other holders of its groups see it too
+    left_out = "is left out of release"
+    assert sum(left_out in m.reason and not m.final for m in told) == 3
+    away = f"the seeds of this site did not decrypt at {names} in 3 releases in a row, the last"
+    assert next(m.reason for m in told if m.final).startswith(away)
+    assert not any(left_out in m.reason for n, m in f.said if n != "site-1" and isinstance(m, Rejected))
+    assert not any(row.get("at_fault") for row in f.journal("released"))
+    assert not any(row["left_out"] for row in f.journal("released")[-5:])
     f.check_manifests()
+
+
+@committees(THREE, FOUR)
+def test_a_site_that_masks_garbage_is_sent_away(secure: dict[str, Any], tmp_path: Path) -> None:
+    """Releases without it are right, and go on being right; nobody else is sent away."""
+    f = SecureFederation(tmp_path, tasks=90, secure=secure)
+    f.masked["site-2"] = garbage
+    rejoin(f)
+    assert f.coordinator.secure is not None
+    assert set(f.coordinator.secure.evidence.sent_away) == {f.coordinator.registry.sites["site-2"].client}
+    reasons = [row["reason"] for row in f.journal("released")]
+    assert 2 <= sum("its sum has norm" in reason for reason in reasons) <= 6
+    assert not any(reasons[-10:])
+    spoils = "sums that this site takes part in cannot be those of clipped updates, and releases without it"
+    assert [m.reason.startswith(spoils) for n, m in f.said if n == "site-2" and isinstance(m, Rejected)][-1]
+
+
+def test_a_helper_without_votes_has_one_site_sent_away_at_most(tmp_path: Path) -> None:
+    """Word against word: what it says of a second site is not believed, and the log names both."""
+    f = SecureFederation(tmp_path, tasks=80)
+
+    def complain(answer: Answer) -> Answer:
+        if isinstance(answer, UnmaskShare) and not len(answer.total):
+            owners = f.coordinator.registry.owners
+            present = sorted(s.client for s in f.coordinator.registry.sites.values() if s.present)
+            wrong = tuple(task for task, client in enumerate(owners) if client == present[0])
+            return UnmaskRefused(answer.release, "the seeds do not decrypt", wrong)
+        return answer
+
+    f.answers["a"] = complain
+    rejoin(f)
+    assert f.coordinator.secure is not None
+    assert len(f.coordinator.secure.evidence.sent_away) == 1
+    assert len([row for row in f.journal("released") if row.get("complaints")]) > 5
 
 
 def test_a_new_committee_takes_the_place_of_a_lost_one(tmp_path: Path) -> None:

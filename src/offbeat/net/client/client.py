@@ -20,6 +20,7 @@ from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import LABELS_NEEDED, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.transport import ChannelClosedError, ClientChannel
+from offbeat.secure.committee import VOTES
 
 log = logging.getLogger(__name__)
 _NOT_SHARED = "{}: leave keep_model (--keep-model) out, or have it served with share_model (--share-model)"
@@ -86,7 +87,9 @@ class SiteClient:
         task = self._worker.task
         run = self._worker.run if task is not None else ""
         steps, wants_model = self._steps_per_epoch, self._keep is not None
-        return Register(self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True)
+        return Register(
+            self._samples, steps, labels, task, run, self._held_out, wants_model, secure=True, rule=VOTES
+        )  # fmt: skip
 
     async def _serve(self, channel: ClientChannel) -> str | None:
         """One connection, to its end or that of the run, whose reason it returns."""

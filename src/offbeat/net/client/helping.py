@@ -19,7 +19,7 @@ from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejecte
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.runs.files import make_directory
-from offbeat.secure.committee import Committee, fingerprint
+from offbeat.secure.committee import VOTES, Committee, fingerprint
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.messages import UnmaskRequest
@@ -81,7 +81,8 @@ class HelperClient:
 
     async def run(self, backoff: Backoff) -> str:
         """Help until the run has finished; returns the reason."""
-        told = {"helper": self._helper.name, "fingerprint": fingerprint(self._helper.public_key)}
+        own = fingerprint(self._helper.public_key, self._helper.verify_key)
+        told = {"helper": self._helper.name, "fingerprint": own}
         log.info("helper", extra=told)
         try:
             return await reconnecting(self._connect, self._serve, self._liveness, backoff)
@@ -94,7 +95,12 @@ class HelperClient:
         committee = self._helper.committee
         serves = b"" if committee is None else committee.digest
         key, instance = self._helper.public_key, self._helper.instance
-        channel.send(Register(0, 0, secure=True, public_key=key, instance=instance, committee=serves))
+        channel.send(
+            Register(
+                0, 0, secure=True, public_key=key, instance=instance, committee=serves, rule=VOTES,
+                verify_key=self._helper.verify_key,
+            )
+        )  # fmt: skip
         heartbeats = asyncio.create_task(self._liveness.send_heartbeats(channel, Heartbeat))
         try:
             return await self._receive(channel)
@@ -118,6 +124,8 @@ class HelperClient:
                     return message.reason
                 case Rejected() if message.final:
                     raise RunError(f"the server refuses this helper: {message.reason}")
+                case Rejected() if registered:
+                    log.warning("the server says: %s", message.reason)
                 case Rejected():
                     raise ChannelClosedError(message.reason)
                 case Registered():

@@ -32,11 +32,12 @@ _CODE = 32  # characters of a code: half of SHA-256, of which nobody finds two o
 
 
 class KnownCommittee(msgspec.Struct, frozen=True):
-    """A run's helpers: the keys of each by name, in hexadecimal."""
+    """A run's helpers: the keys of each by name, in hexadecimal, and the rule that they follow."""
 
     run: str
     epoch: int
     keys: dict[str, str]
+    rule: int = 1
 
     @classmethod
     def of(cls, committee: Committee) -> "KnownCommittee":
@@ -44,12 +45,14 @@ class KnownCommittee(msgspec.Struct, frozen=True):
         keys = {
             helper.name: ":".join(key.hex() for key in astuple(helper)[1:]) for helper in committee.helpers
         }
-        return cls(committee.run.hex(), committee.epoch, keys)
+        return cls(committee.run.hex(), committee.epoch, keys, committee.rule)
 
     def difference(self, other: "KnownCommittee") -> str:
         """How another committee differs, in words."""
         if set(other.keys) != set(self.keys):
             return f"the helpers {', '.join(self.keys)}, now {', '.join(other.keys)}"
+        if other.rule < self.rule:
+            return "helpers that vote, now helpers that do not"
         changed = [name for name, key in self.keys.items() if other.keys[name] != key]
         if changed:
             return f"the keys that it told at first, now another key of helper {', '.join(changed)}"

@@ -23,7 +23,6 @@ from offbeat.core.privacy import Privacy
 from offbeat.core.releases import noise_multiplier
 from offbeat.core.types import Count, Positive
 from offbeat.core.validation import checked_dataclass
-from offbeat.net.client.promises import most_colluding
 
 
 class PolicyError(UsageError):
@@ -159,7 +158,7 @@ class SitePolicy:
             return
         if secure is None:
             raise _refused(f"a run that is not secure: it needs at least colluding = {self.colluding}")
-        if (given := most_colluding(secure)) < self.colluding:
+        if (given := secure.most_colluding) < self.colluding:
             raise _refused(f"colluding = {given}: it needs at least colluding = {self.colluding}")
 
     def check_batch(self, samples: int, batch_size: int) -> None:

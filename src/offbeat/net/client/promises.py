@@ -45,8 +45,8 @@ def _secure(promised: Privacy, offered: Privacy, secure: Secure, allowed: Collec
         return
     if set(now.helpers) != set(secure.helpers) and not set(now.helpers) <= set(allowed):
         yield f"the helpers {', '.join(secure.helpers)}, now {', '.join(now.helpers)}"
-    if most_colluding(now) < most_colluding(secure):
-        yield f"colluding = {most_colluding(secure)}, now {most_colluding(now)}"
+    if now.most_colluding < secure.most_colluding:
+        yield f"colluding = {secure.most_colluding}, now {now.most_colluding}"
     if offered.colluding_clients < promised.colluding_clients:
         yield f"colluding_clients = {promised.colluding_clients}, now {offered.colluding_clients}"
     if offered.dominance > promised.dominance:
@@ -68,11 +68,6 @@ def _noise(promised: Privacy, offered: Privacy, noise: Noise) -> Iterator[str]:
         yield f"bands = {noise.bands}, now {now.bands}"
     if noise.accounting == "zcdp" != now.accounting:
         yield f"accounting = {noise.accounting}, now {now.accounting}"
-
-
-def most_colluding(secure: Secure) -> int:
-    """T: most helpers that may collude with the server."""
-    return secure.colluding
 
 
 def _limit(noise: Noise) -> float:

@@ -101,7 +101,7 @@ class Coordinator:
         self.secure = driver.secure = None
         if release_plan is not None and release_plan.privacy.secure is not None:
             self.secure = driver.secure = SecureAggregation(
-                driver, release_plan, self._handler.breaker, options.unmasking, options.helpers
+                driver, release_plan, options.unmasking, options.helpers
             )
         self._unheard: Measurements = []
         self.rejected = self._handler.rejected

@@ -212,6 +212,11 @@ class MessageHandler:
             return
         if not site.present and self._is_blocked(now, site):
             return
+        secure = driver.secure
+        if secure is not None and (refusal := secure.site_refusal(site.client)) is not None:
+            self._send(name, refusal)
+            driver.disconnect(site, refusal.reason)
+            return
         site.connected, site.last_seen, site.held_out = True, now, register.held_out
         self._tell_registered(site)
         if site.present and (site.samples, site.steps_per_epoch, site.labels) != data:
@@ -239,7 +244,7 @@ class MessageHandler:
         if register.public_key:
             helpers = "none" if secure is None else ", ".join(secure.names)
             raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
-        if secure is not None and not register.secure:
+        if secure is not None and not (register.secure and register.rule >= secure.rule):
             raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
 
     def _check_clients(self, name: str) -> None:
@@ -261,6 +266,8 @@ class MessageHandler:
         if secure is not None and secure.ready:
             assert secure.committee is not None
             self._send(site.name, secure.committee)
+        if secure is not None:
+            secure.tell_site(site.client)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""

@@ -13,24 +13,35 @@ from typing import TYPE_CHECKING, Any
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import CommitteeFormed, Event, Released, Releasing, Version
+from offbeat.core.events import (
+    ClientId,
+    CommitteeFormed,
+    Event,
+    Left,
+    Released,
+    Releasing,
+    TaskId,
+    Version,
+)
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
-from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.masked_updates import unpack
+from offbeat.net.server.release_evidence import ReleaseEvidence
 from offbeat.net.server.release_seeds import ReleaseSum
-from offbeat.secure.committee import Committee, CommitteeMember
+from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry
-from offbeat.secure.invalid_sums import InvalidSums, invalid_sum
+from offbeat.secure.invalid_sums import invalid_sum
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes, check_instance
+from offbeat.secure.voted_unmasking import VotedUnmasking
 
 if TYPE_CHECKING:
     from offbeat.net.server.driver import Driver
 
 log = logging.getLogger(__name__)
+AnyUnmasking = Unmasking | VotedUnmasking
 RUN_BYTES = 32
 
 
@@ -40,7 +51,6 @@ class SecureAggregation:
     Args:
         driver: Applies the events, and sends the messages.
         plan: What is fixed for the releases of the run.
-        breaker: The circuit breaker of the sites.
         times: How long an unmasking waits.
         new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
             the recorded one goes on.
@@ -50,31 +60,35 @@ class SecureAggregation:
         committee: The committee; None before there is one.
         recorded: Sums that an earlier process made durable, by version.
         connected: Names of the helpers that are there.
+        evidence: What releases have shown of helpers and sites.
     """
 
     def __init__(
         self,
         driver: "Driver",
         plan: ReleasePlan,
-        breaker: CircuitBreaker,
         times: UnmaskingTimes,
         new_helpers: tuple[str, ...] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
         assert plan.privacy.secure is not None
-        self._driver, self._plan, self._breaker, self._times, self._draw = driver, plan, breaker, times, draw
+        self._driver, self._plan, self._times, self._draw = driver, plan, times, draw
         self._replaces, self._forming = new_helpers is not None, True
         self.names = new_helpers or plan.privacy.secure.helpers
         self.committee: Committee | None = None
         self.recorded: dict[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
-        self._keys: dict[str, bytes] = {}  # by which the helpers of the next committee have registered
+        self.evidence = ReleaseEvidence(plan.privacy.fewest)
+        self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
+        self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
+        self._keys: dict[
+            str, tuple[bytes, bytes]
+        ] = {}  # by which the helpers of the next committee have registered
         self._instances: dict[str, int] = {}  # the largest that were seen
         self._gone: set[str] = set()  # helpers of the committee that cannot help any more
         self._manifest: Releasing | None = None  # of the release at hand
-        self._unmasking: Unmasking | None = None
+        self._unmasking: AnyUnmasking | None = None
         self._began = 0.0  # when that began
-        self._invalid = InvalidSums()
 
     # ---- state ----
 
@@ -98,11 +112,23 @@ class SecureAggregation:
     @property
     def status(self) -> str:
         """The helpers and what is waited for, in one line."""
-        told = [name if name in self.connected else f"{name} (away)" for name in self.names]
-        line = f"helpers: {', '.join(told)}"
+        line = f"helpers: {', '.join(map(self._standing, self.names))}"
         if not self.ready:
             return f"{line}; the committee is formed when all are there"
         return line if self.waiting is None else f"{line}; release {self.waiting} waits for them"
+
+    def _standing(self, name: str) -> str:
+        if name in self.evidence.out:
+            return f"{name} (out)"
+        return name if name in self.connected else f"{name} (away)"
+
+    @property
+    def rule(self) -> int:
+        """The rule of the committee, or of the one that is to be formed."""
+        if self.committee is not None and not self._forming:
+            return self.committee.rule
+        assert self._plan.privacy.secure is not None
+        return rule_of(len(self.names), self._plan.privacy.secure.most_colluding)
 
     @property
     def waiting(self) -> Version | None:
@@ -123,12 +149,36 @@ class SecureAggregation:
                     self.names = tuple(name for name, _ in event.helpers)
                 self._instances.clear()
                 self._gone.clear()
+                self.evidence.new_committee()
+                self._slow = frozenset()
             case Releasing():
                 self._manifest = event
+            case Left():
+                self.evidence.left(self._present)
             case Released():
+                assert self.committee is not None
+                summed = () if self._manifest is None else self._manifest.tasks
+                self.evidence.note(event, summed, self._driver.registry.owners, self._present, self.committee)
                 self._manifest = None
                 for name, instance in event.instances.items():
                     self._instances[name] = max(instance, self._instances.get(name, 0))
+
+    @property
+    def _present(self) -> set[ClientId]:
+        return {site.client for site in self._driver.registry.sites.values() if site.present}
+
+    def site_refusal(self, client: ClientId) -> Rejected | None:
+        """Why a site may not register, for now or for good; None if it may."""
+        if client in self.evidence.sent_away:
+            return Rejected(self.evidence.sent_away[client])
+        if client in self.evidence.aside:
+            return Rejected(SecureRefusal.ASIDE.value, final=False)
+        return None
+
+    def tell_site(self, client: ClientId) -> None:
+        """Tell a site, which is there again, what has become of its update."""
+        if (text := self._untold.pop(client, None)) is not None:
+            self._driver.send(self._driver.registry.by_client[client].name, Rejected(text, final=False))
 
     def recovered(self) -> None:
         """The journal has been repeated: is another committee asked for?"""
@@ -157,12 +207,16 @@ class SecureAggregation:
         assert privacy.secure is not None
         assert privacy.most is not None
         assert privacy.clip is not None
-        members = tuple(CommitteeMember(name, bytes.fromhex(key)) for name, key in event.helpers)
+        verify = event.verify_keys or ("",) * len(event.helpers)
+        members = tuple(
+            CommitteeMember(name, bytes.fromhex(key), bytes.fromhex(other))
+            for (name, key), other in zip(event.helpers, verify, strict=True)
+        )
         return Committee(
             run=bytes.fromhex(event.run), epoch=event.epoch, helpers=members,
-            colluding=privacy.secure.colluding, least=privacy.fewest,
+            colluding=privacy.secure.most_colluding, least=privacy.fewest,
             colluding_clients=privacy.colluding_clients, most=privacy.most, dominance=privacy.dominance,
-            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip,
+            weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip, rule=event.rule,
         )  # fmt: skip
 
     # ---- helpers ----
@@ -195,7 +249,7 @@ class SecureAggregation:
         self.connected.discard(name)
         self._tell(name, lambda unmasking, number: unmasking.departed(number, now), now)
 
-    def _tell(self, name: str, what: Callable[[Unmasking, int], list[Effect]], now: float) -> None:
+    def _tell(self, name: str, what: Callable[[AnyUnmasking, int], list[Effect]], now: float) -> None:
         """Tell the unmasking something of a helper, if there is one and it is the helper's."""
         if self._unmasking is not None and (number := self._number(name)) is not None:
             self._follow(now, what(self._unmasking, number))
@@ -208,7 +262,7 @@ class SecureAggregation:
             self._warn_if_too_few()
             return
         self.connected.add(name)
-        self._keys[name] = register.public_key
+        self._keys[name] = register.public_key, register.verify_key
         self._driver.send(name, registered)
         if self.ready:
             assert self.committee is not None
@@ -221,6 +275,10 @@ class SecureAggregation:
         """Why a helper may not help; None if it may."""
         if len(register.public_key) != RUN_BYTES:
             return SecureRefusal.NOT_A_SITE.format(name=name)
+        if self.ready and name in self.evidence.out:
+            return self.evidence.out[name]
+        if self.rule >= VOTES and (register.rule < VOTES or len(register.verify_key) != RUN_BYTES):
+            return SecureRefusal.NO_VOTES.format(name=name)
         own = None if self.committee is None else {h.name: h.public_key for h in self.committee.helpers}
         if own is not None and self.ready:
             if own[name] == register.public_key:
@@ -242,28 +300,36 @@ class SecureAggregation:
             self.connected.clear()
         if register.committee:
             return SecureRefusal.COMMITTED.format(name=name)
-        others = {self._keys[other]: other for other in self.names if other in self._keys and other != name}
+        others = {
+            self._keys[other][0]: other for other in self.names if other in self._keys and other != name
+        }
         if register.public_key in others:
             return SecureRefusal.SAME_KEY.format(name=name, other=others[register.public_key])
         return None
 
     def _warn_if_too_few(self) -> None:
         """Tell the operator that no release can be made any more."""
-        if self.committee is None or not self._gone:
+        if self.committee is None or not (self._gone or self.evidence.out):
             return
-        left, needed = len(self.committee.helpers) - len(self._gone), self.committee.needed
+        left = len(self.committee.helpers) - len(self._gone | set(self.evidence.out))
+        needed = self.committee.needed
         if left < needed:
             reason = SecureRefusal.FEW_HELPERS.format(left=left, needed=needed)
             log.error("too few helpers", extra={"reason": reason})
+        elif left == needed:
+            log.warning("no helper may fail", extra={"reason": SecureRefusal.FEWEST_LEFT.format(
+                left=left, needed=needed
+            )})  # fmt: skip
 
     def _form(self, now: float) -> None:
         """Form the committee: all its helpers are there."""
         driver, before = self._driver, self.committee
         run = self._draw(RUN_BYTES) if before is None else before.run
         self.fail(now, SecureRefusal.OTHER_HELPERS)
-        keys = tuple((name, self._keys[name].hex()) for name in self.names)
-        epoch = 1 if before is None else before.epoch + 1
-        driver.apply(now, CommitteeFormed(epoch, run.hex(), keys))
+        keys = tuple((name, self._keys[name][0].hex()) for name in self.names)
+        verify = tuple(self._keys[name][1].hex() for name in self.names)
+        epoch, rule = 1 if before is None else before.epoch + 1, self.rule
+        driver.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
         self._replaces = False  # once in a server's process
         assert self.committee is not None
         if before is None:
@@ -282,6 +348,7 @@ class SecureAggregation:
 
     def tick(self, now: float) -> None:
         """Let time pass."""
+        self._part_with_sites(now)
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
         elif self._driver.engine.waiting and self.ready:
@@ -310,10 +377,14 @@ class SecureAggregation:
             own = [(task, clients[task], weights[task]) for task in manifest.tasks]
             digest = bytes.fromhex(manifest.manifest)
             fixed = CommitManifest(command.version, tuple(own), manifest.left_out, digest)
-        self._unmasking = Unmasking(
-            committee, command.version, entries, lambda task: unpacked[task][0], now, self._times, fixed
-        )
-        self._began, numbers = now, [self._number(name) for name in self.connected]
+        begun = committee, command.version, entries, lambda task: unpacked[task][0], now, self._times, fixed
+        if committee.votes:
+            slow = [self._number(name) for name in self._slow]
+            self._unmasking = VotedUnmasking(*begun, frozenset(n for n in slow if n is not None))
+        else:
+            self._unmasking = Unmasking(*begun)
+        there = self.connected - set(self.evidence.out)
+        self._began, numbers = now, [self._number(name) for name in there]
         self._follow(now, self._unmasking.begin([n for n in numbers if n is not None], now))
 
     def fail(self, now: float, reason: str) -> None:
@@ -356,14 +427,8 @@ class SecureAggregation:
             now,
             Releasing(effect.release, tuple(tasks), tuple(weights), effect.left_out, effect.manifest.hex()),
         )
-        clients = dict(zip(self._release.tasks, self._release.clients, strict=True))
-        for task in effect.left_out:
-            site = self._driver.registry.by_client[clients[task]].name
-            reason = SecureRefusal.SEEDS.format(task=task)
-            log.warning("update left out", extra={"site": site, "task": task, "reason": reason})
-            self._breaker.record_failure(now, site)
 
-    def _check_sum(self, now: float, unmasking: Unmasking) -> None:
+    def _check_sum(self, now: float, unmasking: AnyUnmasking) -> None:
         """Use a sum, unless it cannot be that of clipped updates."""
         releases, manifest = self._driver.tensors.releases, self._manifest
         assert releases is not None
@@ -375,29 +440,99 @@ class SecureAggregation:
             log.warning("asking others", extra={"reason": reason})
             self._follow(now, effects)
             return
-        clients = dict(zip(self._release.tasks, self._release.clients, strict=True))
-        for suspect in self._invalid.note([clients[task] for task in manifest.tasks], reason is None):
-            site = self._driver.registry.by_client[suspect].name
-            log.warning("site in most of the invalid releases", extra={"site": site})
-        self._finish(now, reason or "", unmasking.total)
+        self._finish(now, reason or "", unmasking.total, invalid=reason is not None)
 
-    def _finish(self, now: float, reason: str, total: Integers | None = None, *, begin: bool = True) -> None:
+    def _finish(
+        self,
+        now: float,
+        reason: str,
+        total: Integers | None = None,
+        *,
+        begin: bool = True,
+        invalid: bool = False,
+    ) -> None:
         """End a release: its sum is known, or it has failed."""
         unmasking, self._unmasking, command = self._unmasking, None, self._release
         left_out = () if self._manifest is None else self._manifest.left_out
         helpers: tuple[str, ...] = ()
         instances: dict[str, int] = {}
-        seconds = 0.0
+        seconds, at_fault, complaints = 0.0, dict[str, str](), dict[TaskId, tuple[str, ...]]()
         if unmasking is not None:
             names = [helper.name for helper in unmasking.committee.helpers]
             helpers = tuple(names[number] for number in unmasking.helpers)
             instances = {names[number]: own for number, own in sorted(unmasking.instances.items())}
             seconds, left_out = now - self._began, unmasking.left_out
+            complaints = unmasking.complaints
+            if isinstance(unmasking, VotedUnmasking):
+                self._slow = frozenset(names[number] for number in unmasking.slow)
+            at_fault = {names[number]: why for number, why in sorted(unmasking.at_fault.items())}
         if not reason:
             assert total is not None
             assert self._driver.tensors.releases is not None
             self._driver.tensors.releases.sums[command.version] = total
             if command.version not in self.recorded:
                 self._driver.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
-        event = Released(command.version, reason, left_out, helpers, instances, seconds)
-        self._driver.apply(now, event, begin=begin)
+        event = Released(
+            command.version, reason, left_out, helpers, instances, seconds,
+            tuple(sorted(complaints.items())), at_fault, invalid,
+        )  # fmt: skip
+        before = set(self.evidence.out), list(self.evidence.aside)
+        self._driver.apply(now, event, begin=False)
+        self._tell_left_out(command.version, left_out, complaints)
+        self._part_with_helpers(now, at_fault, before[0])
+        if invalid and list(self.evidence.aside) == before[1]:
+            told = {"release": command.version, "reason": self._who_spoils}
+            log.warning("who spoils sums cannot be told yet", extra=told)
+        self._part_with_sites(now)
+        if begin and self._driver.engine.waiting:
+            self.begin(now)
+
+    # ---- helpers and sites that are to blame ----
+
+    @property
+    def _who_spoils(self) -> str:
+        """Who may have spoiled a sum, in words."""
+        if self.committee is not None and self.committee.votes:
+            return "one of the sites"
+        return f"one of the sites or of the helpers {', '.join(self.names)}"
+
+    def _tell_left_out(
+        self, release: Version, left_out: tuple[TaskId, ...], complaints: Mapping[TaskId, tuple[str, ...]]
+    ) -> None:
+        """Tell sites, and the operator, whose updates are left out, and which helpers say why."""
+        registry = self._driver.registry
+        for task in left_out:
+            client = registry.owners[task]
+            site, helpers = registry.by_client[client], ", ".join(complaints.get(task, ("its helpers",)))
+            reason = SecureRefusal.LEFT_OUT_TOLD.format(task=task, release=release, names=helpers)
+            told = {"site": site.name, "task": task, "helpers": helpers, "reason": reason}
+            log.warning("update left out", extra=told)
+            self._untold[client] = reason
+            if site.connected:
+                self.tell_site(client)
+
+    def _part_with_helpers(self, now: float, at_fault: Mapping[str, str], before: set[str]) -> None:
+        """Tell the operator which helpers are to blame, and those that are out that they are."""
+        for name, reason in at_fault.items():
+            log.warning("helper in the minority", extra={"helper": name, "reason": f"it {reason}"})
+        for name in sorted(set(self.evidence.out) - before):
+            log.error("helper out", extra={"helper": name, "reason": self.evidence.out[name]})
+            if name in self.connected:
+                self._driver.send(name, Rejected(self.evidence.out[name]))
+                self._driver.close(name, self.evidence.out[name])
+                self.disconnected(now, name)
+            self._warn_if_too_few()
+
+    def _part_with_sites(self, now: float) -> None:
+        """Sites that are put aside or sent away leave, once no release waits."""
+        driver = self._driver
+        for site in list(driver.registry.sites.values()):
+            if driver.engine.waiting or driver.ending is not None or not driver.server.begun:
+                return
+            refusal = self.site_refusal(site.client) if site.present else None
+            if refusal is not None:
+                what = "site sent away" if refusal.final else "site put aside"
+                log.warning(what, extra={"site": site.name, "reason": refusal.reason})
+                driver.send(site.name, refusal)
+                driver.disconnect(site, refusal.reason)
+                driver.apply(now, Left(site.client, reason=refusal.reason))

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 from threading import Lock
@@ -19,7 +20,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Layout, Model
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy import Privacy, Secure
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import train_root
@@ -43,7 +44,7 @@ from offbeat.runs.files import read_model
 from offbeat.runs.initial import Initial, start_from
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import FORMAT, MODEL, SERVED
-from offbeat.secure.committee import box_bytes
+from offbeat.secure.committee import entry_bytes, rule_of
 from offbeat.secure.refusals import SecureRefusal
 from offbeat.version import __version__
 
@@ -283,14 +284,24 @@ def _release_plan(
         clients = int(found.meta["privacy"]["clients"])
     check_client_metrics(privacy, options.until, options.evaluate)
     check_buffers(algorithm, layout)
-    privacy = complete_privacy(privacy, algorithm, clients)
+    privacy = complete_privacy(_with_recorded_committee(privacy, found), algorithm, clients)
     noise, most = privacy.noise, max(clients, options.clients)  # sites for which the run waits
     if noise is not None and noise.budget.delta * most >= 1:
         raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
     if privacy.fewest > clients:
         raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=clients)
-    _check_requests(privacy)
+    if found is None or options.helpers is not None:  # else its committee goes on by its own rule
+        _check_requests(privacy)
     return ReleasePlan(privacy, layout.parameters, clients)
+
+
+def _with_recorded_committee(privacy: Privacy, found: RunRecord | None) -> Privacy:
+    """The options, which name no `colluding`, with that of the run that goes on: its default was another."""
+    if privacy.secure is None or privacy.secure.colluding is not None or found is None:
+        return privacy
+    recorded = found.meta.get("privacy", {}).get("options", {}).get("secure") or {}
+    secure: Secure = replace(privacy.secure, colluding=recorded.get("colluding"))
+    return replace(privacy, secure=secure)
 
 
 def _check_requests(privacy: Privacy) -> None:
@@ -299,8 +310,9 @@ def _check_requests(privacy: Privacy) -> None:
     if secure is None:
         return
     assert privacy.most is not None
-    helpers, colluding = len(secure.helpers), secure.colluding
-    allowed = Limits().envelope // (box_bytes(helpers, colluding) + _ENTRY_BYTES)
+    helpers, colluding = len(secure.helpers), secure.most_colluding
+    boxes = entry_bytes(helpers, colluding, rule_of(helpers, colluding))
+    allowed = Limits().envelope // (boxes + _ENTRY_BYTES)
     if privacy.most > allowed:
         raise SecureRefusal.MOST.error(
             most=privacy.most, helpers=helpers, colluding=colluding, allowed=allowed

@@ -33,7 +33,7 @@ from offbeat.net.messages import (
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb
 from offbeat.net.wire.bodies import DELTA, INTEGERS, MASKED, PAYLOAD, SHARED, SUM, VALUES, Bodies
-from offbeat.secure.committee import CommitteeMember
+from offbeat.secure.committee import SIGNATURE_BYTES, CommitteeMember
 from offbeat.secure.messages import UnmaskEntry, UnmaskShare
 
 RUN, LABELS, DEPTH = 200, 100_000, 32
@@ -260,12 +260,13 @@ def _listed(most: int, check: Callable[[str, Any], Any]) -> Callable[[str, Any],
 
 
 def _member(_: str, told: pb.CommitteeMember) -> CommitteeMember:
-    return CommitteeMember(text("name", told.name, RUN), octet_string("public_key", told.public_key, DIGEST))
+    keys = [octet_string(name, getattr(told, name), DIGEST) for name in ("public_key", "verify_key")]
+    return CommitteeMember(text("name", told.name, RUN), *keys)
 
 
 def _entry(_: str, told: pb.UnmaskEntry) -> UnmaskEntry:
     numbers = [count(name, getattr(told, name)) for name in ("task", "client", "weight")]
-    site, box = text("site", told.site, RUN), octet_string("box", told.box, BOX)
+    site, box = text("site", told.site, RUN), octet_string("box", told.box, HELPERS * BOX)
     return UnmaskEntry(numbers[0], numbers[1], site, numbers[2], box)
 
 
@@ -273,7 +274,9 @@ _CONVERSIONS: Mapping[str, Callable[[Any], Any]] = {
     "reason": shorten,
     "labels": _to_labels,
     "plan": lambda plan: json.dumps(plan, allow_nan=False),
-    "helpers": lambda own: [pb.CommitteeMember(name=h.name, public_key=h.public_key) for h in own],
+    "helpers": lambda own: [
+        pb.CommitteeMember(name=h.name, public_key=h.public_key, verify_key=h.verify_key) for h in own
+    ],
     "entries": lambda own: [
         pb.UnmaskEntry(task=e.task, client=e.client, site=e.site, weight=e.weight, box=e.box) for e in own
     ],
@@ -288,12 +291,17 @@ _CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "lr_factor": _not_negative,
     "site": lambda name, value: text(name, value, RUN),
     **dict.fromkeys(
-        ("public_key", "committee", "manifest"), lambda name, value: octet_string(name, value, DIGEST)
+        ("public_key", "committee", "manifest", "verify_key"),
+        lambda name, value: octet_string(name, value, DIGEST),
     ),
     "boxes": _listed(HELPERS, lambda name, value: octet_string(name, value, BOX)),
     "helpers": _listed(HELPERS, _member),
     "entries": _listed(ENTRIES, _entry),
     "groups": _listed(ENTRIES, count),
+    "rule": lambda name, value: max(1, count(name, value)),
+    "vote": lambda name, value: octet_string(name, value, SIGNATURE_BYTES),
+    "votes": _listed(HELPERS, lambda name, value: octet_string(name, value, SIGNATURE_BYTES)),
+    "sums": _listed(ENTRIES, lambda name, value: octet_string(name, value, DIGEST)),
     "tasks": _listed(ENTRIES, count),
 }
 

@@ -106,7 +106,7 @@ class Labels(_message.Message):
     def __init__(self, counts: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "secure", "public_key", "instance", "committee")
+    __slots__ = ("samples", "steps_per_epoch", "labels", "holds", "run", "held_out", "wants_model", "secure", "public_key", "instance", "committee", "rule", "verify_key")
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
     STEPS_PER_EPOCH_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
@@ -118,6 +118,8 @@ class Register(_message.Message):
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
     samples: int
     steps_per_epoch: int
     labels: Labels
@@ -129,7 +131,9 @@ class Register(_message.Message):
     public_key: bytes
     instance: int
     committee: bytes
-    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., secure: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ...) -> None: ...
+    rule: int
+    verify_key: bytes
+    def __init__(self, samples: _Optional[int] = ..., steps_per_epoch: _Optional[int] = ..., labels: _Optional[_Union[Labels, _Mapping]] = ..., holds: _Optional[int] = ..., run: _Optional[str] = ..., held_out: _Optional[int] = ..., wants_model: bool = ..., secure: bool = ..., public_key: _Optional[bytes] = ..., instance: _Optional[int] = ..., committee: _Optional[bytes] = ..., rule: _Optional[int] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("task", "steps")
@@ -347,7 +351,7 @@ class EvaluationResult(_message.Message):
     def __init__(self, version: _Optional[int] = ..., samples: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Committee(_message.Message):
-    __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip")
+    __slots__ = ("run", "epoch", "helpers", "colluding", "least", "colluding_clients", "most", "dominance", "weight_bits", "parameters", "clip", "rule")
     RUN_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     HELPERS_FIELD_NUMBER: _ClassVar[int]
@@ -359,6 +363,7 @@ class Committee(_message.Message):
     WEIGHT_BITS_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     CLIP_FIELD_NUMBER: _ClassVar[int]
+    RULE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     epoch: int
     helpers: _containers.RepeatedCompositeFieldContainer[CommitteeMember]
@@ -370,29 +375,34 @@ class Committee(_message.Message):
     weight_bits: int
     parameters: int
     clip: float
-    def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ...) -> None: ...
+    rule: int
+    def __init__(self, run: _Optional[bytes] = ..., epoch: _Optional[int] = ..., helpers: _Optional[_Iterable[_Union[CommitteeMember, _Mapping]]] = ..., colluding: _Optional[int] = ..., least: _Optional[int] = ..., colluding_clients: _Optional[int] = ..., most: _Optional[int] = ..., dominance: _Optional[float] = ..., weight_bits: _Optional[int] = ..., parameters: _Optional[int] = ..., clip: _Optional[float] = ..., rule: _Optional[int] = ...) -> None: ...
 
 class CommitteeMember(_message.Message):
-    __slots__ = ("name", "public_key")
+    __slots__ = ("name", "public_key", "verify_key")
     NAME_FIELD_NUMBER: _ClassVar[int]
     PUBLIC_KEY_FIELD_NUMBER: _ClassVar[int]
+    VERIFY_KEY_FIELD_NUMBER: _ClassVar[int]
     name: str
     public_key: bytes
-    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ...) -> None: ...
+    verify_key: bytes
+    def __init__(self, name: _Optional[str] = ..., public_key: _Optional[bytes] = ..., verify_key: _Optional[bytes] = ...) -> None: ...
 
 class UnmaskRequest(_message.Message):
-    __slots__ = ("release", "committee", "groups", "entries", "check")
+    __slots__ = ("release", "committee", "groups", "entries", "check", "votes")
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     ENTRIES_FIELD_NUMBER: _ClassVar[int]
     CHECK_FIELD_NUMBER: _ClassVar[int]
+    VOTES_FIELD_NUMBER: _ClassVar[int]
     release: int
     committee: bytes
     groups: _containers.RepeatedScalarFieldContainer[int]
     entries: _containers.RepeatedCompositeFieldContainer[UnmaskEntry]
     check: bool
-    def __init__(self, release: _Optional[int] = ..., committee: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., entries: _Optional[_Iterable[_Union[UnmaskEntry, _Mapping]]] = ..., check: bool = ...) -> None: ...
+    votes: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, release: _Optional[int] = ..., committee: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., entries: _Optional[_Iterable[_Union[UnmaskEntry, _Mapping]]] = ..., check: bool = ..., votes: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class UnmaskEntry(_message.Message):
     __slots__ = ("task", "client", "site", "weight", "box")
@@ -409,16 +419,20 @@ class UnmaskEntry(_message.Message):
     def __init__(self, task: _Optional[int] = ..., client: _Optional[int] = ..., site: _Optional[str] = ..., weight: _Optional[int] = ..., box: _Optional[bytes] = ...) -> None: ...
 
 class UnmaskShare(_message.Message):
-    __slots__ = ("release", "manifest", "groups", "instance")
+    __slots__ = ("release", "manifest", "groups", "instance", "vote", "sums")
     RELEASE_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    VOTE_FIELD_NUMBER: _ClassVar[int]
+    SUMS_FIELD_NUMBER: _ClassVar[int]
     release: int
     manifest: bytes
     groups: _containers.RepeatedScalarFieldContainer[int]
     instance: int
-    def __init__(self, release: _Optional[int] = ..., manifest: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., instance: _Optional[int] = ...) -> None: ...
+    vote: bytes
+    sums: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, release: _Optional[int] = ..., manifest: _Optional[bytes] = ..., groups: _Optional[_Iterable[int]] = ..., instance: _Optional[int] = ..., vote: _Optional[bytes] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class UnmaskRefused(_message.Message):
     __slots__ = ("release", "reason", "tasks")
