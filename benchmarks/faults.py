@@ -1,7 +1,7 @@
 """A federation of real processes that are killed over and over; counts what became of its updates.
 
     python benchmarks/faults.py [--algorithm fedbuff] [--kills 50] [--sites 20] [--seed 1]
-        [--noise] [--secure] [--helpers 3 --colluding 1] [--restore]
+        [--noise] [--secure] [--helpers 4 --colluding 1] [--restore]
 
 One server (`offbeat serve`), the sites in a few processes, and between them a relay that drops, delays and
 swallows. The server is killed (SIGKILL) at random moments, while it starts too, and started again on the same
@@ -139,7 +139,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--noise", action="store_true", help="each release has noise")
     parser.add_argument("--bands", type=int, default=1, help="of the noise")
     parser.add_argument("--secure", action="store_true", help="updates are masked for helpers")
-    parser.add_argument("--helpers", type=int, default=3, help="how many, 2 to 9")
+    parser.add_argument("--helpers", type=int, default=4, help="how many, 2 to 9")
     parser.add_argument("--colluding", type=int, default=1, help="how many of them may collude")
     parser.add_argument("--restore", action="store_true", help="put the server's directory back from a copy")
     parser.add_argument("--full", type=float, default=0.1, help="how likely it starts on a full disk")

@@ -17,10 +17,12 @@ import numpy as np
 
 from offbeat.core.noise import discrete_gaussian
 from offbeat.core.sums import SumGrid
-from offbeat.secure.committee import Committee, CommitteeMember
+from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.secure.masks import HelperKey, add_masks, mask
+from offbeat.secure.votes import VoteKey
 
 SIGMA = 858_993_457  # of z = 4 and releases of 10 updates of equal weight
+COMMITTEES = (3, 2), (4, 1), (5, 2)  # H = T + 1, and two that vote
 Case = tuple[str, Callable[[], object], float]
 
 
@@ -36,8 +38,13 @@ def milliseconds(work: Callable[[], object], repeat: int) -> float:
 
 def committee(helpers: int, colluding: int, parameters: int) -> Committee:
     """Helpers with fresh keys."""
-    members = tuple(CommitteeMember(f"helper-{n}", HelperKey(os.urandom(32)).public) for n in range(helpers))
-    return Committee(bytes(32), 1, members, colluding, 3, 1, 10, 0.5, 4, parameters, 1.0)
+    keys = [os.urandom(32) for _ in range(helpers)]
+    members = tuple(
+        CommitteeMember(f"helper-{n}", HelperKey(key).public, VoteKey(key).public)
+        for n, key in enumerate(keys)
+    )
+    rule = rule_of(helpers, colluding)
+    return Committee(bytes(32), 1, members, colluding, 3, 1, 10, 0.5, 4, parameters, 1.0, rule)
 
 
 def cases(parameters: int) -> list[Case]:
@@ -46,11 +53,12 @@ def cases(parameters: int) -> list[Case]:
     delta = (np.random.default_rng(0).standard_normal(parameters) / parameters**0.5).astype(np.float32)
     grids = {bits: SumGrid(10, bits, 1.0, parameters, dithered=True) for bits in (0, 4)}
     y, share = grids[4].round(delta, seed), np.zeros(parameters, np.uint32)
-    own = {(h, t): committee(h, t, parameters) for h, t in ((3, 1), (5, 2))}
+    own = {size: committee(*size, parameters) for size in COMMITTEES}
     return [
         ("clip and round, equal weights", lambda: grids[0].round(delta, seed), 80),
         ("clip, round and dither, weights of 4 bits", lambda: grids[4].round(delta, seed), 200),
-        ("masks and boxes, 3 helpers, 1 colluding", lambda: mask(y, own[3, 1], 1, 0, "site"), 30),
+        ("masks and boxes, 3 helpers, 2 colluding", lambda: mask(y, own[3, 2], 1, 0, "site"), 30),
+        ("masks and boxes, 4 helpers, 1 colluding", lambda: mask(y, own[4, 1], 1, 0, "site"), 30),
         ("masks and boxes, 5 helpers, 2 colluding", lambda: mask(y, own[5, 2], 1, 0, "site"), float("inf")),
         ("a helper, for an update and seed", lambda: add_masks(share, [seed], [15]), 3),
         ("noise of a release", lambda: discrete_gaussian(SIGMA, parameters, seed), 1000),
@@ -72,7 +80,7 @@ def main() -> None:
         print(
             f"| {title} | {found:.2f} | {found / unit:.1f} | {'–' if most == float('inf') else f'{most:g}'} |"
         )
-    for helpers, colluding in ((3, 1), (5, 2)):
+    for helpers, colluding in COMMITTEES:
         masked = mask(np.zeros(1, np.int64), committee(helpers, colluding, 1), 1, 0, "site")
         added = len(masked.committee) + sum(map(len, masked.boxes))
         most = "400 bytes" if helpers == 3 else "–"
