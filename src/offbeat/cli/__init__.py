@@ -106,6 +106,11 @@ def main() -> None:
         _fail(str(error), 2 if isinstance(error, UsageError) else 1)
     except KeyboardInterrupt:
         _fail(f"interrupted{_GOES_ON.get(''.join(sys.argv[1:2]), '')}", _INTERRUPTED)
+    except (RecursionError, MemoryError) as error:
+        if debug:
+            traceback.print_exception(error)
+        what = "is nested too deep" if isinstance(error, RecursionError) else "does not fit in memory"
+        _fail(f"what was given {what}; offbeat --debug shows where", 1)
     except BrokenPipeError:  # the reader of a pipe has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:

@@ -65,7 +65,7 @@ def recipe_folder(recipe: str) -> Path | None:
 
 def typed_names(text: str) -> Iterator[str]:
     """The names in a text such as `algorithm=mine:schedule` or `mine:schedule`."""
-    from offbeat.recipes.load import parse_yaml
+    from offbeat.documents import parse_yaml
 
     if _NAME.fullmatch(text):
         yield text
@@ -94,6 +94,7 @@ def names_file() -> Path:
 def _read(folders: Sequence[Path]) -> tuple[tuple[str, ...], str]:
     """The names in the person's file; and, where it does not count, why, as the end of a message."""
     from offbeat.allowed import is_entry
+    from offbeat.documents import read_text
 
     try:
         file = names_file()
@@ -101,7 +102,7 @@ def _read(folders: Sequence[Path]) -> tuple[tuple[str, ...], str]:
             return (), ""
         if (problem := _distrust(file, folders)) is not None:
             return (), f"; the file {file} does not count: {problem}"
-        lines = [line.partition("#")[0].strip() for line in file.read_text(encoding="utf-8").splitlines()]
+        lines = [line.partition("#")[0].strip() for line in read_text(file, _MOST_BYTES).splitlines()]
     except (OSError, UnicodeDecodeError, RuntimeError) as error:  # RuntimeError: there is no home
         return (), f"; the file of allowed names cannot be read: {error}"
     names = tuple(line for line in lines if line)

@@ -170,11 +170,11 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
 def _read_policy(file: Path) -> "SitePolicy":
     """The policy of the file of `--policy`."""
     from offbeat.core.validation import validated
+    from offbeat.documents import parse_yaml, read_text
     from offbeat.net.client.policy import SitePolicy
-    from offbeat.recipes.load import parse_yaml
 
     try:
-        document = parse_yaml(file.read_text(encoding="utf-8"), f"--policy {file}")
+        document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
     if not isinstance(document, dict):

@@ -5,13 +5,15 @@ import os
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from offbeat.core.errors import UsageError
+from offbeat.documents import read_text
 from offbeat.runs.permissions import private_directory
 from offbeat.runs.schema import DATABASE
 
 SERVER, TOKENS, PAGE_TOKEN = "server.json", "tokens.json", "dashboard-token"  # in a state directory
-
+_MOST_BYTES = 2**16  # of the server's file
 SIGN_SECONDS, SILENT_SECONDS = 5.0, 30.0  # between two signs of life of a server; from when on it is silent
 
 
@@ -22,8 +24,8 @@ def server_pid(directory: Path) -> int:
     if not (directory / DATABASE).is_file() or not is_locked(directory):
         raise UsageError(f"no server is running on {directory}")
     try:
-        return int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return _pid(directory)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         raise UsageError(
             f"{directory} is in use, but not by a server of this machine that can be stopped; one that has "
             "just been started can be in a moment"
@@ -39,9 +41,9 @@ def touch(directory: Path) -> None:
 def unresponsive(directory: Path) -> str | None:
     """Why the server of a directory does nothing though it has not ended. None means that it does, or has."""
     try:
-        pid = int(json.loads((directory / SERVER).read_text(encoding="utf-8"))["pid"])
+        pid = _pid(directory)
         silent = time.time() - (directory / SERVER).stat().st_mtime
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     try:
         os.kill(pid, 0)
@@ -56,6 +58,14 @@ def unresponsive(directory: Path) -> str | None:
     if silent > SILENT_SECONDS:
         return f"its server (process {pid}) has not answered for {silent:.0f} s: see its log, or end it"
     return None
+
+
+def _pid(directory: Path) -> int:
+    """The process number in a directory's file. Raises `ValueError` for one that is none, and as reading."""
+    pid: Any = json.loads(read_text(directory / SERVER, _MOST_BYTES))["pid"]
+    if type(pid) is not int or not 0 < pid < 2**31:  # to signal 0 or -1 is to signal many
+        raise ValueError(f"{pid!r} is no process")
+    return pid
 
 
 def _is_stopped(pid: int) -> bool:

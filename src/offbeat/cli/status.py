@@ -75,7 +75,10 @@ def _show(s: "Snapshot", state: str) -> None:
     from offbeat.core.metric_names import finite, in_order
     from offbeat.report.units import duration_text
 
-    out.print(f"{s.label}: {state}; {duration_text(round(s.now))} on its clock", markup=False)
+    out.print(
+        f"{_printable(s.label)}: {_printable(state)}; {duration_text(round(s.now))} on its clock",
+        markup=False,
+    )
     out.print(
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"

@@ -151,7 +151,7 @@ def _metadata(
         "run": record.meta.get("run", record.path.resolve().name),
         "label": record.label,
         "seed": record.seed,
-        "algorithm": record.meta["algorithm"],
+        "algorithm": record.entry("algorithm"),
         "offbeat": record.meta.get("offbeat", ""),
     }
     return {k: v if isinstance(v, str) else json.dumps(v) for k, v in values.items() if v != ""}

@@ -232,7 +232,7 @@ def recorded_algorithm(record: RunRecord, allow: Allow = NOTHING) -> Algorithm:
     """
     if record.algorithm not in ALGORITHMS and ":" not in record.algorithm:
         raise RunError(f"{record.path}: its algorithm, {record.algorithm!r}, cannot be built by name")
-    described = record.meta["algorithm"]
+    described = record.entry("algorithm")
     rule = recorded_schedule_rule(described)
     try:
         algorithm = with_rule(make_algorithm(without_rule(described), allow), rule)

@@ -325,7 +325,7 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
         return
     record = read_run(run.directory)
     recorded = record.recipe and document_of(check(record.recipe, str(record.path)))  # with today's options
-    then = _essence(recorded), without_rule(record.meta["algorithm"])
+    then = _essence(recorded), without_rule(record.entry("algorithm"))
     if then != (_essence(document_of(run.recipe)), {"name": algorithm.name, **algorithm.hyperparameters}):
         raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
 

@@ -6,12 +6,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
+from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
@@ -137,7 +137,7 @@ def _read(name: str) -> tuple[Path, dict[str, Any]]:
             raise UsageError(f"recipe {name} is neither a file nor built in{did_you_mean(name, known)}")
         path = known[name]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"recipe {name} cannot be read: {error}") from None
     document = parse_yaml(text, f"recipe {name}")
@@ -205,17 +205,6 @@ def _assignment(text: str, option: str, form: str, wrapped: str = "{}") -> tuple
     if not (key and equals):
         raise UsageError(f"{option} {text} is not allowed: write {form}")
     return key, parse_yaml(wrapped.format(value), f"{option} {text}")
-
-
-def parse_yaml(text: str, what: str) -> Any:
-    """The value of a YAML text. Raises `UsageError`, which begins with `what`, for one that is not valid."""
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        where = getattr(error, "problem_mark", None)
-        line = f" at line {where.line + 1}" if where is not None else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
 
 
 def document_of(recipe: Recipe) -> dict[str, Any]:

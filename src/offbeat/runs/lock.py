@@ -15,6 +15,8 @@ def lock(directory: Path) -> BaseFileLock:
     Raises:
         UsageError: Another process holds the lock.
     """
+    if (directory / LOCK).is_symlink():
+        raise UsageError(f"{directory / LOCK} is a link: delete it, a run has a file of its own there")
     held = FileLock(directory / LOCK, mode=file_mode(directory), blocking=False, thread_local=False)
     try:
         held.acquire()

@@ -1,6 +1,7 @@
 """Reader of a run's directory, while it is written or after."""
 
 import json
+import re
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
@@ -9,18 +10,29 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from msgspec import convert
-from msgspec.structs import replace
+from msgspec import ValidationError, convert
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.journal import Row, expand
-from offbeat.core.metric_names import numbers
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
+from offbeat.runs.columns import (
+    MOST_CLIENTS,
+    check_meta,
+    client_metric_row,
+    client_row,
+    journal_row,
+    meta_entry,
+    metric_row,
+    site_row,
+)
 from offbeat.runs.damage import damage, is_environment, reading
+from offbeat.runs.database import open_database
 from offbeat.runs.presentation import Presentation
-from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, ClientMetric, Metric
+from offbeat.runs.schema import DATABASE, FORMAT, LOCK, MODEL, Metric
 from offbeat.runs.summary import Summary
+
+_FILE = re.compile(r"[\w-]+\.safetensors")
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,7 @@ class RunRecord(Presentation):
     @property
     def algorithm(self) -> str:
         """The algorithm's name."""
-        return str(self.meta["algorithm"]["name"])
+        return str(self.entry("algorithm")["name"])
 
     @property
     def higher_is_better(self) -> dict[str, bool]:
@@ -97,7 +109,14 @@ class RunRecord(Presentation):
     @property
     def summary(self) -> Summary | None:
         """The run in numbers, if it has finished."""
-        return Summary.read(self.meta["summary"]) if "summary" in self.meta else None
+        with reading(self.path / DATABASE):
+            return Summary.read(self.meta["summary"]) if "summary" in self.meta else None
+
+    def entry(self, name: str) -> Any:
+        """The entry of a name in meta, which a whole run has. Raises `DamageError` where it has none."""
+        if name not in self.meta:
+            raise damage(self.path / DATABASE, f"has no entry {name} in its table meta")
+        return self.meta[name]
 
     def check_same(self, what: str, now: Mapping[str, Any]) -> None:
         """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
@@ -124,9 +143,20 @@ class RunRecord(Presentation):
             limit: Most rows. None means all.
         """
         last = -1 if after is None else after
-        rows = self.table("journal", _row, last + 1)
-        wanted = (row for row in rows if row.seq > last and kind in (None, row.kind))
+        rows = self.table("journal", journal_row, last + 1)
+        wanted = (self._possible(row) for row in rows if row.seq > last and kind in (None, row.kind))
         return islice((each for row in wanted for each in expand(row, last)), limit)
+
+    def _possible(self, row: Row) -> Row:
+        """A row whose clients the run has. Raises `DamageError` for another one."""
+        present = (row.data or {}).get("clients") if row.name == "joined" and row.client is None else None
+        client = (present or 0) - 1 if row.client is None else row.client
+        if client >= MOST_CLIENTS or isinstance(present, int):
+            known = int(next(self.select("SELECT count(*) FROM clients"))[0])
+            if client >= (known if row.client is None else max(MOST_CLIENTS, known)):
+                problem = f"has client {client} in journal row {row.seq}, and {known} in its table clients"
+                raise damage(self.path / DATABASE, problem)
+        return row
 
     @property
     def length(self) -> int:
@@ -145,7 +175,7 @@ class RunRecord(Presentation):
     def evaluations(self, *, after: int | None = None, limit: int | None = None) -> list[Metric]:
         """Evaluations in order; `after` and `limit` as of `rows`."""
         last = -1 if after is None else after
-        found = self.table("metrics", _metric, last + 1)
+        found = self.table("metrics", metric_row, last + 1)
         return list(islice((metric for metric in found if metric.seq > last), limit))
 
     def last_evaluation(self) -> Metric | None:
@@ -168,9 +198,10 @@ class RunRecord(Presentation):
         if not self.has_table("client_metrics"):
             return []
         made = {metric.seq: metric for metric in self.evaluations()}
-        rows = self.table("client_metrics", _client_metric, evaluation)
+        rows = self.table("client_metrics", client_metric_row, evaluation)
         wanted = (row for row in rows if evaluation in (None, row.evaluation))
-        return [row.flat(made[row.evaluation]) for row in wanted]
+        with reading(self.path / DATABASE):
+            return [row.flat(made[row.evaluation]) for row in wanted]
 
     def has_table(self, name: str) -> bool:
         """Whether the database has a table: not each format and kind of run has all."""
@@ -178,7 +209,7 @@ class RunRecord(Presentation):
 
     def client_samples(self) -> dict[int, int]:
         """Number of training samples by client."""
-        return {client: samples for client, samples, _ in self.table("clients")}
+        return {client: samples for client, samples, _ in self.table("clients", client_row)}
 
     def site_names(self) -> dict[int, str]:
         """Names of the clients of a deployed run; those of a simulation have none."""
@@ -186,7 +217,7 @@ class RunRecord(Presentation):
 
     def sites(self) -> list[tuple[str, int, str | None]]:
         """Name, client and labels, as JSON, of each site of a deployed run, by client."""
-        return list(self.table("sites")) if self.has_table("sites") else []
+        return list(self.table("sites", site_row)) if self.has_table("sites") else []
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint; None where there is none."""
@@ -206,35 +237,29 @@ class RunRecord(Presentation):
             DamageError: The database is missing or damaged.
             UsageError: It cannot be opened.
         """
-        return _read(self.path, lambda database: (make(*row) for row in read_table(database, name, first)))
+        return _read(self.path, lambda database: _made(name, make, read_table(database, name, first)))
 
     def select(self, query: str, values: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
         """Rows of a query; errors: as of `table`, but no checksum is checked."""
         return _read(self.path, lambda database: database.execute(query, values))
 
 
-def _row(*columns: Any) -> Row:
-    """Make a row from its columns, of which `data` is JSON."""
-    row = Row(*columns)
-    return replace(row, data=json.loads(columns[-1])) if row.data else row
-
-
-def _metric(*columns: Any) -> Metric:
-    *own, data = columns
-    return Metric._make((*own, numbers(json.loads(data)) if data else None))
-
-
-def _client_metric(evaluation: int, client: int, samples: int, data: str) -> ClientMetric:
-    return ClientMetric(evaluation, client, samples, json.loads(data))
+def _made(table: str, make: Callable[..., Any], rows: Iterator[Any]) -> Iterator[Any]:
+    """What is made of a table's rows. Raises `ValueError` for one whose columns have other types."""
+    for row in rows:
+        try:
+            yield make(*row)
+        except ValidationError as error:
+            raise ValueError(f"{error} of a row of the table {table}") from None
 
 
 def _checkpoint(_id: int, journal: int, metrics: int, version: int, data: str) -> Checkpoint:
     counts = {"journal": journal, "metrics": metrics, "version": version}
-    return convert(counts | json.loads(data), Checkpoint, str_keys=True)
-
-
-def _entry(key: str, value: str) -> tuple[str, Any]:
-    return key, json.loads(value)
+    found = convert(counts | json.loads(data), Checkpoint, str_keys=True)
+    for name in (found.state, *found.clients.values()):
+        if not _FILE.fullmatch(name):
+            raise ValueError(f"its checkpoint names {name!r:.60}, which is no file of the directory")
+    return found
 
 
 def flat(metric: Metric) -> dict[str, Any]:
@@ -257,7 +282,7 @@ def read_run(directory: str | Path) -> RunRecord:
     database = directory / DATABASE
     if not holds_run(directory):
         raise UsageError(f"{directory} is not a run: it has no {DATABASE}")
-    meta = dict(_read(directory, lambda opened: (_entry(*row) for row in read_table(opened, "meta"))))
+    meta = dict(_read(directory, lambda opened: (meta_entry(*row) for row in read_table(opened, "meta"))))
     if meta.get("format", FORMAT) not in range(1, FORMAT + 1):
         raise UsageError(
             f"{directory}: format {meta.get('format')} is not known to this version, "
@@ -268,7 +293,14 @@ def read_run(directory: str | Path) -> RunRecord:
     for name in ("format", *named):
         if name not in known:
             raise damage(database, f"has no entry {name} in its table meta")
-    return RunRecord(directory, meta, *(known[name] for name in named))
+    with reading(database):
+        check_meta(meta)
+    record = RunRecord(directory, meta, *(known[name] for name in named))
+    if record.clients > MOST_CLIENTS:
+        listed = int(next(record.select("SELECT count(*) FROM clients"))[0])
+        if record.clients > listed:
+            raise damage(database, f"has {record.clients} clients, and {listed} in its table clients")
+    return record
 
 
 def find_runs(directory: str | Path) -> list[RunRecord]:
@@ -293,9 +325,7 @@ def _read(directory: Path, rows: Callable[[sqlite3.Connection], Iterator[Any]]) 
     path = directory / DATABASE
     with reading(path):
         try:
-            name = f"{path.resolve().as_uri()}?mode=ro"
-            opened = sqlite3.connect(name, uri=True, check_same_thread=False)  # collected in any thread
-            with closing(opened) as database:
+            with closing(open_database(path)) as database:  # collected in any thread
                 yield from rows(database)
         except sqlite3.Error as error:
             if is_environment(error) and path.is_file():

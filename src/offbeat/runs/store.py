@@ -27,7 +27,9 @@ from offbeat.runs import checksums
 from offbeat.runs.best import BestModel
 from offbeat.runs.checksums import Key, seal
 from offbeat.runs.client_states import ClientStates
+from offbeat.runs.columns import check_depth, check_meta
 from offbeat.runs.damage import damage, database_error
+from offbeat.runs.database import open_database
 from offbeat.runs.files import sync_directory, write_tensors
 from offbeat.runs.lock import lock
 from offbeat.runs.permissions import make_file
@@ -77,8 +79,9 @@ class RunStore:
             clients: (client, number of samples, labels as JSON or None) of each client.
 
         Raises:
-            UsageError: The directory holds a run already or cannot be written.
+            UsageError: The directory holds a run already or cannot be written, or an entry is too large.
         """
+        _check_readable(meta)
         with ExitStack() as undo:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
@@ -351,6 +354,17 @@ def _make_database(
     sync_directory(directory)
 
 
+def _check_readable(meta: Mapping[str, Any]) -> None:
+    """Check that what is written will be read. Raises `UsageError` for what is too long or too deep."""
+    entries = json.loads(json.dumps(meta))
+    try:
+        check_meta(entries)
+        for key, value in entries.items():
+            check_depth(value, key)
+    except ValueError as error:
+        raise UsageError(f"the run cannot be recorded: {error}; give a shorter one") from None
+
+
 def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
     rows = [(key, json.dumps(value)) for key, value in values.items()]
     database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", rows)
@@ -358,7 +372,10 @@ def _put_meta(database: sqlite3.Connection, values: Mapping[str, Any]) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(path, check_same_thread=False)  # one thread at a time, which may change
+    try:
+        return open_database(path, write=True)
+    except ValueError as error:
+        raise damage(path, f"cannot be read ({error})") from None
 
 
 def _finite(values: Mapping[str, Any]) -> dict[str, Any]:

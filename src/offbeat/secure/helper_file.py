@@ -21,6 +21,7 @@ from offbeat.core.events import TaskId
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import damage, database_error, reading
+from offbeat.runs.database import check_schema
 from offbeat.runs.files import sync_directory
 from offbeat.secure.committee import SEED_BYTES, Committee
 
@@ -75,6 +76,7 @@ class HelperFile:
             try:  # EXTRA: a commit is durable with the removal of its rollback journal
                 self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
                 with self._commit() as database:
+                    check_schema(database)
                     for statement in _SCHEMA.split(";"):
                         database.execute(statement)
                     released = list(read_table(database, "released"))

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from offbeat.algorithms.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
-from offbeat.core.errors import OffbeatError
+from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.journal import Row, event_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.releases import PrivacyLedger, ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.runs.record import RunRecord
+
+_LONGEST = 1000  # characters of a row in a message
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,7 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
         record: The run.
         algorithm: The algorithm it was made with; it follows the recorded rule.
     """
-    algorithm = with_rule(algorithm, recorded_schedule_rule(record.meta["algorithm"]))
+    algorithm = with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm")))
     journal, compared = RecordedJournal(record.rows()), Counter[str]()
 
     def compare(row: Row) -> None:
@@ -60,11 +62,17 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
             given, recorded = error.given or row, error.recorded
             found = "the journal ends" if recorded is None else f"the journal has {_show(recorded)}"
             difference = f"row {given.seq}: the replay gives {_show(given)}, {found}"
+        except DamageError:
+            raise
         except OffbeatError as error:
             difference = f"row {row.seq}: {_show(row)} is recorded, but {error}"
+        except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError, AssertionError) as error:
+            told = f"{type(error).__name__}: {error}"  # of values that no run has
+            difference = f"row {row.seq}: {_show(row)} is recorded, and the algorithm fails on it: {told}"
     return Replay(compared["event"], compared["command"], difference)
 
 
 def _show(row: Row) -> str:
     known = {k: v for k, v in row.flat().items() if v is not None and k not in ("seq", "kind", "name")}
-    return f"{row.name}({', '.join(f'{k}={v}' for k, v in known.items())})"
+    text = f"{row.name}({', '.join(f'{k}={v}' for k, v in known.items())})"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

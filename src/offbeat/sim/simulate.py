@@ -182,7 +182,7 @@ def resume(
     directory = Path(directory)
     record = read_run(directory)
     experiment = Experiment.of(
-        with_rule(algorithm, recorded_schedule_rule(record.meta["algorithm"])),
+        with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm"))),
         world, learner, record.seed, until, evaluate, initial, guard, privacy,
     )  # fmt: skip
     if record.status == "finished":
@@ -190,7 +190,7 @@ def resume(
     record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal
     record.check_same("privacy", _private(experiment))
     _check_executor(record, executor)
-    if record.meta["initial"] != experiment.initial.digest():
+    if record.entry("initial") != experiment.initial.digest():
         raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
     with calls.exceptions():
         with started(experiment.learner, algorithm.objective, workers, executor) as trainer:
@@ -291,4 +291,4 @@ def _result(
 
 def _finished(record: RunRecord, experiment: Experiment) -> Run:
     model = final_model(record, experiment.initial.layout)
-    return Run(model, Summary.read(record.meta["summary"]), record.stop_reason or "", record, record.path)
+    return Run(model, Summary.read(record.entry("summary")), record.stop_reason or "", record, record.path)

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from offbeat.core.errors import UsageError
 from offbeat.core.validation import did_you_mean, format_error, most_relevant
-from offbeat.recipes.load import amend, change, parse_yaml
+from offbeat.documents import parse_yaml, read_text
+from offbeat.recipes.load import amend, change
 from offbeat.recipes.recipe import Recipe, Section
 from offbeat.recipes.trace import resolve_trace_path
 from offbeat.studies.study import Item, PaperClaim, Size, Study, StudySize
@@ -38,7 +39,7 @@ def load_study(name: str | Path) -> Study:
             raise UsageError(f"study {name} is neither a file nor built in{did_you_mean(str(name), known)}")
         path = known[str(name)]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"study {name} cannot be read: {error}") from None
     document = parse_yaml(text, f"study {name}")

@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from msgspec import ValidationError, convert
 
 from offbeat.core.errors import UsageError
 from offbeat.core.metric_names import CLIENTS, WORST
+from offbeat.documents import read_text
 from offbeat.runs.files import sync_directory
 from offbeat.runs.permissions import file_mode
 from offbeat.studies.study import COSTS
@@ -24,6 +26,7 @@ from offbeat.studies.study import COSTS
 DIVERGED = "has diverged"
 """End of the reason for which a run stops whose training diverges."""
 
+_MOST_BYTES = 2**28  # of a file of rows
 Spent = Sequence[float]
 """What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
 
@@ -160,8 +163,9 @@ class Results:
 
     def curves(self, study: str) -> dict[tuple[str, str], RunCurve]:
         """Curves of a study's runs by digest and metric; errors: as of `rows`."""
-        rows = _read(_curves(self.path(study)), [field.name for field in fields(RunCurve)])
-        return {(row["digest"], row["metric"]): _read_curve(row) for row in rows}
+        path = _curves(self.path(study))
+        rows = _read(path, [field.name for field in fields(RunCurve)])
+        return {(row["digest"], row["metric"]): _read_curve(row, path) for row in rows}
 
     def append(self, row: ResultRow, curves: Sequence[RunCurve]) -> None:
         """Append a run's row and its curves; durable on return. Raises `UsageError` as `rows` does."""
@@ -230,30 +234,45 @@ def _read_row(cells: Mapping[str, str], path: Path) -> ResultRow:
                 made[field.name] = None
             else:
                 made[field.name] = json.loads(text)
-        except ValueError:
-            raise UsageError(
-                f"{path} has a row that cannot be read: {field.name} = {text!r:.60}; delete the row"
-            ) from None
-    return ResultRow(**made)
+        except (ValueError, RecursionError):
+            raise _unreadable(path, f"{field.name} = {text!r:.60}") from None
+    row = ResultRow(**made)
+    try:
+        convert(made, ResultRow)  # are the values of its types?
+    except (ValidationError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from None
+    return row
 
 
-def _read_curve(cells: Mapping[str, str]) -> RunCurve:
-    seconds, values = (tuple(map(float, cells[name].split())) for name in ("seconds", "values"))
+def _unreadable(path: Path, what: str) -> UsageError:
+    return UsageError(f"{path} has a row that cannot be read: {what}; delete the row")
+
+
+def _read_curve(cells: Mapping[str, str], path: Path) -> RunCurve:
+    try:
+        seconds, values = (tuple(map(float, cells[name].split())) for name in ("seconds", "values"))
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from None
+    if len(seconds) != len(values):
+        raise _unreadable(path, f"{len(seconds)} seconds and {len(values)} values")
     return RunCurve(cells["digest"], cells["metric"], seconds, values)
 
 
 def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
     """The rows of a file, without a last one that has no end."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, _MOST_BYTES)
     except FileNotFoundError:
         return []
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}") from None
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
-    if text and list(reader.fieldnames or ()) != list(columns):
-        raise UsageError(f"{path} has other columns than this version writes: move it away")
-    return [row for row in reader if None not in row.values()]
+    try:
+        if text and list(reader.fieldnames or ()) != list(columns):
+            raise UsageError(f"{path} has other columns than this version writes: move it away")
+        return [row for row in reader if None not in row.values() and None not in row]
+    except csv.Error as error:
+        raise UsageError(f"{path} cannot be read: line {reader.line_num}: {error}") from None
 
 
 def _append(path: Path, rows: Sequence[Mapping[str, str]]) -> None:

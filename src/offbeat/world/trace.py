@@ -24,9 +24,12 @@ from pydantic import TypeAdapter, ValidationError
 from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import did_you_mean, format_error
+from offbeat.documents import read_text
 from offbeat.world.availability import Interval, Probability
 from offbeat.world.world import World
 
+MOST_BYTES = 2**28
+"""Most bytes of a trace."""
 _FOREVER = float("inf")
 
 
@@ -73,8 +76,8 @@ def read_trace(path: str | Path) -> World:
 def trace_section(path: str | Path) -> dict[str, Any]:
     """Read a trace as the section `world` of a recipe: the values of its columns, and `clients`."""
     try:
-        with Path(path).open(encoding="utf-8-sig", newline="") as file:
-            columns, known = _read(file)
+        text = read_text(Path(path), MOST_BYTES, encoding="utf-8-sig")
+        columns, known = _read(StringIO(text, newline=""))
         clients = _in_order(known)
         section: dict[str, Any] = {"clients": len(clients)}
         for column in filter(_NUMBERS.__contains__, columns):

@@ -306,7 +306,9 @@ def damaged_updates(record: RunRecord) -> Iterator[str]:
             saved = read_update(record.path, begin, size) if data is None else unpack_tensors(data)
             if int(saved["task"]) != task:
                 raise ValueError(f"it is the one of task {int(saved['task'])}")
-        except (SafetensorError, ValueError, KeyError) as error:
+        except DamageError as error:
+            yield str(error)
+        except (SafetensorError, ValueError, KeyError, TypeError, RuntimeError) as error:
             what = DamageError(
                 path, f"has a damaged update of task {task} ({error})", "this update",
                 "restore the directory from a copy, or serve it: the task is aggregated without it",

@@ -29,6 +29,7 @@ from offbeat.core.sums import Integers
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading
+from offbeat.runs.database import open_database
 from offbeat.runs.files import sync_directory
 
 SECRETS = "secrets.db"
@@ -139,7 +140,8 @@ class SecretsFile:
             sync_directory(directory)
         except OSError as error:
             raise UsageError(f"cannot write to {directory}: {error}") from None
-        self._database = sqlite3.connect(self._path, check_same_thread=False)
+        with reading(self._path):
+            self._database = open_database(self._path, write=True)
         try:  # EXTRA: a commit is durable with the removal of its rollback journal
             self._database.executescript("PRAGMA synchronous = EXTRA; PRAGMA secure_delete = ON;" + _TABLES)
         except sqlite3.Error as error:

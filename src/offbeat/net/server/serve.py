@@ -218,12 +218,12 @@ def open_run(
             if options.share_model is not None:
                 final = read_model(directory / MODEL, learner.initial(seed).layout)
                 shared = choose_model(options.share_model, final, directory)
-            return FinishedRun(str(found.meta["run"]), found.stop_reason or "", shared)
+            return FinishedRun(str(found.entry("run")), found.stop_reason or "", shared)
     torch.set_num_threads(1)
     first = start_from(learner.initial(seed), initial)
     if (reason := options.unguarded(tested=tested, bounded=privacy is not None)) is not None:
         log.warning(reason)
-    if found is not None and found.meta["initial"] != first.digest():
+    if found is not None and found.entry("initial") != first.digest():
         raise RunError(f"{directory} was started with another initial model: give the same model and initial")
     complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
     if tested and (options.until.metrics or options.evaluate.keep_best):  # now, not when all sites are there
@@ -232,7 +232,7 @@ def open_run(
     root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
     meta, run, label = None, token_hex(8), label or algorithm.name
     if found is not None:
-        run, label = str(found.meta["run"]), found.label
+        run, label = str(found.entry("run")), found.label
     else:
         meta = {
             "offbeat": __version__,
@@ -340,7 +340,7 @@ def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool
 
 def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
     """The algorithm, whose schedule follows the rule that the run was begun with."""
-    rule = recorded_schedule_rule(record.meta["algorithm"])
+    rule = recorded_schedule_rule(record.entry("algorithm"))
     algorithm = with_rule(algorithm, rule)
     if algorithm.schedule.rule != rule:
         raise RunError(

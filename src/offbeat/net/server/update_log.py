@@ -97,6 +97,8 @@ def read_update(directory: Path, begin: int, size: int) -> Tensors:
     """
     path = directory / UPDATES
     with reading(path), path.open("rb") as file:
+        if not 0 <= begin <= begin + size <= os.fstat(file.fileno()).st_size:
+            raise damage(path, "does not have what run.db says")
         file.seek(begin)
         data = file.read(size)
     if len(data) < size:

@@ -1,0 +1,139 @@
+"""Text files and YAML that may come from others: read within limits, refused in one line.
+
+A YAML text of a few lines can mean lists within lists without end, by aliases, or a number of a million
+digits. So its size, its depth and the number of its values are checked first, an alias as often as used.
+"""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from offbeat.core.errors import UsageError
+
+MOST_TEXT = 2**22
+"""Most bytes of a recipe, a study or another text in YAML."""
+_DEEPEST = 40
+_MOST_VALUES = 2**22
+_LONGEST_NUMBER = 100  # characters
+_LARGEST = 2**64
+
+
+def read_text(path: Path, most: int = MOST_TEXT, *, encoding: str = "utf-8") -> str:
+    """Read a text file.
+
+    Args:
+        path: The file.
+        most: Most bytes that it may have.
+        encoding: Its encoding.
+
+    Raises:
+        OSError: It cannot be opened, is no regular file or is larger.
+        UnicodeDecodeError: It is no text.
+    """
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError("it is no regular file")
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise OSError(f"it has more than {most} bytes")
+    return data.decode(encoding)
+
+
+def parse_yaml(text: str, what: str) -> Any:
+    """The value of a YAML text.
+
+    Args:
+        text: The text.
+        what: What the text is, as the error begins.
+
+    Raises:
+        UsageError: It is not valid, or too large, too deep or too many values.
+    """
+    try:
+        _check_size(text, what)
+        return yaml.load(text, _Loader)  # a safe loader
+    except yaml.YAMLError as error:
+        where = getattr(error, "problem_mark", None)
+        line = f" at line {where.line + 1}" if where is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UsageError(f"{what} is not valid YAML{line}: {problem}") from None
+    except UsageError:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        ArithmeticError,
+        AttributeError,
+        RecursionError,
+    ) as error:  # such as of a date
+        raise UsageError(f"{what} is not valid YAML: {error}") from None
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, with numbers of limited length."""
+
+    def number(self, node: Any) -> int | float:
+        """The value of a number."""
+        if len(node.value) > _LONGEST_NUMBER:
+            raise yaml.constructor.ConstructorError(
+                None, None, f"a number of more than {_LONGEST_NUMBER} characters", node.start_mark
+            )
+        whole = node.tag.endswith(":int")
+        value: int | float = self.construct_yaml_int(node) if whole else self.construct_yaml_float(node)
+        if whole and abs(value) > _LARGEST:
+            raise yaml.constructor.ConstructorError(None, None, "an integer beyond 64 bits", node.start_mark)
+        return value
+
+
+for _tag in ("int", "float"):
+    _Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", _Loader.number)
+
+
+@dataclass(slots=True)
+class _Collection:
+    """A list or mapping whose end has not come: its anchor, its values so far, and its levels below."""
+
+    anchor: str | None
+    values: int = 1
+    levels: int = 1
+
+
+def _check_size(text: str, what: str) -> None:
+    """Raises `UsageError` for a text with too many values or levels, an alias as often as it is used."""
+    if len(text) > MOST_TEXT:
+        raise UsageError(f"{what} is not allowed: it has more than {MOST_TEXT} characters")
+    ended: dict[str, _Collection] = {}
+    opened = [_Collection(None)]
+    for event in yaml.parse(text, Loader=yaml.SafeLoader):
+        inner = _Collection(getattr(event, "anchor", None))
+        match event:
+            case yaml.CollectionStartEvent():
+                opened.append(inner)
+                if len(opened) > _DEEPEST:
+                    raise UsageError(f"{what} is nested too deep: {_DEEPEST} levels are allowed")
+                continue
+            case yaml.CollectionEndEvent():
+                inner = opened.pop()
+                inner.levels += 1
+            case yaml.AliasEvent():
+                if any(own.anchor == event.anchor for own in opened):
+                    raise UsageError(f"{what} is not allowed: its alias *{event.anchor:.60} contains itself")
+                inner = ended.get(str(event.anchor), inner)
+            case yaml.ScalarEvent():
+                pass
+            case _:
+                continue
+        if inner.anchor is not None and not isinstance(event, yaml.AliasEvent):
+            ended[inner.anchor] = inner
+        last = opened[-1]
+        last.values, last.levels = last.values + inner.values, max(last.levels, inner.levels)
+        if len(opened) + inner.levels > _DEEPEST + 1:
+            raise UsageError(f"{what} is nested too deep: {_DEEPEST} levels are allowed")
+        if last.values > _MOST_VALUES:
+            raise UsageError(f"{what} has too many values: {_MOST_VALUES} are allowed, those of aliases too")

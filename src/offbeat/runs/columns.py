@@ -1,0 +1,229 @@
+"""The types of what a run's database holds, checked when it is read: another program may have written it."""
+
+import json
+from math import isfinite
+from typing import Annotated, Any, NotRequired, Required, TypedDict
+
+from msgspec import Meta, ValidationError, convert
+from msgspec.structs import replace
+
+from offbeat.core.journal import Row
+from offbeat.core.metric_names import numbers
+from offbeat.runs.schema import ClientMetric, Metric
+
+MOST_CLIENTS = 2**20
+"""Clients that a run may have whatever its table `clients` says; there can be more where that has them."""
+_DEEPEST = 60  # levels of what is recorded as JSON in the table meta
+Label = Annotated[str, Meta(max_length=1000)]
+Text = Annotated[str, Meta(max_length=10_000)]
+Name = Annotated[str, Meta(max_length=500)]
+Count = Annotated[int, Meta(ge=0)]
+Found = dict[Name, float | None]
+"""Metrics by name."""
+_ROW = tuple[
+    Count, float, Name, Name, Count | None, Count | None, Count | None, Count | None, Count | None,
+    Count | None, str | None,
+]  # fmt: skip
+_METRIC = tuple[Count, float, Count, Count, Count, Count, float | None, float | None, str | None]
+_CLIENT_METRIC = tuple[Count, Count, Count, str]
+
+
+class _DescribedEntry(TypedDict, total=False):
+    model: dict[str, Any]
+    sample_shape: list[Count] | None
+    classes: Count | None
+    sample: tuple[Name, list[Count]] | None
+    personal: list[Name]
+    frozen: Name
+    loss: Name
+    step: Name
+
+
+class _PrivateEntry(TypedDict):
+    options: dict[str, Any]
+    parameters: Count
+    clients: Count
+
+
+class _AlgorithmEntry(TypedDict):
+    name: Name
+    schedule_rule: NotRequired[Count]
+
+
+class _RecordedEntry(TypedDict, total=False):
+    label: Label
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)]
+    clients: Count
+    status: Name
+    stop_reason: Text | None
+    duration: Annotated[float, Meta(ge=0)]
+    recipe: dict[str, Any] | None
+    algorithm: _AlgorithmEntry
+    offbeat: Name
+    run: Name
+    initial: Name
+    model: Name
+    batched: bool
+    higher_is_better: dict[Name, bool]
+    summary: dict[Name, float | Found | None]
+    privacy: _PrivateEntry
+    plan: _DescribedEntry
+    learner: _DescribedEntry | None
+    rejected: dict[Name, Count]
+
+
+class _ToldEntry(TypedDict):
+    reason: Text
+
+
+class _JoinedEntry(TypedDict, total=False):
+    samples: Required[Count | list[Count]]
+    steps_per_epoch: Required[Count | list[Count]]
+    labels: list[Count | list[Count] | None]
+    clients: Count
+
+
+class _MeasuredEntry(TypedDict):
+    capacities: list[tuple[Count, float]]
+    symbols: float
+
+
+class _TimerEntry(TypedDict):
+    timer: Name
+
+
+class _RolledBackEntry(TypedDict):
+    to: Count
+    reason: Text
+
+
+class _CommitteeEntry(TypedDict):
+    epoch: Count
+    run: Name
+    helpers: list[tuple[Name, Name]]
+    verify_keys: NotRequired[list[Name]]
+
+
+class _TrainEntry(TypedDict, total=False):
+    ask_after: Count
+    lr_factor: float
+    hold: bool
+
+
+class _AggregatedEntry(TypedDict):
+    tasks: list[Count]
+    clients: list[Count]
+
+
+_DATA: dict[str, Any] = {
+    "ready": Found,
+    "arrived": Found,
+    "joined": _JoinedEntry,
+    "measured": _MeasuredEntry,
+    "timer": _TimerEntry,
+    "lost": _ToldEntry,
+    "left": _ToldEntry,
+    "skipped": _ToldEntry,
+    "rolled_back": _RolledBackEntry,
+    "committee": _CommitteeEntry,
+    "train": _TrainEntry,
+    "aggregate": _AggregatedEntry,
+    "discard": _ToldEntry,
+    "drop": _ToldEntry,
+    "stop": _ToldEntry,
+    "timer_set": _TimerEntry,
+    "timer_cancelled": _TimerEntry,
+}
+"""What the `data` of a journal row has, by the row's name; there may be more in it."""
+
+
+def journal_row(*columns: Any) -> Row:
+    """Make a row from its columns, of which `data` is JSON. Raises `ValidationError` or `ValueError`."""
+    row = Row(*convert(columns, _ROW))
+    row = replace(row, data=json.loads(columns[-1])) if row.data else replace(row, data=None)
+    if not isfinite(row.t):
+        raise ValueError(f"t = {row.t} in journal row {row.seq}")
+    if row.data is not None or row.name in _DATA:
+        _check(row)
+    return row
+
+
+def _check(row: Row) -> None:
+    """Check what a row has in `data`."""
+    data = row.data or {}
+    try:
+        convert(data, _DATA.get(row.name, dict[str, Any]))
+        if row.name == "aggregate" and "spent" in data:
+            convert(data["spent"], float)
+    except ValidationError as error:
+        raise ValueError(f"{error} of the data of journal row {row.seq}, {row.name}") from None
+    if row.name == "joined" and row.client is None:
+        count = data.get("clients", 0)
+        lists = [
+            data[key] for key in ("samples", "steps_per_epoch", "labels") if isinstance(data.get(key), list)
+        ]
+        if not 0 < count <= row.seq + 1 or any(len(own) != count for own in lists):
+            raise ValueError(
+                f"journal row {row.seq} has {count} clients, and other numbers of what they have"
+            )
+
+
+def metric_row(*columns: Any) -> Metric:
+    """Make an evaluation from its columns; errors as of `journal_row`."""
+    *own, data = convert(columns, _METRIC)
+    found = convert(json.loads(data), Found) if data else None
+    if not isfinite(own[1]):
+        raise ValueError(f"t = {own[1]} in evaluation {own[0]}")
+    return Metric._make((*own, numbers(found) if found else None))
+
+
+def client_metric_row(*columns: Any) -> ClientMetric:
+    """Make what a client has found from its columns; errors as of `journal_row`."""
+    evaluation, client, samples, data = convert(columns, _CLIENT_METRIC)
+    return ClientMetric(evaluation, client, samples, convert(json.loads(data), Found))
+
+
+def client_row(*columns: Any) -> tuple[int, int, str | None]:
+    """Client, number of samples, and labels as JSON; errors as of `journal_row`."""
+    return convert(columns, tuple[Count, Count, str | None])
+
+
+def site_row(*columns: Any) -> tuple[str, int, str | None]:
+    """Name, client, and labels as JSON, of a site; errors as of `journal_row`."""
+    return convert(columns, tuple[Name, Count, str | None])
+
+
+def meta_entry(key: Any, value: Any) -> tuple[str, Any]:
+    """An entry of the table meta; errors as of `journal_row`."""
+    key, value = convert((key, value), tuple[Name, str])
+    found = json.loads(value)
+    check_depth(found, f"the entry {key}")
+    return key, found
+
+
+def check_meta(entries: dict[str, Any]) -> None:
+    """Check the types of the entries of the table meta that are known; errors as of `journal_row`.
+
+    Args:
+        entries: The entries, as JSON has them.
+    """
+    try:
+        convert(entries, _RecordedEntry)
+    except ValidationError as error:
+        raise ValueError(f"{error} of its table meta") from None
+    if not isfinite(entries.get("duration", 0.0)):
+        raise ValueError("duration is not finite in its table meta")
+
+
+def check_depth(value: Any, what: str) -> None:
+    """Raises `ValueError` for lists and mappings in each other, more levels than people write."""
+    level, depth = [value], 0
+    while level := [
+        inner
+        for own in level
+        if isinstance(own, dict | list)
+        for inner in (own.values() if isinstance(own, dict) else own)
+    ]:
+        depth += 1
+        if depth > _DEEPEST:
+            raise ValueError(f"{what} has lists and mappings in each other, {_DEEPEST} levels are allowed")

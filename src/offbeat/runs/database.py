@@ -1,0 +1,61 @@
+"""Opening a database that may come from others: plain tables only, and no value beyond a limit.
+
+A view, a trigger, a virtual table or a computed column runs whenever it is read or written, for as long as it
+likes. Offbeat makes none of them, so a database that has one is not read.
+"""
+
+import re
+import sqlite3
+from pathlib import Path
+
+MOST_BYTES = 2**28
+"""Most bytes of one value: those of a checkpoint of a million clients are fewer."""
+_TABLE = re.compile(
+    r"CREATE TABLE\s+(\w+|\"\w+\"|'\w+')\s*\([\w\s,()]*\)(\s*WITHOUT ROWID)?\s*", re.IGNORECASE
+)
+_ONE_ROW = "CHECK (id = 1)"  # the only expression in Offbeat's own tables
+_EXPRESSIONS = re.compile(r"\b(AS|SELECT|CHECK|DEFAULT|GENERATED|REFERENCES)\b", re.IGNORECASE)
+
+
+def open_database(path: Path, *, write: bool = False, timeout: float = 5.0) -> sqlite3.Connection:
+    """Open a database, whose threads may change, one at a time.
+
+    Args:
+        path: The file.
+        write: Whether it is written. False means that it is there, and only read.
+        timeout: Seconds to wait for another process's lock.
+
+    Raises:
+        sqlite3.Error: It cannot be opened.
+        ValueError: It has something else than plain tables.
+    """
+    name = str(path) if write else f"{path.resolve().as_uri()}?mode=ro"
+    database = sqlite3.connect(name, uri=not write, timeout=timeout, check_same_thread=False)
+    try:
+        database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MOST_BYTES)
+        database.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
+        database.execute("PRAGMA trusted_schema = OFF")
+        check_schema(database)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def check_schema(database: sqlite3.Connection) -> None:
+    """Check that a database has plain tables only, and the indexes of their keys.
+
+    Raises:
+        ValueError: It has something else.
+    """
+    for kind, name, sql in database.execute("SELECT type, name, sql FROM sqlite_master"):
+        if kind == "index" and sql is None:
+            continue
+        if kind != "table" or not isinstance(sql, str) or not _is_plain(sql):
+            raise ValueError(f"it has the {kind} {name!r:.60}, which is no plain table of Offbeat's")
+
+
+def _is_plain(sql: str) -> bool:
+    """Whether a statement makes a table of columns and keys, without an expression."""
+    bare = sql.replace(_ONE_ROW, "", 1)
+    return _TABLE.fullmatch(bare) is not None and _EXPRESSIONS.search(bare) is None
