@@ -170,3 +170,24 @@ def test_a_file_that_cannot_be_written_is_refused_at_once(name: str, tmp_path: P
 
     with pytest.raises(ob.UsageError, match="cannot be written: give a name that ends in"):
         asyncio.run(join(nobody, samples(0), keep_model=tmp_path / name))
+
+
+class Twice(nn.Sequential):
+    """Its first and its last layer have two names."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+        self.first, self.head = self[0], self[2]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self[2](self[1](self[0](x)))
+
+
+def test_a_model_with_two_names_of_a_tensor_has_both_at_a_site(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "net", Twice)
+    given: list[Tensors] = []
+    federation(tmp_path / "run", site(0, keep_model=given.append), site(1), buffers="local")
+    Twice().load_state_dict(given[0])
+    assert torch.equal(given[0]["head.weight"], given[0]["2.weight"])

@@ -72,7 +72,8 @@ def trained_module(
     described = record.meta.get("plan") or record.meta.get("learner") or {}
     if not isinstance(module, nn.Module):
         module = check_module(seeded(module or _maker(record, described, allow), record.seed))
-    if described.get("frozen", "") not in ("", frozen_digest(module)):
+    digests = "", frozen_digest(module), frozen_digest(module, wrapped=True)
+    if described.get("frozen", "") not in digests:
         raise UsageError(
             f"the frozen parameters of the {type(module).__name__} made here are not those of {record.path}: "
             "load the same pretrained weights, or use the run's version of PyTorch where the seed draws them"

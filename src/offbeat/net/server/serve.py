@@ -1,5 +1,6 @@
 """Serving a run, from its start or from where its state directory has it."""
 
+import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Layout, Model
+from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy import Privacy, Secure
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
@@ -362,4 +364,14 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
             "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
             "was changed, and offbeat report, replay and journal read it"
         )
-    record.check_same("plan", spec.document())
+    record.check_same("plan", _as_recorded(spec.document(), record.meta["plan"]))
+
+
+def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A specification with the names of tensors as an earlier version recorded them, if they alone differ.
+
+    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
+    """
+    told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
+    bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
+    return {**document, "layout": told} if bare == same else document
