@@ -2,9 +2,12 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
+import torch
+from torch import nn
 
 import offbeat as ob
 from tests.options import EVERY_FEATURE
@@ -109,3 +112,65 @@ def test_the_steps_done_are_those_of_the_journal_also_where_tasks_are_recalled()
     arrived = {row["task"]: row["steps"] for row in rows if row["name"] == "arrived"}
     assert recalled & set(arrived)
     assert {task: PortLike.counted[task] for task in arrived} == arrived
+
+
+def test_a_loop_that_trains_another_model_is_told_of_it(caplog: pytest.LogCaptureFixture) -> None:
+    """Once, and only where no task has changed the model it was given."""
+    other = nn.Linear(4, 2)
+
+    def train(task: ob.ClientTask, own: bool) -> None:
+        module = task.load_into(nn.Linear(4, 2))
+        optimizer = torch.optim.SGD((module if own else other).parameters(), 0.1)
+        for _ in task.steps():
+            optimizer.zero_grad()
+            (module if own else other)(torch.ones(3, 4)).square().mean().backward()
+            optimizer.step()
+        task.submit()
+
+    for own in (True, False):
+        learner = ob.LoopLearner(partial(train, own=own), nn.Linear(4, 2), [4, 4])
+        with caplog.at_level(logging.WARNING):
+            ob.simulate(ob.fedavg(steps=2), learner=learner, until=ob.Until(versions=2))
+        assert len(caplog.messages) == (not own)
+    assert "the loop changes no parameter of the model that it submits" in caplog.text
+
+
+def test_a_loop_whose_module_gets_new_parameters_submits_those() -> None:
+    def train(task: ob.ClientTask, assign: bool) -> None:
+        module = task.load_into(nn.Linear(4, 2))
+        changed = {name: tensor + 1.0 for name, tensor in task.state_dict().items()}
+        for _ in task.steps():
+            module.load_state_dict(changed, assign=assign)
+        task.submit()
+
+    runs = [
+        ob.simulate(
+            ob.fedavg(steps=2), learner=ob.LoopLearner(partial(train, assign=assign), initial, [4, 4]),
+            until=ob.Until(versions=2),
+        )
+        for initial in [nn.Linear(4, 2)]
+        for assign in (True, False)
+    ]  # fmt: skip
+    assert torch.equal(runs[0].model.values, runs[1].model.values)
+
+
+def test_a_loop_loads_a_module_with_two_names_of_a_tensor() -> None:
+    def tied() -> nn.Module:
+        module = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+        module[1].weight = module[0].weight
+        return module
+
+    def train(task: ob.ClientTask) -> None:
+        tied().load_state_dict(task.state_dict())
+        assert len(task.arrays()) == 3
+        module = task.load_into(nn.DataParallel(tied()))
+        for _ in task.steps():
+            with torch.no_grad():
+                next(module.parameters()).add_(1.0)
+        tied().load_state_dict(task.state_dict())
+        task.submit()
+
+    run = ob.simulate(
+        ob.fedavg(steps=2), learner=ob.LoopLearner(train, tied, [4, 4]), until=ob.Until(versions=2)
+    )
+    tied().load_state_dict(run.model.state_dict())

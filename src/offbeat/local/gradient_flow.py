@@ -45,6 +45,7 @@ class GradientFlow:
         self._module, self._trained, self._loss = module, trained, loss
         self._unreached = dict(trained)
         self._others: list[Tensor] | None = None
+        self._later: list[str] = []  # parameters that the module has made or unfrozen since
         self._nonzero = False
 
     @property
@@ -60,8 +61,10 @@ class GradientFlow:
     def watch(self, loss: Tensor) -> None:
         """Look at a loss before it is differentiated."""
         if self._others is None:
-            own = {id(tensor) for tensor in (*self._trained.values(), *self._module.parameters())}
+            own = {id(tensor) for tensor in self._trained.values()}
             self._others = [leaf for leaf in _leaves(loss) if id(leaf) not in own]
+            others = {id(leaf) for leaf in self._others}
+            self._later = [name for name, p in self._module.named_parameters() if id(p) in others]
 
     def reached(self) -> None:
         """Look at the gradients that a loss has left at the parameters."""
@@ -122,6 +125,11 @@ class GradientFlow:
 
     def _cause(self) -> str:
         """What the loss follows from in place of the parameters, and what to do."""
+        if self._later:
+            return (
+                f"the loss follows from {_some(self._later)}, which the module has made or unfrozen later: "
+                "only parameters that it begins with are trained, so make and unfreeze all of them at first"
+            )
         if inside := list(self._names_of_others()):
             return f"the loss follows from {_some(inside)}, not registered as parameters: {_REGISTER}"
         if self._others:
@@ -137,6 +145,7 @@ class GradientFlow:
         others = {id(tensor) for tensor in self._others or ()}
         if not others:
             return
+        yield from self._later
         yield from (name for name, tensor in _unregistered(self._module) if id(tensor) in others)
         if isinstance(self._loss, nn.Module):
             yield from (f"loss.{n}" for n, p in self._loss.named_parameters() if id(p) in others)

@@ -26,8 +26,7 @@ OTHER_FROZEN = (
 )
 UNMOVED = (
     "the loop changes no parameter of the model that it submits: its steps must train the module that it "
-    "gives task.load_into, with an optimizer of that module's parameters, or task.submit needs what they "
-    "train"
+    "gives task.load_into, with an optimizer of its parameters, or task.submit needs what they train"
 )
 
 

@@ -194,7 +194,7 @@ class Training:
         """
         parameters, options = list(parameters), dict(self.optimizer_options)
         if not isinstance(self.optimizer, str):
-            return self.optimizer(parameters, lr)
+            return _of_parameters(self.optimizer(parameters, lr), parameters)
         if self.optimizer == "sgd" and not options and self.precision != "float16":
             return SGD(parameters, lr, self.momentum, self.weight_decay)
         if self.momentum:
@@ -207,3 +207,16 @@ class Training:
             return _OPTIMIZERS[self.optimizer](parameters, lr=lr, **options)  # type: ignore[call-arg]
         except (TypeError, ValueError) as error:
             raise UsageError(f"optimizer = {self.optimizer!r} with {options}: {error}") from None
+
+
+def _of_parameters(optimizer: Optimizer, parameters: Iterable[Tensor]) -> Optimizer:
+    """An optimizer of the user's function. Raises `UsageError` for one of other tensors than it was given."""
+    given = {id(parameter) for parameter in parameters}
+    groups = getattr(optimizer, "param_groups", [])
+    stepped = [id(parameter) for group in groups for parameter in group.get("params", ())]
+    if stepped and given.isdisjoint(stepped):
+        raise UsageError(
+            "optimizer: the function (parameters, lr) has made an optimizer of other tensors than the "
+            "parameters that it was given: make it of these"
+        )
+    return optimizer
