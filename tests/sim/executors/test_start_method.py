@@ -179,6 +179,41 @@ def test_a_script_without_a_guard(tmp_path: Path) -> None:
     assert "must do so under `if __name__ == '__main__':`" in errors.splitlines()[-1]
 
 
+HEREDOC = (
+    SCRIPT.replace("import time", "import time, sys\nsys.modules['__main__'].__file__ = '<stdin>'")
+    .replace("task.task == 3", "False")
+    .replace("workers=2)", "workers=2, until=ob.Until(versions=2))\n    print('ended')")
+)
+INSIDE = """
+import offbeat as ob
+
+if __name__ == "__main__":
+    class Own(ob.NoTraining):
+        pass
+
+    ob.simulate(ob.fedavg(steps=2), learner=Own(4), workers=1)
+"""
+
+
+def test_a_guarded_script_on_standard_input(tmp_path: Path) -> None:
+    """No worker can read it again: what it defines travels by value."""
+    process, output = start(tmp_path, HEREDOC)
+    with output:
+        _, errors = process.communicate(300)
+        assert output.read() == "ended\n", errors
+
+
+@pytest.mark.thorough
+def test_what_is_defined_behind_the_guard_is_told_of(tmp_path: Path) -> None:
+    process, output = start(tmp_path, INSIDE)
+    output.close()
+    _, errors = process.communicate(300)
+    assert process.returncode == 1
+    last = errors.splitlines()[-1]
+    assert "a worker process cannot load the learner (AttributeError: Can't get attribute 'Own'" in last
+    assert "outside of `if __name__ == '__main__':`" in last
+
+
 def test_what_a_notebook_defines_reaches_the_workers(tmp_path: Path) -> None:
     process, output = start(tmp_path, NOTEBOOK)
     with output:

@@ -70,8 +70,8 @@ class ProcessPool(WorkerPool[_Worker]):
         except _UNPICKLABLE as error:
             raise UsageError(
                 f"workers = {count} needs a learner that can be pickled ({' '.join(str(error).split())}): "
-                "define its module, data and functions at the top of a file, without lambdas and open files, "
-                "or give workers = 0"
+                "give a function that makes the module, and define it, the data and all functions at the top "
+                "of a file, without lambdas and open files; or give workers = 0"
             ) from None
 
 
