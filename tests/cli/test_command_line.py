@@ -560,6 +560,10 @@ def rows_in(directory: Path, table: str) -> int:
             "compare digits -a fedavg --metric auroc --out new",
             "metric = auroc is not what evaluations give: they give accuracy, loss",
         ),
+        (
+            "run digits --set metric=auc --out new",
+            "metric = auc is not what evaluations give: they give accuracy",
+        ),
         ("compare digits -a fedavg,nosuch", "--algorithms nosuch is unknown"),
         ("compare digits -a fedavg,fedavg", "name each algorithm once"),
         ("compare digits -a fedavg,", "--algorithms fedavg, is not allowed: name each algorithm once"),

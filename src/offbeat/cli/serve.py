@@ -111,6 +111,7 @@ def serve(
     from offbeat.callbacks.registry import make_callbacks
     from offbeat.recipes.build import make_algorithm, make_server_learner
     from offbeat.recipes.load import document_of, load_recipe, own_recipe
+    from offbeat.recipes.metrics import check_metrics
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
@@ -148,6 +149,8 @@ def serve(
         _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
     learner = make_server_learner(loaded, loaded.seed, test, allowed)
+    if loaded.metric is not None and loaded.evaluate.at_server and learner.data.test is not None:
+        check_metrics(loaded, learner, loaded.metric)
     called = make_callbacks(loaded.callbacks, allowed)
     model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
     limits = Limits(layout=model.layout, silence=max(Limits().silence, 2 * lease))

@@ -43,7 +43,8 @@ def run(
         finished = run_recipe(
             loaded, loaded.algorithm, seed=loaded.seed, out=place,
             workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            label=label, allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
+            label=label, metric=loaded.metric,
+            allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
 

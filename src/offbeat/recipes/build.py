@@ -22,6 +22,7 @@ from offbeat.data.site import server_data
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
+from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
 from offbeat.recipes.recipe import Data, Recipe
@@ -145,6 +146,7 @@ def run_recipe(
     watch: Watcher | None = None,
     client_memory: int | None = None,
     label: str | None = None,
+    metric: str | None = None,
     allow: Allow = NOTHING,
 ) -> Run:
     """Simulate one algorithm of a recipe under one seed.
@@ -159,19 +161,23 @@ def run_recipe(
         watch: Called with the run's progress.
         client_memory: Most bytes of client states in memory. None means all.
         label: What the run is called in reports. None means the algorithm's label, or its name.
+        metric: A metric that evaluations must give, if there are any. None means any.
         allow: What the recipe may name: "module", of which what it exposes may be called, or
             "module:function".
 
     Raises:
-        UsageError: The recipe, the data or the directory does not allow the run.
+        UsageError: The recipe, the data or the directory does not allow the run, or evaluations do not give
+            the metric.
     """
     recipe = own_recipe(recipe, spec)
     check_names(recipe, allow)
     algorithm = make_algorithm(recipe.algorithm, allow)
     learner = make_learner(recipe, seed, allow)
+    if metric is not None and not recipe.evaluate.never:
+        check_metrics(recipe, learner, metric)
     own = recipe.model_copy(update={"seed": seed})  # repeats exactly this run
     return simulate(
-        algorithm, replace(recipe.world, clients=recipe.clients), learner,
+        algorithm, replace(recipe.world, clients=learner.clients), learner,
         seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
         label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,

@@ -23,13 +23,10 @@ from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
-from offbeat.core.limits import check_found
-from offbeat.core.metric_names import in_order
 from offbeat.core.schedule_rule import without_rule
-from offbeat.local.learner import TorchLearner
-from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
 from offbeat.recipes.load import check, document_of, own_recipe
+from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.sweep import directory_name, sweep_points
@@ -153,7 +150,7 @@ def plan(
         if data not in clients:
             learner = make_learner(own, own.seed, allowed)
             clients[data] = learner.clients
-            _check_metrics(own, learner, metric)
+            check_metrics(own, learner, metric)
         concurrency = algorithm.schedule.concurrency
         if concurrency is not None and concurrency > clients[data]:
             raise UsageError(
@@ -171,22 +168,6 @@ def plan(
     if len({run.directory for run in runs}) < len(runs):
         raise UsageError("two labels of the comparison have the same directory: call one otherwise")
     return sorted(runs, key=lambda run: run.seed)
-
-
-def _check_metrics(recipe: Recipe, learner: TorchLearner, metric: str | None) -> None:
-    """Evaluate the initial model once, to refuse a metric that evaluations do not give before runs begin."""
-    every, until = recipe.evaluate, recipe.until
-    if metric is None and not until.metrics and every.keep_best is None:
-        return
-    model, found = learner.initial(recipe.seed), dict[str, float]()
-    if every.at_server:
-        found |= learner.evaluate(model)
-    if every.at_clients and (held := [c for c in range(learner.clients) if learner.held_out(c)]):
-        found |= aggregate_clients({held[0]: learner.evaluate_client(model, held[0])})
-    check_found(until, every, found)
-    if metric is not None and metric not in found:
-        given = f"they give {', '.join(in_order(found))}" if found else "there are none"
-        raise UsageError(f"metric = {metric} is not what evaluations give: {given}")
 
 
 def compare(
