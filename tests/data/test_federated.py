@@ -49,7 +49,7 @@ def test_subset_out_of_range(indices):
         (torch.tensor(1.0), None, None, "x has no dimension"),
         ({"a": torch.zeros(2, 1), "b": torch.zeros(3)}, None, None, "a has 2, b has 3 samples"),
         ({}, None, None, "x is empty"),
-        (["a", "b"], None, None, "x is a list, of which no tensor can be made"),
+        (["a", "b"], None, None, "x is a list of text: encode it as numbers"),
         (torch.zeros(2, 1), torch.zeros(2, dtype=torch.int32), 1, "torch.int64"),
         (torch.zeros(2, 1), torch.zeros(3, dtype=torch.int64), 1, "x has 2, y has 3 samples"),
         (torch.zeros(2, 1), torch.tensor([0, 2]), 2, "0 to classes - 1"),
@@ -86,7 +86,10 @@ def test_federate_takes_the_test_set_of_a_source():
     ("parts", "message"),
     [
         ([], "at least one client"),
-        ([np.array([0]), np.array([], dtype=np.int64)], "empty partition: client 1 of 2 got no samples"),
+        (
+            [np.array([0]), np.array([], dtype=np.int64)],
+            "client 1 of 2 has no samples: leave it out by drop_e",
+        ),
         ([np.array([0, 1]), np.array([1])], "sample index 1 is used 2 times, by clients 0 and 1"),
         ([np.array([2, 2])], "sample index 2 is used 2 times, by clients 0 and 0"),
         ([np.array([0]), np.array([6])], "sample index 6 of client 1: must be 0 to 5"),

@@ -10,7 +10,8 @@
 Nothing here uses the network except `offbeat.data.download.fetch`, on an explicit call.
 """
 
-from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples
+from offbeat.data.convert import as_samples
+from offbeat.data.dataset import Dataset, MapDataset, Samples
 from offbeat.data.federated import FederatedData, Rows, Source, federate, own_data, without_clients
 from offbeat.data.paths import data_root
 from offbeat.data.registry import DATASETS, load

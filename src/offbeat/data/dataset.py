@@ -14,15 +14,19 @@ batch is one indexed copy; `MapDataset` wraps any map-style dataset. A batch is 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from sysconfig import get_path
+from traceback import extract_tb
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils.data import ConcatDataset, Subset, TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, Subset, default_collate
 
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+from offbeat.data.columns import as_tensor, is_missing
 
 Batch = Any
 """Samples as a module and its loss take them: a tensor, or tuples, lists and mappings of tensors."""
@@ -45,7 +49,7 @@ class Samples(Protocol):
 class Dataset:
     """Samples, and their targets where there are any, as tensors.
 
-    Arrays are converted to tensors that share their memory.
+    Arrays are converted to tensors that share their memory; lists and pandas frames and series are copied.
 
     Attributes:
         x: The samples, [N, ...] of any dtype, or several such tensors by name, which are passed to the module
@@ -55,8 +59,8 @@ class Dataset:
             element (voxel, token) has a class. None means that the targets are no classes.
 
     Raises:
-        UsageError: The lengths differ, or with `classes` the targets have another dtype or shape, or one is
-            out of range.
+        UsageError: A value is missing, the lengths differ, or with `classes` the targets have another dtype
+            or shape, or one is out of range.
     """
 
     x: Any  # Tensor | Mapping[str, Tensor]
@@ -65,11 +69,11 @@ class Dataset:
 
     def __post_init__(self) -> None:
         if isinstance(self.x, Mapping):
-            object.__setattr__(self, "x", {name: _tensor(name, part) for name, part in self.x.items()})
+            object.__setattr__(self, "x", {name: as_tensor(name, part) for name, part in self.x.items()})
         else:
-            object.__setattr__(self, "x", _tensor("x", self.x))
+            object.__setattr__(self, "x", as_tensor("x", self.x))
         if self.y is not None:
-            object.__setattr__(self, "y", _tensor("y", self.y))
+            object.__setattr__(self, "y", as_tensor("y", self.y))
         lengths = {name: len(part) for name, part in self._parts()}
         if len(set(lengths.values())) != 1:
             told = ", ".join(f"{name} has {length}" for name, length in lengths.items()) or "x is empty"
@@ -192,50 +196,92 @@ class MapDataset:
         return len(self.dataset)
 
     def gather(self, rows: Tensor) -> Batch:
-        """The samples at `rows`, int64 [K], collated. Raises `UsageError` where they need another collate."""
-        wanted = rows.tolist()
-        if hasattr(self.dataset, "__getitems__"):
-            samples = self.dataset.__getitems__(wanted)
-        else:
-            samples = [self.dataset[i] for i in wanted]
-        if self.collate is not default_collate:
-            return self.collate(samples)
+        """The samples at `rows`, int64 [K], collated.
+
+        Raises:
+            UnreadableSampleError: The dataset raises.
+            UsageError: The samples need another collate.
+        """
+        samples = self._read(rows.tolist())
+        own = self.collate is not default_collate
         try:
-            return default_collate(samples)
-        except (RuntimeError, TypeError) as error:
-            why = " ".join(str(error).split())
+            return self.collate(samples)
+        except OffbeatError:
+            raise
+        except Exception as error:
             raise UsageError(
-                f"the samples of a {type(self.dataset).__name__} do not make a batch ({why}): give "
-                "MapDataset(dataset, collate), or tensors or arrays"
+                f"the samples of a {type(self.dataset).__name__} do not make a batch ({told_error(error)}): "
+                + ("mend its collate" if own else "give MapDataset(dataset, collate), or tensors or arrays")
             ) from error
 
+    def _read(self, rows: list[int]) -> list[Any]:
+        if hasattr(self.dataset, "__getitems__"):
+            try:
+                samples: list[Any] = self.dataset.__getitems__(rows)
+            except OffbeatError:
+                raise
+            except Exception as error:
+                for row in rows:  # to tell which
+                    self._read_one(row)
+                raise UnreadableSampleError(rows[0], told_error(error)) from error
+        else:
+            samples = [self._read_one(row) for row in rows]
+        if self.collate is default_collate:  # which drops masks
+            for row, sample in zip(rows, samples, strict=False):
+                if (missing := _missing_value(sample)) is not None:
+                    raise UnreadableSampleError(row, missing)
+        return samples
 
-def as_samples(data: Any) -> Samples:
-    """Wrap what users have as a collection of samples.
+    def _read_one(self, row: int) -> Any:
+        try:
+            return self.dataset[row]
+        except OffbeatError:
+            raise
+        except Exception as error:
+            raise UnreadableSampleError(row, told_error(error)) from error
+
+
+class UnreadableSampleError(RunError):
+    """A sample that its dataset does not give.
 
     Args:
-        data: A collection already; a tensor or an array (x without targets); a pair (x, y) of these; a
-            `TensorDataset` of one or two tensors; or any map-style dataset. Rows of a Hugging Face dataset
-            without a format are read as tensors.
-
-    Raises:
-        UsageError: It is none of these.
+        row: Its number in the collection.
+        why: What is wrong with it, in words.
     """
-    match data:
-        case Tensor() | np.ndarray():  # which have a method `gather` too
-            return Dataset(data)
-        case Samples():
-            return data
-        case (Tensor() | np.ndarray() as x, Tensor() | np.ndarray() as y):
-            return Dataset(x, y)
-        case str() | bytes():
-            raise UsageError(f"a {type(data).__name__} is no dataset: read the file that it names")
-        case TensorDataset(tensors=tensors) if len(tensors) in (1, 2):
-            return Dataset(tensors[0], tensors[1] if len(tensors) == 2 else None)
-        case _ if hasattr(data, "with_format") and data.format["type"] is None:
-            return MapDataset(data.with_format("torch"))  # Hugging Face's, whose rows were lists
-        case _:
-            return MapDataset(data)
+
+    def __init__(self, row: int, why: str) -> None:
+        super().__init__(row, why)
+        self.row, self.why = row, why
+
+    def __str__(self) -> str:
+        return f"sample {self.row} cannot be read: {self.why}"
+
+
+def told_error(error: Exception) -> str:
+    """What a user's code has raised, in one line, with the innermost line of it that is no library's."""
+    frames = [frame for frame in extract_tb(error.__traceback__) if not _is_library(frame.filename)]
+    where = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}: " if frames else ""
+    return f"{where}{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _is_library(file: str) -> bool:
+    here = str(Path(__file__).parents[1])
+    return "site-packages" in file or file.startswith((here, get_path("stdlib"), "<"))
+
+
+def _missing_value(sample: Any) -> str | None:
+    """What of a sample is missing, in words; None means nothing."""
+    match sample:
+        case np.ma.MaskedArray():
+            if bool(np.ma.getmaskarray(sample).any()):
+                return "it is a masked array, with values masked: fill them, or leave the sample out"
+        case Mapping():
+            return next(filter(None, map(_missing_value, sample.values())), None)
+        case tuple() | list():
+            return next(filter(None, map(_missing_value, sample)), None)
+        case _ if is_missing(sample):
+            return "a value is missing (None): fill it, or leave the sample out"
+    return None
 
 
 def concatenated(parts: Sequence[Samples]) -> Samples:
@@ -268,6 +314,7 @@ def concatenated(parts: Sequence[Samples]) -> Samples:
 
 
 def _joined(parts: Sequence[Dataset]) -> Dataset:
+    parts = [part for part in parts if len(part)] or parts[:1]  # an empty list has no shape to compare
     kinds = {tuple((name, part.dtype, part.shape[1:]) for name, part in d._parts()) for d in parts}
     if len(kinds) > 1 or len({d.classes for d in parts}) > 1:
         told = " and ".join(
@@ -366,16 +413,3 @@ def as_rows(indices: IndexLike) -> Tensor:
     if isinstance(indices, Tensor):
         return indices.to(torch.int64)
     return torch.from_numpy(np.array(indices, dtype=np.int64))  # a copy: torch warns about read-only arrays
-
-
-def _tensor(name: str, value: Any) -> Tensor:
-    try:
-        tensor = torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(
-            f"dataset: {name} is a {type(value).__name__}, of which no tensor can be made ({error}): give a "
-            "tensor or an array of numbers"
-        ) from None
-    if not tensor.dim():
-        raise UsageError(f"dataset: {name} has no dimension: it needs one row for each sample")
-    return tensor

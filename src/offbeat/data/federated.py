@@ -5,7 +5,7 @@ sample where there is one. `FederatedData` adds the owner of each sample, in com
 clients cost two integer vectors and not 100,000 objects.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,12 @@ import numpy.typing as npt
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data.dataset import Dataset, MapDataset, Samples, as_samples, concatenated, label_counts
+from offbeat.data.columns import is_frame
+from offbeat.data.convert import as_other_samples, as_samples, is_labelled, is_pair
+from offbeat.data.dataset import Dataset, MapDataset, Samples, concatenated, label_counts
+from offbeat.data.hugging_face import is_split_dict, train_and
+from offbeat.data.leaf import is_leaf, samples_by_user
+from offbeat.data.parts import check_parts, occupied, parts_of
 from offbeat.data.subsample import fixed_permutation
 
 _HELD_OUT = 3  # the stream of shuffles that validation shares are cut from
@@ -121,7 +126,9 @@ class FederatedData:
         return self.rows.client(client)
 
     def name_of(self, client: int, row: int) -> str:
-        """A train sample in words: by its number in the client's own dataset, if each has one."""
+        """A sample of a client in words: by its number in the client's own dataset, if each has one."""
+        if self.held_out is not None and len(at := (self.held_out.client(client) == row).nonzero()):
+            return f"sample {int(at[0])} of those that the client holds out"
         if self.starts is None:
             return f"sample {row} of the train set"
         return f"sample {row - self.starts[client]} of the client's dataset"
@@ -144,24 +151,29 @@ class FederatedData:
         return replace(self, rows=self.rows.numbered(client), held_out=held, starts=None)
 
 
-def own_data(data: Any, validation: float = 0.0) -> FederatedData:
+def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> FederatedData:
     """The data of one site, as one client.
 
     Args:
-        data: Whatever `as_samples` takes; a pair of these, to train and to evaluate on (a pair of tensors or
-            arrays is x and y); or the `FederatedData` of one client.
+        data: Whatever `as_samples` takes; a pair of these, to train and to evaluate on (a pair of columns is
+            x and y); the splits "train" and, where there is one, "validation" of Hugging Face; or the
+            `FederatedData` of one client.
         validation: Share of the samples in [0, 1) that is held out, as `federate` does it; 0 with a pair.
+        label: The column of the targets, of a frame or a dataset of Hugging Face.
 
     Raises:
         UsageError: It is none of these, or has no samples.
     """
+    if is_split_dict(data):
+        train, held = train_and(data, "validation")
+        data = train if held is None else (train, held)
     match data:
         case FederatedData():
             own = data
-        case (train, held) if not isinstance(train, torch.Tensor | np.ndarray) and isinstance(data, tuple):
-            own = federate([train], validation=[held])
+        case (train, held) if isinstance(data, tuple) and not is_labelled(data, label):
+            own = federate([as_samples(train, label)], validation=[as_other_samples(held, label)])
         case _:
-            own = federate([data])
+            own = federate([as_samples(data, label)])
     if not validation:
         return own
     if own.held_out is not None:
@@ -182,21 +194,29 @@ def without_clients(test: Any = None, root: Any = None) -> FederatedData:
 def federate(
     train: Any,
     test: Any = None,
-    parts: Sequence[npt.NDArray[np.integer]] | None = None,
+    parts: Any = None,
     *,
-    validation: float | Sequence[Any] = 0.0,
+    validation: float | Sequence[Any] | Mapping[Any, Any] = 0.0,
     root: Any = None,
+    label: str | None = None,
+    drop_empty: bool = False,
 ) -> FederatedData:
     """Divide samples among clients.
 
     Args:
-        train: The train set: a `Source`, or whatever `as_samples` takes (tensors, arrays, a map-style
-            dataset); without `parts` a sequence of these, one per client.
-        test: The common test set. None means that of the `Source`, or that there is none.
-        parts: For each client the indices of its train samples, 1-D integers, at least one.
+        train: The train set: a `Source`, or whatever `as_samples` takes (tensors, arrays, lists, pandas
+            frames, a map-style dataset); the splits "train" and "test" of Hugging Face; without `parts` a
+            list of these, one per client, a mapping of them by the clients' names, in its order, or LEAF's
+            JSON, whose users are the clients.
+        test: The common test set. None means that of the `Source` or of the splits, or that there is none.
+        parts: For each client the indices of its train samples: 1-D integers or a set, at least one; a
+            sequence of these, or a mapping such as pandas's `frame.groupby(column).indices`, in its order.
         validation: What each client evaluates on: a share of its samples in [0, 1), drawn without a seed, at
             least one sample where it has two; or one dataset per client, besides its train samples.
         root: Trusted samples of the server's own, whatever `as_samples` takes. None means none.
+        label: The column of the targets, of pandas frames or datasets of Hugging Face.
+        drop_empty: Whether clients without samples are left out, which the log tells. The clients that
+            remain are numbered anew, in their order.
 
     Raises:
         UsageError: There is no client, a client has no sample, an index is out of range or used twice, or the
@@ -204,82 +224,75 @@ def federate(
     """
     if isinstance(train, Source):
         train, test = train.train, train.test if test is None else test
+    elif is_split_dict(train) and ("train" in train or type(train) is not dict):
+        train, own_test = train_and(train, "test" if test is None else None)
+        test = own_test if test is None else test
+    if parts is None and is_leaf(train):
+        train = samples_by_user(train)
+    names = parts if parts is not None else train
     starts = None
     if parts is None:
-        sets = _one_per_client(train)
+        sets = _one_per_client(train, label)
+        clients = len(sets)
+        kept = occupied([len(samples) for samples in sets], drop_empty)
+        sets = [sets[client] for client in kept]
         ends = np.cumsum([len(samples) for samples in sets])
-        whole, parts = concatenated(sets), np.split(np.arange(ends[-1]), ends[:-1])
-        starts = tuple(int(part[0]) for part in parts)
+        whole, rows = concatenated(sets), np.split(np.arange(ends[-1]), ends[:-1])
+        starts = tuple(int(part[0]) for part in rows)
     else:
-        whole = as_samples(train)
-    _check_parts(parts, len(whole))
-    tested, trusted = (None if own is None else as_samples(own) for own in (test, root))
+        whole, rows = as_samples(train, label), parts_of(parts)
+        clients = len(rows)
+        kept = occupied([len(part) for part in rows], drop_empty)
+        rows = [rows[client] for client in kept]
+    check_parts(rows, len(whole))
+    tested, trusted = (None if own is None else as_other_samples(own, label) for own in (test, root))
     if isinstance(validation, int | float):
-        kept, held = _held_out(parts, validation)
-        return FederatedData(whole, tested, Rows.of(kept), held, starts, trusted)
-    if len(validation) != len(parts):
-        raise UsageError(
-            f"validation: {len(validation)} datasets for {len(parts)} clients; give one for each"
-        )
-    own = [as_samples(samples) for samples in validation]
+        remain, held = _held_out(rows, validation)
+        return FederatedData(whole, tested, Rows.of(remain), held, starts, trusted)
+    own = [as_other_samples(samples, label) for samples in _by_client(validation, names)]
+    if len(own) != clients:
+        raise UsageError(f"validation: {len(own)} datasets for {clients} clients; give one for each")
+    own = [own[client] for client in kept]
     ends = len(whole) + np.cumsum([len(samples) for samples in own])
     held_parts = np.split(np.arange(len(whole), ends[-1]), ends[:-1] - len(whole))
     every = concatenated([whole, *own])
-    return FederatedData(every, tested, Rows.of(parts), Rows.of(held_parts), starts, trusted)
+    return FederatedData(every, tested, Rows.of(rows), Rows.of(held_parts), starts, trusted)
 
 
-def _one_per_client(train: Any) -> list[Samples]:
-    """The datasets of a sequence that has one per client."""
-    if not isinstance(train, list | tuple):
+def _one_per_client(train: Any, label: str | None) -> list[Samples]:
+    """The datasets of a sequence or a mapping that has one per client."""
+    several = isinstance(train, list | tuple | Mapping)
+    if not several or is_pair(train):
+        told = "x and y" if several else f"a {type(train).__name__}"
+        such = ", such as frame.groupby(column).indices" if is_frame(train) else ""
         raise UsageError(
-            f"a {type(train).__name__} without parts: give one array of sample indices per client as parts, "
-            "or a list with one dataset per client"
+            f"{told} without parts: give one array of sample indices per client as parts{such}, or a list "
+            "with one dataset per client"
         )
     if not train:
         raise UsageError("no datasets: at least one client is needed; give one dataset per client")
-    sets = [as_samples(samples) for samples in train]
-    for client, samples in enumerate(sets):
-        if not len(samples):
-            raise UsageError(f"client {client}: its dataset has no samples; leave the client out")
+    if not isinstance(train, Mapping):
+        return [as_samples(samples, label) for samples in train]
+    sets = []
+    for name, samples in train.items():
+        try:
+            sets.append(as_samples(samples, label))
+        except UsageError as error:
+            raise UsageError(f"client {name!r}: {error}") from None
     return sets
 
 
-def _check_parts(parts: Sequence[npt.NDArray[np.integer]], available: int) -> None:
-    if not len(parts):
+def _by_client(validation: Any, clients: Any) -> list[Any]:
+    """The validation sets in the order of the clients, whose names a mapping has."""
+    if is_leaf(validation):
+        validation = samples_by_user(validation)
+    if not isinstance(validation, Mapping):
+        return list(validation)
+    if not isinstance(clients, Mapping) or set(validation) != set(clients):
         raise UsageError(
-            "parts []: at least one client is needed; pass one array of sample indices per client"
+            "validation by the clients' names: give the train sets or parts by the same names, or a list"
         )
-    sizes = np.array([len(part) for part in parts], dtype=np.int64)
-    if not sizes.all():
-        raise UsageError(
-            f"empty partition: client {int(np.argmin(sizes))} of {len(parts)} got no samples; use "
-            "fewer clients, more samples or a partition with a minimum size"
-        )
-    indices = np.concatenate(parts)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise UsageError(
-            f"parts of {indices.dtype} with {indices.ndim} dimensions: must be 1-D arrays of integers, "
-            "one per client"
-        )
-    _check_used_once(indices, np.repeat(np.arange(len(parts)), sizes), available)
-
-
-def _check_used_once(indices: npt.NDArray[np.integer], owner: npt.NDArray[np.int64], available: int) -> None:
-    wrong = (indices < 0) | (indices >= available)
-    if wrong.any():
-        at = int(np.argmax(wrong))
-        raise UsageError(
-            f"sample index {int(indices[at])} of client {int(owner[at])}: must be 0 to {available - 1}; "
-            f"the train set has {available} samples"
-        )
-    uses = np.bincount(indices, minlength=available)
-    if uses.max(initial=0) > 1:
-        sample = int(np.argmax(uses))
-        owners = owner[indices == sample]
-        raise UsageError(
-            f"sample index {sample} is used {int(uses[sample])} times, by clients {int(owners[0])} and "
-            f"{int(owners[1])}: every sample belongs to at most one client; remove the repeats from parts"
-        )
+    return [validation[name] for name in clients]
 
 
 def _held_out(

@@ -67,7 +67,7 @@ def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
     source, root = _root_data(source, data.root, seed)
     labels = labels_of(source.train, data)
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
-    return federate(source, None, parts, validation=data.validation, root=root)
+    return federate(source, None, parts, validation=data.validation, root=root, drop_empty=data.drop_empty)
 
 
 def _source(data: Data, name: str, seed: int) -> Source:
@@ -207,9 +207,9 @@ def resume_run(
     check_names(recipe, allow)
     algorithm = recorded_algorithm(record, allow)
     called = make_callbacks(recipe.callbacks, allow)
+    learner = make_learner(recipe, record.seed, allow)
     return resume(
-        directory, algorithm, replace(recipe.world, clients=recipe.clients),
-        make_learner(recipe, record.seed, allow),
+        directory, algorithm, replace(recipe.world, clients=learner.clients), learner,
         until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
         client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
         callbacks=called,

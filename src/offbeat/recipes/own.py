@@ -4,14 +4,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypedDict
 
 import numpy as np
-from torch import Tensor
 
 from offbeat.allowed import NOTHING, Allow, Allowed, Load
 from offbeat.core.errors import UsageError
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
-from offbeat.data.dataset import Samples, as_samples, class_labels
+from offbeat.data.convert import as_other_samples, as_samples, is_labelled
+from offbeat.data.dataset import Samples, class_labels
 from offbeat.data.federated import FederatedData, Source, federate
+from offbeat.data.hugging_face import is_split_dict, train_and
 from offbeat.local.criterion import Evaluate, Loss, Step
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.losses import LOSSES
@@ -38,7 +39,8 @@ def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData
     with named_errors(name, "data.dataset"):
         made = function(**data.options)
     if isinstance(made, FederatedData):
-        if made.clients != recipe.clients:
+        fewer = data.drop_empty and made.clients < recipe.clients
+        if made.clients != recipe.clients and not fewer:
             raise UsageError(f"clients = {recipe.clients}, and {where} returned {made.clients}: give as many")
         if data.validation:
             raise UsageError(
@@ -47,7 +49,7 @@ def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData
             )
         return made
     try:
-        train, test = _train_and_test(made)
+        train, test = _train_and_test(made, data.label)
     except UsageError as error:
         raise UsageError(f"{where} returned a {type(made).__name__}: {error}") from None
     groups = made.groups if isinstance(made, Source) else None
@@ -59,21 +61,19 @@ def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData
     parts = data.partition.split(
         labels_of(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
     )
-    return federate(train, test, parts, validation=data.validation)
+    return federate(train, test, parts, validation=data.validation, drop_empty=data.drop_empty)
 
 
-def _train_and_test(made: Any) -> tuple[Samples, Samples | None]:
+def _train_and_test(made: Any, label: str | None) -> tuple[Samples, Samples | None]:
+    if is_split_dict(made):
+        made = train_and(made, "test")
     match made:
         case Source():
             return made.train, made.test
-        case (Tensor() | np.ndarray(), Tensor() | np.ndarray()):  # x and y
-            return as_samples(made), None
-        case (train, None):
-            return as_samples(train), None
-        case (train, test):
-            return as_samples(train), as_samples(test)
+        case (train, test) if isinstance(made, tuple) and not is_labelled(made, label):
+            return as_samples(train, label), None if test is None else as_other_samples(test, label)
         case _:
-            return as_samples(made), None
+            return as_samples(made, label), None
 
 
 def labels_of(train: Samples, data: Data) -> Any:

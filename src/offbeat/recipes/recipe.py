@@ -38,9 +38,13 @@ class Data(Section):
             data by `offbeat.federate`, or what is divided by `partition`: a train and a test set. None means
             that only sites have data, for `offbeat serve`.
         options: Named arguments of one's own function, or options of the built-in dataset.
+        label: The column of the targets, where one's own function returns pandas frames or datasets of
+            Hugging Face.
         samples: Size of a random subsample of the train set. None means all samples.
         test_samples: Size of a random subsample of the test set. None means all samples.
         partition: Partition of the train samples over the clients.
+        drop_empty: Whether clients to whom the partition gives no samples are left out; the run then has
+            fewer clients, and the log tells which are missing.
         validation: Share in [0, 1) of each client's samples that it holds out, for evaluations there.
         root: Number of random train samples that the server keeps for itself as trusted data, for aggregators
             that train on some. None means none.
@@ -52,9 +56,11 @@ class Data(Section):
 
     dataset: str | None = None
     options: dict[str, Any] = {}
+    label: str | None = None
     samples: Count | None = None
     test_samples: Count | None = None
     partition: Partition = DualDirichlet()
+    drop_empty: bool = False
     validation: Annotated[float, Field(ge=0, lt=1)] = 0.0
     root: Count | None = None
     evaluate_on: Literal["test", "train"] = "test"
@@ -70,6 +76,11 @@ class Data(Section):
             raise ValueError(
                 f"data.samples, data.test_samples, data.root and data.evaluate_on are for built-in datasets: "
                 f"let {self.dataset} return the samples that are wanted"
+            )
+        if self.label is not None and not own:
+            raise ValueError(
+                "data.label is for frames that a function of your own returns: leave it out with a built-in "
+                "dataset"
             )
         if self.options and not own:
             if self.dataset not in DATASETS:

@@ -27,7 +27,14 @@ if TYPE_CHECKING:
 _DRAWS = 1000  # whole partitions drawn before giving up on a minimum size
 _COVER_DRAWS = 100_000  # class assignments drawn before giving up on covering every class
 
-MinSize = Annotated[Count, Field(description="fewest samples of a client; the draw repeats until met")]
+_DROP_EMPTY = (
+    "; or leave empty clients out, by min_size = 0 and drop_empty = True (in a recipe data.drop_empty)"
+)
+
+MinSize = Annotated[
+    int,
+    Field(ge=0, description="fewest samples of a client; the draw repeats until met; 0 allows none"),
+]
 
 
 @checked_dataclass
@@ -85,7 +92,7 @@ class _DrawnByClass(ABC):
         self, labels: Indices, clients: int, rng: np.random.Generator, groups: Indices | None = None
     ) -> list[Indices]:
         """See the module's docstring."""
-        _check(labels, clients, self.kind, self.min_size)
+        _check(labels, clients, self.kind, self.min_size, _DROP_EMPTY)
         sizes = np.unique(labels, return_counts=True)[1].astype(np.int64)
         for _ in range(_DRAWS):  # only counts are drawn again, never indices: a thousand failures stay cheap
             counts = self._counts(sizes, clients, rng)
@@ -97,6 +104,7 @@ class _DrawnByClass(ABC):
         raise UsageError(
             f"partition {self.kind!r} left client {poorest} of {clients} {state} (min_size {self.min_size}, "
             f"{_DRAWS} draws): use fewer clients, more samples, a smaller min_size or {self.advice}"
+            f"{_DROP_EMPTY}"
         )
 
     @abstractmethod
@@ -119,7 +127,8 @@ class ClassPartition(_DrawnByClass):
         max_classes: Most classes of a client, included.
         mean: Mean of the amounts, which are relative to each other.
         std: Standard deviation of the amounts.
-        min_size: Fewest samples of a client.
+        min_size: Fewest samples of a client. 0 allows clients without samples, whom `federate` leaves out
+            with `drop_empty`.
     """
 
     advice = "more classes per client"
@@ -192,7 +201,8 @@ class DualDirichlet(_DrawnByClass):
     Attributes:
         alpha1: Concentration of the client sizes. None means the number of clients m.
         alpha2: Concentration of a client's class shares.
-        min_size: Fewest samples of a client.
+        min_size: Fewest samples of a client. 0 allows clients without samples, whom `federate` leaves out
+            with `drop_empty`.
     """
 
     advice = "a larger alpha1 or alpha2"
@@ -223,7 +233,8 @@ class LabelDirichlet(_DrawnByClass):
 
     Attributes:
         alpha: Concentration: the smaller, the more the clients differ; large values approach IID.
-        min_size: Fewest samples of a client.
+        min_size: Fewest samples of a client. 0 allows clients without samples, whom `federate` leaves out
+            with `drop_empty`.
     """
 
     advice = "a larger alpha"
@@ -301,7 +312,7 @@ def describe(data: "FederatedData", limit: int = 50) -> str:
     return "\n".join(lines)
 
 
-def _check(labels: Indices, clients: int, kind: str, min_size: int = 1) -> None:
+def _check(labels: Indices, clients: int, kind: str, min_size: int = 1, advice: str = "") -> None:
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise UsageError(
             f"labels of {labels.dtype} with {labels.ndim} dimensions: must be a 1-D array of integers"
@@ -312,7 +323,7 @@ def _check(labels: Indices, clients: int, kind: str, min_size: int = 1) -> None:
         raise UsageError(
             f"clients {clients}: partition {kind!r} gives every client {min_size} or more of the "
             f"{len(labels)} samples, which is enough for {len(labels) // min_size}; use fewer clients "
-            "or more samples"
+            f"or more samples{advice}"
         )
 
 

@@ -1,0 +1,216 @@
+"""Columns of numbers as tensors: arrays, lists, series and frames. Missing values are refused, never filled.
+
+A column has one row for each sample: x or y of a `Dataset`. NumPy's masked arrays, pandas and lists have
+each its own sign of a missing value; converted without a look at it, the value below a mask becomes data.
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from offbeat.core.errors import UsageError
+
+
+def is_frame(value: Any) -> bool:
+    """Whether it is a pandas DataFrame."""
+    return _is_pandas(value, "DataFrame")
+
+
+def is_series(value: Any) -> bool:
+    """Whether it is a pandas Series."""
+    return _is_pandas(value, "Series")
+
+
+def is_groupby(value: Any) -> bool:
+    """Whether it is what pandas's `frame.groupby(column)` gives."""
+    return hasattr(value, "groups") and hasattr(value, "indices") and hasattr(value, "ngroups")
+
+
+def is_index(value: Any) -> bool:
+    """Whether it is a pandas Index, which holds labels of rows and not their positions."""
+    return _is_pandas(value, "Index")
+
+
+def _is_pandas(value: Any, kind: str) -> bool:
+    pandas = sys.modules.get("pandas")  # without it, no object is one of its
+    return pandas is not None and isinstance(value, getattr(pandas, kind))
+
+
+def is_column(value: Any) -> bool:
+    """Whether a part of a pair is x or y: a tensor, an array, pandas's, or a sequence of numbers or of these.
+
+    A sequence of tuples or mappings is none, as its elements are samples with several parts.
+    """
+    if isinstance(value, Tensor | np.ndarray) or is_frame(value) or is_series(value):
+        return True
+    if isinstance(value, str | bytes | tuple) or not (isinstance(value, Sequence) or _is_array_like(value)):
+        return False
+    return not len(value) or not isinstance(value[0], tuple | dict)
+
+
+def _is_array_like(value: Any) -> bool:
+    return hasattr(value, "__array__") and hasattr(value, "__len__") and hasattr(value, "__getitem__")
+
+
+def as_tensor(name: str, value: Any) -> Tensor:
+    """A column as a tensor, of an array without a copy.
+
+    Numbers of lists become float32 or int64, and so do those of pandas: a frame is float32 [N, columns].
+
+    Args:
+        name: What it is called in messages, such as "x".
+        value: The column.
+
+    Raises:
+        UsageError: A value is missing or no number, samples have different shapes, or there is none.
+    """
+    if isinstance(value, Tensor):
+        tensor = value
+        if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_meta:
+            kind = "jagged" if tensor.is_nested else "meta" if tensor.is_meta else "sparse"
+            raise _refused(name, f"a {kind} tensor", "give a dense one, such as by .to_dense()")
+    else:
+        tensor = _of_array(name, value, _array(name, value))
+    if not tensor.dim():
+        raise UsageError(f"dataset: {name} has no dimension: it needs one row for each sample")
+    return tensor
+
+
+def _of_array(name: str, value: Any, array: npt.NDArray[Any]) -> Tensor:
+    if any(stride < 0 for stride in array.strides):
+        array = array.copy()  # of a reversed one, which PyTorch does not take
+    try:
+        return torch.as_tensor(array)
+    except (TypeError, ValueError, RuntimeError) as error:
+        why = "text: encode it as numbers" if array.dtype.kind in "USO" else f"{array.dtype} ({error})"
+        raise UsageError(
+            f"dataset: {name} is a {type(value).__name__} of {why}; give a tensor or an array of numbers"
+        ) from None
+
+
+def _array(name: str, value: Any) -> npt.NDArray[Any]:
+    """The column as an array of numbers."""
+    if is_frame(value):
+        columns = [_pandas_column(name, value.iloc[:, i]) for i in range(value.shape[1])]
+        if not columns:
+            raise _refused(name, "a DataFrame without columns", "give one column at least")
+        return np.stack([column.astype(np.float32) for column in columns], axis=1)
+    if is_series(value):
+        return _pandas_column(name, value)
+    if hasattr(value, "toarray"):  # of scipy
+        raise _refused(name, f"a sparse {type(value).__name__}", "give a dense one, such as by .toarray()")
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        return _list_column(name, value)
+    try:
+        array = value if isinstance(value, np.ma.MaskedArray) else np.asarray(value)
+    except Exception as error:
+        raise _refused(name, f"a {type(value).__name__}", f"no array can be made of it ({error})") from None
+    if isinstance(array, np.ma.MaskedArray):
+        return _unmasked(name, array)
+    return _objects(name, array) if array.dtype == object else array
+
+
+def _unmasked(name: str, array: np.ma.MaskedArray[Any, Any]) -> npt.NDArray[Any]:
+    """The data of a masked array of which no value is masked."""
+    mask = np.ma.getmaskarray(array)
+    if mask.any():
+        first = int(np.argmax(mask.reshape(len(mask), -1).any(axis=1))) if mask.ndim else 0
+        raise _missing(name, int(mask.sum()), first, "masked", ".filled(value)")
+    return np.asarray(array.data)
+
+
+def _list_column(name: str, values: Sequence[Any]) -> npt.NDArray[Any]:
+    """The array of a list of numbers, lists, arrays or tensors."""
+    if len(values) and all(isinstance(value, Tensor) for value in values):
+        values = [value.numpy(force=True) for value in values]
+    try:
+        if any(isinstance(value, np.ma.MaskedArray) for value in values):
+            return _unmasked(name, np.ma.stack([np.ma.asarray(value) for value in values]))
+        array = np.asarray(values)
+    except UsageError:
+        raise
+    except ValueError:
+        raise _refused(
+            name, "a list of samples of different shapes", "pad them, or give MapDataset(samples, collate)"
+        ) from None
+    if array.dtype == object:
+        return _objects(name, array)
+    plain = array.dtype == np.float64 and not (len(values) and isinstance(values[0], np.ndarray | np.generic))
+    return array.astype(np.float32) if plain else array  # Python's numbers have no dtype
+
+
+def _objects(name: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The numbers of an array of objects."""
+    try:
+        found = np.asarray(array.tolist())
+    except ValueError:
+        found = array
+    if found.dtype != object and found.dtype.kind in "biuf":
+        return found.astype(np.float32) if found.dtype == np.float64 else found
+    rows = array.reshape(len(array), -1) if array.ndim else array.reshape(1, 1)
+    wrong = [
+        (n, value)
+        for n, row in enumerate(rows)
+        for value in row
+        if not isinstance(value, bool | int | float | np.number | np.bool_)
+    ]
+    missing = [n for n, value in wrong if is_missing(value)]
+    if missing:
+        raise _missing(name, len(missing), missing[0], "missing", "a number")
+    if not wrong:
+        raise _refused(name, f"an array of {array.dtype}", "give one of numbers, by .astype('float32')")
+    n, value = wrong[0]
+    raise _refused(
+        name, f"an array of objects, sample {n} a {type(value).__name__}", "encode them as numbers"
+    )
+
+
+def is_missing(value: Any) -> bool:
+    """Whether an object is None, or pandas's NA or NaT."""
+    return value is None or type(value).__name__ in ("NAType", "NaTType")
+
+
+def _pandas_column(name: str, series: Any) -> npt.NDArray[Any]:
+    """A column of a frame: int64 for integers and bool, float32 for other numbers."""
+    what = name if series.name is None else f"{name}, column {series.name!r},"
+    absent = series.isna().to_numpy()
+    if absent.any():
+        first, count = int(np.argmax(absent)), int(absent.sum())
+        raise _missing(what, count, first, "missing", ".fillna(value), or leave them out by .dropna()")
+    kind = getattr(series.dtype, "kind", "O")
+    if kind not in "biuf":
+        told = "text" if _holds_text(series) else f"values of dtype {series.dtype}"
+        raise _refused(
+            what, told, "encode it as numbers, in the same way for all clients, or leave the column out"
+        )
+    if kind != "f":
+        return np.array(series.to_numpy(dtype=np.int64))  # a copy, as pandas' own may be read-only
+    with np.errstate(over="ignore"):
+        array = np.asarray(series.to_numpy(dtype=np.float64).astype(np.float32))
+    finite = np.isfinite(array)
+    if not finite.all():
+        raise UsageError(
+            f"dataset: {what} sample {int(np.argmin(finite))} is infinite, or beyond float32: remove it, or "
+            "fill it"
+        )
+    return array
+
+
+def _holds_text(series: Any) -> bool:
+    return len(series) > 0 and isinstance(series.iloc[0], str)
+
+
+def _missing(name: str, count: int, first: int, how: str, fill: str) -> UsageError:
+    told = f"1 value is {how}, in" if count == 1 else f"{count} values are {how}, the first in"
+    return UsageError(
+        f"dataset: {name} is not whole, {told} sample {first}: fill them with {fill}, or leave samples out"
+    )
+
+
+def _refused(name: str, what: str, remedy: str) -> UsageError:
+    return UsageError(f"dataset: {name} is {what}: {remedy}")
