@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import offbeat as ob
-from offbeat.core.errors import UsageError
+from offbeat.core.errors import RunError, UsageError
 from offbeat.data import as_samples, federate, own_data
 
 X = np.random.default_rng(0).normal(size=(12, 3)).astype(np.float32)
@@ -136,6 +136,19 @@ def test_what_is_no_split_with_samples_is_told_what_to_do(given: Any, told: str)
     with pytest.raises(UsageError, match=told) as caught:
         given()
     assert "\n" not in str(caught.value)
+
+
+def test_inputs_that_are_missing_or_text_are_told_of() -> None:
+    data = federate(split(x=[None, *X.tolist()[1:]]), None, [range(12)], label="label")
+    with pytest.raises(
+        RunError, match=r"^client 0: sample 0 of the train set cannot be read: a value is miss"
+    ):
+        trained(data)
+    data = federate(split(x=["a text"] * 12), None, [range(12)], label="label")
+    with pytest.raises(UsageError, match="encode text as numbers"):
+        trained(data)
+    with pytest.raises(UsageError, match="of a Hugging Face dataset name the targets by label"):
+        trained(federate(split(), None, [range(12)]))
 
 
 def test_the_library_itself() -> None:

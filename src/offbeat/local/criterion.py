@@ -28,6 +28,7 @@ from torch.nn import functional
 
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Batch, describe_batch
+from offbeat.local.targets import all_ignored, check_form, check_targets, kind_of_targets
 
 Loss = Callable[[Any, Any], Tensor]
 """loss(output, target): a mean over the batch, of the module's output as it comes."""
@@ -99,6 +100,8 @@ class Criterion:
         if self.loss is not None:
             if self._elementwise:
                 _check_alike(output, target)
+            elif self._of_classes:
+                self._check_form(output, target)
             return self.loss(output, target)
         own = _own_loss(output) if self.class_weights is None else None
         if own is not None:
@@ -111,6 +114,36 @@ class Criterion:
         if weights is None:
             return functional.cross_entropy(found, target)
         return functional.cross_entropy(found, target, torch.tensor(weights, device=found.device))
+
+    def check_batch(self, batch: Batch, name: Callable[[int], str]) -> None:
+        """Check that the loss can mean a batch's targets; arguments and errors as of `check_targets`."""
+        if self.loss is not None and kind_of_targets(self.loss) is not None:
+            check_targets(self.loss, split(batch)[1], name)
+
+    def ignores_all(self, batch: Batch) -> bool:
+        """Whether the loss counts none of a batch's labels, so that its mean is not a number."""
+        if self.step is not None or self.evaluate is not None:
+            return False
+        return all_ignored(self.loss, split(batch)[1])
+
+    def _check_form(self, output: Any, target: Any) -> None:
+        """Check the first batch of each form."""
+        if not isinstance(output, Tensor) or not isinstance(target, Tensor):
+            return
+        form = output.ndim, output.shape[1:], target.ndim, target.shape[1:], target.dtype
+        if self.loss is not None and form not in self._known:
+            check_form(self.loss, output, target)
+            self._known.add(form)
+
+    @cached_property
+    def _of_classes(self) -> bool:
+        """Whether the targets of the loss are classes."""
+        return kind_of_targets(self.loss) == "classes"
+
+    @cached_property
+    def _known(self) -> set[Any]:
+        """Forms of batches that have been checked."""
+        return set()
 
     @cached_property
     def _elementwise(self) -> bool:

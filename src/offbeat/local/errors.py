@@ -1,17 +1,20 @@
 """Errors of a client's training and evaluation: they name the client, the step and the batch."""
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from offbeat.core.errors import DivergedError, OffbeatError, UsageError
+from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.core.learner import LocalTask
 from offbeat.core.model import Model
-from offbeat.data.dataset import Batch, Samples, describe_batch, is_finite
+from offbeat.data.dataset import Batch, Samples, UnreadableSampleError, describe_batch, is_finite
 from offbeat.data.federated import FederatedData
+from offbeat.local.targets import TargetError
 
 _HINTS = (
     (
@@ -23,6 +26,19 @@ _HINTS = (
     ("int64", "result type Float", "convert the targets to float32, with .float()"),
     ("int64", "Long and Float", "token ids are for a model with an embedding, such as textcnn"),
     ("int64", "out of range in self", "a token id is beyond the model's vocabulary: give both the same"),
+    ("(str", "", "encode text as numbers: in the dataset, in its collate, or in step(module, batch)"),
+    (
+        "{",
+        "unexpected keyword argument",
+        "inputs by name are the arguments of the module's forward: call these so, or give inputs as one "
+        "tensor; of a Hugging Face dataset name the targets by label",
+    ),
+    ("", "dtype to be Long or Byte", "convert the labels to int64, with .long()"),
+    ("", "input should be between 0 and 1", "end the module in a sigmoid, or give nn.BCEWithLogitsLoss()"),
+    *(
+        ("", said, "labels are 0 to C − 1 for a module with C scores: renumber them, or give it more scores")
+        for said in ("is out of bounds", "Class values must be")
+    ),
     (
         "",
         "more than 1 value per channel",
@@ -53,7 +69,31 @@ def unfit_batch(whose: str, module: nn.Module, doing: str, batch: Batch, why: st
     )
 
 
-def not_finite(task: LocalTask, step: int, base: Model, data: FederatedData, rows: Tensor) -> OffbeatError:
+def unreadable(error: UnreadableSampleError, whose: str, name: Callable[[int], str]) -> RunError:
+    """A sample that the user's dataset does not give; `name(row)` is the sample in words."""
+    return RunError(f"{whose}: {name(error.row)} cannot be read: {error.why}")
+
+
+@contextmanager
+def reading(whose: str, name: Callable[[int], str]) -> Iterator[None]:
+    """Raise what a user's dataset raises as an error that names whose data they are, and the sample."""
+    try:
+        yield
+    except UnreadableSampleError as error:
+        raise unreadable(error, whose, name) from error.__cause__
+    except UsageError as error:
+        kind = TargetError if isinstance(error, TargetError) else UsageError
+        raise kind(f"{whose}: {error}") from error.__cause__
+
+
+def unlabelled(told: str) -> str:
+    """Why the loss of a batch is not a number of which no label counts."""
+    return f"no label of {told} counts: all are those that the loss ignores; leave these samples out"
+
+
+def not_finite(
+    task: LocalTask, step: int, base: Model, data: FederatedData, seen: Sequence[Tensor], ignored: bool
+) -> OffbeatError:
     """A loss that is not finite: because of the samples, of the model at the start, or of the training.
 
     Args:
@@ -61,12 +101,18 @@ def not_finite(task: LocalTask, step: int, base: Model, data: FederatedData, row
         step: Its local step, from 0.
         base: The model that the task starts from.
         data: The clients' samples.
-        rows: The samples of this step's batch, int64 [K].
+        seen: The samples of each batch up to this step's, int64 [K]: one before may have made the weights
+            infinite.
+        ignored: Whether no label of this step's batch counts in the loss.
     """
     where = f"client {task.client}, task {task.task}, step {step + 1} of {task.steps}: the loss is not finite"
+    rows = torch.cat([seen[-1], *seen[:-1]])
+    rows = torch.from_numpy(rows.numpy()[np.sort(np.unique(rows.numpy(), return_index=True)[1])])
     if (bad := first_not_finite(data.train, rows)) is not None:
         sample = data.name_of(task.client, bad)
         return UsageError(f"{where}: {sample} has NaN or infinite values; remove or fill them")
+    if ignored:
+        return UsageError(f"{where}: {unlabelled('the batch')}, or the client, or give larger batches")
     if not bool(base.values.isfinite().all()):
         return DivergedError(
             f"{where}: version {task.base} of the model, from which the task starts, has NaN or infinite "

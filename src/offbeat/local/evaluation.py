@@ -9,7 +9,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.data.dataset import Batch, is_finite
 from offbeat.local.criterion import Criterion, Scored
-from offbeat.local.errors import unfit_batch
+from offbeat.local.errors import unfit_batch, unlabelled
 from offbeat.metrics import StreamingMetric, compute_metrics, default_metrics, make_metrics, update_metrics
 from offbeat.metrics.registry import Wanted
 
@@ -44,6 +44,8 @@ def evaluate(
             number = _number(name, value)
             if number != number and not is_finite(batch):
                 raise unfit_batch(whose, module, "evaluated", batch, f"{name} is NaN, as values in it are")
+            if number != number and name == "loss" and criterion.ignores_all(batch):
+                raise unfit_batch(whose, module, "evaluated", batch, unlabelled("the batch"))
             reduced.mean(name, number, samples)
         if scored.scores is not None and scored.target is not None:
             reduced.update(scored.scores, scored.target)

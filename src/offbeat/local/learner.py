@@ -5,6 +5,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import islice
 from math import isfinite
 from typing import Any
@@ -30,12 +31,12 @@ from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import did_you_mean
 from offbeat.data.dataset import Batch, Dataset, Samples, to_device
-from offbeat.data.federated import FederatedData, federate
+from offbeat.data.federated import FederatedData, Rows, federate
 from offbeat.local.batches import batches, steps_per_epoch
 from offbeat.local.copies import copied, shares_tensors
-from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, split
+from offbeat.local.criterion import Criterion, Evaluate, Loss, Step, call, split
 from offbeat.local.device import DeviceState, check_device
-from offbeat.local.errors import check_arguments, check_module, not_finite
+from offbeat.local.errors import check_arguments, check_module, not_finite, reading
 from offbeat.local.evaluation import evaluate
 from offbeat.local.examples_privacy import (
     ExampleGradients,
@@ -54,12 +55,16 @@ from offbeat.local.seeding import seed_layers, seeded
 from offbeat.local.session import Parts, Session, checkpoint, restore
 from offbeat.local.statistics import SAMPLES, estimate, pieces
 from offbeat.local.steps import take_steps
+from offbeat.local.targets import check_targets, kind_of_targets, scores_of
 from offbeat.local.training import Training
 from offbeat.metrics.registry import Wanted, higher_is_better, make_metrics
 
 ROOT_TASK = 2**62
 """Number of the server's own training of version 0, for its random streams: no task of a client has it."""
 
+
+_CHECKED = 4096
+"""Targets that are checked at a time."""
 
 Secret = Callable[[LocalTask], bytes]
 """secret(task): the 32 bytes from which batches and noise of a task with privacy of examples follow."""
@@ -267,6 +272,7 @@ class TorchLearner:
         module = self._make()
         if self.examples is not None:
             self._check_by_example(module)
+        self._check_targets(module)
         model = Model.of(module, self.personal)
         if not model.layout.parameters:
             raise nothing_to_train(module, personal=bool(self.personal))
@@ -284,6 +290,33 @@ class TorchLearner:
                 hint = f'; did you mean "{pattern}.*"?' if inside else did_you_mean(pattern, names)
                 raise UsageError(f"personal: {pattern!r} matches no tensor of the module{hint}")
         return model
+
+    def _check_targets(self, module: nn.Module) -> None:
+        """Raises `UsageError` for targets in memory that the loss cannot mean, of the first client."""
+        loss, train = self.criterion.loss, self.data.train
+        if kind_of_targets(loss) is None or self.criterion.step is not None:
+            return
+        if isinstance(train, Dataset) and train.y is not None and len(train):
+            classes = None
+            if self.training.device != "cpu":  # where a label out of range ends the process
+                classes = scores_of(module, train.gather(torch.zeros(1, dtype=torch.int64)), call)
+            owned = [rows for rows in (self.data.rows, self.data.held_out) if rows is not None]
+            check = partial(check_targets, loss, classes=classes)
+            for rows in owned:
+                for at, part in enumerate(
+                    torch.split(rows.indices, _CHECKED)
+                ):  # whose copies take some memory
+                    check(train.y[part], partial(self._named, rows, at * _CHECKED))
+        for what in ("test", "root"):
+            samples = getattr(self.data, what)
+            if isinstance(samples, Dataset):
+                check_targets(loss, samples.y, f"the {what} set: sample {{}}".format)
+
+    def _named(self, rows: Rows, start: int, n: int) -> str:
+        """The nth of some clients' samples from `start` in words, and its client."""
+        n += start
+        client = int(torch.searchsorted(rows.offsets, n, right=True)) - 1
+        return f"client {client}: {self.data.name_of(client, int(rows.indices[n]))}"
 
     def frozen_digest(self, seed: int) -> str:
         """SHA-256 of the parameters that are frozen, which every party must have alike; "" for none."""
@@ -425,8 +458,10 @@ class TorchLearner:
 
     def not_finite(self, task: LocalTask, step: int, base: Model) -> OffbeatError:
         """The error of a loss that is not finite at a task's local step, from 0: says why it is not."""
-        rows = next(islice(self._rows(task), step, None))
-        return not_finite(task, step, base, self.data, rows)
+        seen = list(islice(self._rows(task), step + 1))
+        parts = self._parts(self.prepare(), seen[-1], task.client)
+        ignored = any(self.criterion.ignores_all(batch) for batch, _ in parts)
+        return not_finite(task, step, base, self.data, seen, ignored)
 
     def _finish(self, session: Session) -> LocalResult:
         run = session.run
@@ -451,16 +486,26 @@ class TorchLearner:
         ready = self.prepare()
         layers = ready.streams(task.seed).at(Purpose.LAYERS, task.client, task.task)
         seed_layers(int(layers.integers(2**63)), self.training.device)  # before a checkpoint is restored
-        return (self._parts(ready, rows) for rows in self._rows(task))
+        return (self._parts(ready, rows, task.client) for rows in self._rows(task))
 
-    def _parts(self, ready: DeviceState, rows: Tensor) -> Parts:
+    def _parts(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Parts:
         """The samples of a batch in as many parts as `accumulate` says, or as there are samples."""
         if not len(rows):  # with privacy of examples
             return []
         if self.training.accumulate == 1:
-            return [(ready.gather(rows), 1.0)]
+            return [(self._gather(ready, rows, client), 1.0)]
         parts = [part for part in rows.tensor_split(self.training.accumulate) if len(part)]
-        return [(ready.gather(part), len(part) / len(rows)) for part in parts]
+        return [(self._gather(ready, part, client), len(part) / len(rows)) for part in parts]
+
+    def _gather(self, ready: DeviceState, rows: Tensor, client: ClientId) -> Batch:
+        """A client's samples on the device. Targets that are read only now are checked now."""
+        if isinstance(ready.train, Dataset):
+            return ready.gather(rows)
+        name = partial(self.data.name_of, client)
+        with reading(f"client {client}", name):
+            batch = ready.gather(rows)
+            self.criterion.check_batch(batch, lambda n: name(int(rows[n])))
+        return batch
 
     def _rows(self, task: LocalTask) -> Iterator[Tensor]:
         """Start the stream of the task's batches, valid until the next; iterate over their samples."""
@@ -489,7 +534,7 @@ class TorchLearner:
             raise UsageError("the test set has no samples: give it some, or evaluate = None")
         ready = self.prepare()
         ready.bench.load(model)
-        return self._evaluate(test, torch.arange(len(test)), "the test set")
+        return self._evaluate(test, torch.arange(len(test)), "the test set", "sample {}".format)
 
     def held_out(self, client: ClientId) -> int:
         """Number of samples that a client holds out."""
@@ -518,15 +563,21 @@ class TorchLearner:
         bench.load(model)
         bench.restore_personal(inputs.state)
         restore_buffers(inputs.state, bench.buffers, bench.integers)
-        return len(rows), self._evaluate(self.data.train, rows, f"client {client}")
+        whose = partial(self.data.name_of, client)
+        return len(rows), self._evaluate(self.data.train, rows, f"client {client}", whose)
 
-    def _evaluate(self, samples: Samples, rows: Tensor, whose: str) -> Metrics:
+    def _evaluate(self, samples: Samples, rows: Tensor, whose: str, name: Callable[[int], str]) -> Metrics:
         bench, training = self.prepare().bench, self.training
         bench.module.eval()
         parts = torch.split(rows, training.evaluation_batch_size)
-        found = (
-            (len(part), bench.laid_out(to_device(samples.gather(part), training.device))) for part in parts
-        )
+
+        def batch(part: Tensor) -> Batch:
+            with reading(whose, name):
+                read = samples.gather(part)
+                self.criterion.check_batch(read, lambda n: name(int(part[n])))
+            return bench.laid_out(to_device(read, training.device))
+
+        found = ((len(part), batch(part)) for part in parts)
         with torch.inference_mode(), training.autocast():
             return evaluate(bench.module, self.criterion, self.metrics, found, whose)
 
@@ -559,8 +610,9 @@ class TorchLearner:
         rows, device = available[torch.from_numpy(drawn)], self.training.device
         with torch.random.fork_rng(devices=[]):
             seed_layers(int(rng.integers(2**63)), device)
-            batches = (to_device(samples.gather(part), device) for part in pieces(rows))
-            return estimate(ready.bench, model, (split(batch)[0] for batch in batches))
+            with reading("BatchNorm's statistics", "sample {}".format):
+                batches = (to_device(samples.gather(part), device) for part in pieces(rows))
+                return estimate(ready.bench, model, (split(batch)[0] for batch in batches))
 
     def prepare(self) -> DeviceState:
         """Prepare module and train set on their device, at first use in each process.

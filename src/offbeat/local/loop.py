@@ -180,8 +180,9 @@ class LoopLearner:
         own.seed_layers()
         try:
             self._train(own)
-        except Exception:
+        except Exception as error:
             if not own.cancelled:  # else nobody waits for it
+                error.add_note(f"in the loop's task {task.task} of client {task.client}")
                 raise
         finally:
             own.close()

@@ -6,6 +6,7 @@ from types import MappingProxyType
 from torch import Tensor
 from torch.nn import functional
 
+from offbeat.core.errors import UsageError
 from offbeat.local.criterion import Loss
 
 
@@ -18,7 +19,15 @@ def dice_loss(scores: Tensor, target: Tensor) -> Tensor:
 
     Returns:
         The loss, a scalar in [0, 1]. FLamby trains Fed-IXI by it.
+
+    Raises:
+        UsageError: There are not two classes or more.
     """
+    if scores.ndim < 3 or scores.shape[1] == 1:
+        raise UsageError(
+            f"dice_loss of scores of shape {list(scores.shape)}: give a score for each class, [N, C, ...] "
+            "with C of 2 or more, as the softmax of one is always 1"
+        )
     p = scores.softmax(dim=1).flatten(2)
     t = functional.one_hot(target.flatten(1), scores.shape[1]).movedim(-1, 1).to(p.dtype)
     overlap = 2 * (p * t).sum(dim=2) / (p.sum(dim=2) + t.sum(dim=2)).clamp_min(1e-9)

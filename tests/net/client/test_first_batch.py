@@ -15,12 +15,13 @@ from offbeat.algorithms.private import complete_privacy
 from offbeat.core.errors import UsageError
 from offbeat.data import without_clients
 from offbeat.local.examples_privacy import ExamplesPrivacy
+from offbeat.local.targets import TargetError
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.client.first_batch import DataError, check_data
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingTask
-from offbeat.net.messages import Leave, Register, Registered, RunFinished, TaskAssignment
+from offbeat.net.messages import Leave, Register, Registered, RunFinished, TaskAssignment, TaskFailed
 from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ServerChannel
@@ -93,9 +94,11 @@ NOT_FINITE[:, 2] = torch.nan
     [
         (one_score, {"loss": BINARY}, (X[:, :7], Y.float()), r"\[10, 7\].* mat1 and mat2 shapes cannot"),
         (one_score, {"loss": BINARY}, (X, Y), "convert the targets to float32"),
-        (one_score, {"loss": BINARY}, (X, Y.float() + 1), r"labels are 1 to 2, .* give .* 0 and 1"),
-        (one_score, {"loss": BINARY}, (X, Y.float() * 2 - 1), "labels are -1 to 1"),
-        (one_score, {"loss": nn.BCEWithLogitsLoss()}, (X, Y.float() + 1), "labels are 1 to 2"),
+        (one_score, {"loss": BINARY}, (X, Y.float() + 1), r"has the target 2\.0, .* \[0, 1\]"),
+        (one_score, {"loss": BINARY}, (X, Y.float() * 2 - 1), r"has the target -1\.0"),
+        (one_score, {"loss": nn.BCEWithLogitsLoss()}, (X, Y.float() + 1), r"has the target 2\.0"),
+        (one_score, {"loss": nn.SoftMarginLoss()}, (X, Y.float()), r"has the target 0\.0"),
+        (one_score, {"loss": BINARY}, list(zip(X, Y.float() + 1, strict=True)), r"has the target 2\.0"),
         (one_score, {"loss": own_loss}, (X, Y.float() + 1), "labels are 1 to 2"),
         (one_score, {"loss": own_loss}, (X, torch.where(torch.arange(40) == 39, 2.0, 1.0)), "labels are 1"),
         (one_score, {"loss": one_of_four}, (X, Y * 4 + 1), r"out of bounds|labels are 0 to 4"),
@@ -104,7 +107,7 @@ NOT_FINITE[:, 2] = torch.nan
         (three_scores, {}, (X, Y + 2), r"(Target 3 is out of bounds|labels are 2 to 3)"),
         (three_scores, {}, (X, torch.where(torch.arange(40) == 39, 3, 0)), "labels are 0 to 3, .* 3 classes"),
         (three_scores, {}, (X, torch.where(torch.arange(40) == 39, -1, 0)), "labels are -1 to 0, .* 3"),
-        (three_scores, {}, (X, torch.full((40,), -100)), "all labels are -100"),
+        (three_scores, {}, (X, torch.full((40,), -100)), "no label of the batch counts"),
         (three_scores, {}, (NOT_FINITE, Y), r"NaN or infinite values; remove or fill them"),
     ],
 )  # fmt: skip
@@ -145,6 +148,27 @@ def test_data_that_fit(model: Any, options: dict[str, Any], data: Any, tmp_path:
         ended, said = joined(model, data, tmp_path, **options)
         assert ended == "done"
         assert [type(message) for message in said] == [Register, Leave]
+
+
+def test_a_target_that_comes_later_is_not_told_to_the_server(tmp_path: Path) -> None:
+    """A map-style dataset is read as the training goes on; its site's log says which sample it is."""
+    samples = [(x, y + 2.0 * (row == 39)) for row, (x, y) in enumerate(zip(X, Y.float(), strict=True))]
+    plan = plan_of(one_score, None, ob.fedbuff(size=2, steps=4), loss=BINARY)
+    model = ob.TorchLearner(one_score, ob.federate([(X, Y.float())]), TRAINING, loss=BINARY).initial(3)
+    failed: list[Any] = []
+
+    async def script(channel: ServerChannel) -> None:
+        await channel.receive()
+        channel.send(Registered(0, "heart", plan, 60.0, False, "site"))
+        channel.send(TaskAssignment(0, 0, 4, 3, model))
+        while not failed:
+            message = await channel.receive()
+            failed.extend([message] if isinstance(message, TaskFailed) else [])
+        channel.send(RunFinished("done", "heart"))
+        await channel.receive()
+
+    meet(script, tmp_path, data=samples, model=one_score)
+    assert failed == [TaskFailed(0, f"TargetError: {TargetError.told}")]
 
 
 def trained(context: Any, model: Any) -> Tensor:

@@ -35,6 +35,7 @@ from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.sparse_gradients import make_dense
+from offbeat.local.targets import check_targets, ignored_label, kind_of_targets
 from offbeat.local.training import Training
 
 BatchedTask = tuple[LocalTask, Model]
@@ -297,12 +298,18 @@ def _probe(learner: TorchLearner) -> None:
     noise = torch.randn(2, *start.shape, generator=generator)
     stacked.load(list(start + noise * (0.5 * start + 0.01)))
     with torch.random.fork_rng(devices=[]):
-        apart = _gradients_apart(stacked, learner, x, y)
+        try:
+            apart = _gradients_apart(stacked, learner, x, y)
+        except Exception as error:
+            raise unfit_batch("executor batched", ready.bench.module, "trained", (x, y), error) from error
         try:
             output = stacked(x)
+            _check_labels(loss_of(learner), all_y, output)
             weights = torch.full(y.shape[:1], 1 / ALIGNED, device=y.device)
             _, gradient = with_gradient(loss_of(learner))(output.detach(), y, weights)
             stacked.backward(output, gradient)
+        except UsageError:
+            raise
         except Exception as error:
             raise _refused(f"{name} ({type(error).__name__}: {error})", _SAMPLES) from None
     together = {slots: torch.zeros_like(slots.values) for slots in stacked.slots}
@@ -312,6 +319,13 @@ def _probe(learner: TorchLearner) -> None:
     found = torch.cat([gradient[i].flatten() for i in range(2) for gradient in together.values()])
     if not (found - apart).norm() <= _ROUNDING * apart.norm():
         raise _refused(f"{name} with this loss", _SAMPLES)
+
+
+def _check_labels(loss: Loss, labels: Tensor, output: Tensor) -> None:
+    """Refuse labels that no step may meet: out of range, or ignored by the loss."""
+    check_targets(loss, labels, "sample {} of the train set".format, output.shape[1])
+    if kind_of_targets(loss) == "classes" and bool((labels == ignored_label(loss)).any()):
+        raise _refused(f"on labels of {ignored_label(loss)}, which the loss ignores", "on labels that count")
 
 
 def _gradients_apart(stacked: BatchedModule, learner: TorchLearner, x: Tensor, y: Tensor) -> Tensor:

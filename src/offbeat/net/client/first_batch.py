@@ -46,15 +46,20 @@ def check_data(learner: TorchLearner, client: ClientId, seed: int, objective: Ob
     """
     tried = copy(learner)  # with a module of its own
     tried.examples = None  # nothing leaves the site, and nothing is spent
-    initial = tried.initial(seed).sharing(objective.shared_vectors)
     losses = _Losses()
     try:
+        initial = tried.initial(seed).sharing(objective.shared_vectors)
         with losses:
             batch = tried.try_step(initial, LocalTask(0, client, 0, 1, seed), objective)
         _check_labels(losses.calls, batch, _labels(learner, client))
     except UsageError as error:
-        told = str(error).removeprefix(f"client {client}: ").removeprefix(f"client {client}, task 0, ")
-        raise DataError(f"the data of this site do not fit the run: {told}") from error
+        raise data_error(error, client) from error
+
+
+def data_error(error: UsageError, client: ClientId) -> DataError:
+    """The error about data of a site of what they were refused for."""
+    told = str(error).removeprefix(f"client {client}: ").removeprefix(f"client {client}, task 0, ")
+    return DataError(f"the data of this site do not fit the run: {told}")
 
 
 def _labels(learner: TorchLearner, client: ClientId) -> Tensor | None:

@@ -16,9 +16,11 @@ from offbeat.local.batches import steps_per_epoch
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.local.losses import LOSSES
+from offbeat.local.targets import TargetError
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.named import load_named
+from offbeat.net.client.first_batch import data_error
 from offbeat.net.client.policy import DEFAULT_POLICY, SitePolicy
 from offbeat.net.run_spec import MOST_SITES, RunSpec
 
@@ -133,13 +135,18 @@ class Site:
 
         Raises:
             UsageError: A function is not allowed or not there, or what is trained here is not the run's.
+            DataError: The run's loss cannot mean a target.
         """
         if not 0 <= client < MOST_SITES:
             raise UsageError(f"the server gives this site number {client}: it must be below {MOST_SITES}")
         learner = self.learner
         if not isinstance(learner, LoopLearner):
             learner = (learner or self._run_learner(spec)).numbered(client, self.device)
-        if (difference := spec.difference(learner)) is not None:
+        try:
+            difference = spec.difference(learner)
+        except TargetError as error:
+            raise data_error(error, client) from error
+        if difference is not None:
             raise UsageError(difference)
         return learner.expecting(spec.frozen) if isinstance(learner, LoopLearner) else learner
 

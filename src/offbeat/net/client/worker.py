@@ -243,8 +243,7 @@ class Worker:
             result = EvaluationResult(request.version, *found)
         except Exception as error:
             log.exception("version %d cannot be evaluated", request.version)
-            told = type(error).__name__
-            told = told if self._context.private else f"{told}: {error}"
+            told = type(error).__name__ if self._context.private else _told_to_server(error)
             result = EvaluationResult(request.version, 0, {}, told)
         self._send(result)
 
@@ -266,7 +265,8 @@ class Worker:
             self._failures += 1
             if self._current is current:
                 self._current = None
-                self._send(TaskFailed(current.task, kind if current.context.private else told))
+                told = kind if current.context.private else _told_to_server(error)
+                self._send(TaskFailed(current.task, told))
             return
         if self._current is current:
             try:
@@ -287,3 +287,9 @@ class Worker:
 
 def _drop(_: FromSite) -> None:
     """There is no connection: what the site holds is sent in the next one."""
+
+
+def _told_to_server(error: Exception) -> str:
+    """What the server of a run without privacy hears of an error; of one about data only its `told`."""
+    text = getattr(error, "told", None) or " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}"
