@@ -12,6 +12,7 @@ import torch
 
 import offbeat as ob
 from offbeat.algorithms.private import complete_privacy
+from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.local.examples_privacy import ExamplesPrivacy
@@ -228,12 +229,12 @@ def test_labels_are_told_where_the_plan_is_known_and_allows_it(
             assert sum(hellos[1].labels or ()) == 60
 
 
-class _NeedsLabels:
+class _NeedsLabels(Schedule):
     """A schedule that chooses by labels."""
 
-    provides: frozenset[Feature] = frozenset()
-    requires = frozenset({Feature.LABELS})
-    concurrency = largest_aggregation = None
+    @property
+    def requires(self) -> frozenset[Feature]:
+        return frozenset({Feature.LABELS})
 
     def __init__(self, schedule: Any) -> None:
         self._schedule = schedule

@@ -528,6 +528,10 @@ class Database:
             self._begin(query)
             self._connection.executemany(query, values).fetchall()
 
+    def setlimit(self, category: int, limit: int) -> None:
+        """Set a limit of the connection."""
+        self._connection.limit(category, limit)
+
     def executescript(self, script: str) -> None:
         """Execute statements, outside of a transaction."""
         self.commit()

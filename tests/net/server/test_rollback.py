@@ -62,12 +62,8 @@ class Federation:
             self.send(name, Register(10, 1))
 
     def make(self) -> Coordinator:
-        options = ServerOptions(
-            clients=self.count,
-            lease=1e9,
-            evaluate=ob.Every(versions=1),
-            **self.given,  # type: ignore[arg-type]
-        )
+        given = {"evaluate": ob.Every(versions=1), **self.given}
+        options = ServerOptions(clients=self.count, lease=1e9, **given)  # type: ignore[arg-type]
         return Coordinator(ALGORITHMS[self.name](), MODEL, options, RunInfo("run", {}, 0))
 
     def send(self, name: str, message: Register | UpdateSubmission | TaskFailed) -> None:
@@ -248,15 +244,48 @@ def actions() -> int:
     return count
 
 
+def attacked_late(federation: Federation) -> None:
+    """Honest rounds, one destructive update, honest rounds."""
+    for _ in range(3):
+        federation.all_send(0.05)
+    while "site-0" not in federation.tasks:
+        federation.all_send(0.05)
+    federation.update("site-0", 500.0)
+    for _ in range(6):
+        federation.all_send(0.05)
+
+
+def attacked_early(federation: Federation) -> None:
+    """One site delivers as much as the guard takes before the others have delivered anything."""
+    for size in (90.0, 95.0, 98.0):
+        if "site-0" in federation.tasks:
+            federation.update("site-0", size)
+    for _ in range(8):
+        for name in ("site-1", "site-2"):
+            if name in federation.tasks:
+                federation.update(name, 0.05)
+        if "site-0" in federation.tasks:
+            federation.update("site-0", 90.0)
+
+
+ATTACKS = {
+    "late": (attacked_late, {}),
+    "early": (attacked_early, {"guard": ob.Guard()}),
+    "early, no test data": (attacked_early, {"guard": ob.Guard(), "evaluate": ob.Every()}),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("checkpoints", [0, 5, *thorough(1, 2, 3)])
 @pytest.mark.parametrize("die", ["before", "after"])
 @pytest.mark.parametrize("name", ["fedbuff", *thorough("fedasync", "fedavgm", "fedfa", "scaffold")])
-def test_killed_at_any_moment(name: str, die: str, checkpoints: int, tmp_path: Path) -> None:
+def test_killed_at_any_moment(name: str, die: str, checkpoints: int, attack: str, tmp_path: Path) -> None:
     """Before and after each commit, with checkpoints in between: the run goes back, and its journal holds."""
     moments, algorithm = actions() + 5, ALGORITHMS[name]
+    attacked, options = ATTACKS[attack]
     for moment in range(1, moments, 1 if name != "fedbuff" else 3):
         directory = tmp_path / str(moment)
-        federation, count = Federation(name, directory), 0
+        federation, count = Federation(name, directory, **options), 0  # type: ignore[arg-type]
         settle = federation.settle
 
         def counted(effects: Effects, moment: int = moment, settle=settle, f=federation) -> None:  # type: ignore[no-untyped-def]
@@ -269,18 +298,12 @@ def test_killed_at_any_moment(name: str, die: str, checkpoints: int, tmp_path: P
                 f.store.checkpoint(f.server)
 
         federation.settle = counted  # type: ignore[method-assign]
-        for _ in range(3):
-            federation.all_send(0.05)
-        while "site-0" not in federation.tasks:
-            federation.all_send(0.05)
-        federation.update("site-0", 500.0)
-        for _ in range(6):
-            federation.all_send(0.05)
+        attacked(federation)
         assert federation.store is not None
         rows = list(ob.read_run(directory).rows())
         check_journal(rows)
         assert replay(ob.read_run(directory), algorithm()).difference is None
-        assert sum(row.name == "rolled_back" for row in rows) <= 1
+        assert attack != "late" or sum(row.name == "rolled_back" for row in rows) <= 1
         w = float(federation.server.tensors.model.values[0])
         assert 0 < w < 5, f"killed {die} commit {moment}: the run stays collapsed"
         federation.store.close()

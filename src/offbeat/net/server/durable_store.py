@@ -25,6 +25,7 @@ from offbeat.core.events import Arrived, TaskId, Version
 from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
+from offbeat.core.schedule_rule import described_rule
 from offbeat.net.server.collapse import Collapse
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.coordinator import Coordinator
@@ -90,7 +91,7 @@ class DurableStore:
             if meta is None:
                 self._store = RunStore.reopen(directory)
             else:
-                self._store = RunStore.create(directory, {"guard_rule": GUARD_RULE, **meta}, [])
+                self._store = RunStore.create(directory, _with_rules(meta, coordinator), [])
             on_error.callback(self._store.close)  # nobody else writes until then
             self._store.flush({}, [(table, [()]) for table in _TABLES])
             try:
@@ -290,6 +291,12 @@ def _judge_again(record: RunRecord, collapse: Collapse) -> Version | None:
             collapse.withdraw()
             first, collapsed = rollbacks.popleft()[1], False
     return good
+
+
+def _with_rules(meta: Mapping[str, Any], coordinator: Coordinator) -> dict[str, Any]:
+    """What a run records at its beginning, with the numbers of the rules that it follows."""
+    described = {**meta["algorithm"], **described_rule(coordinator.algorithm)}
+    return {"guard_rule": GUARD_RULE, **meta, "algorithm": described}
 
 
 def damaged_updates(record: RunRecord) -> Iterator[str]:

@@ -26,7 +26,7 @@ from offbeat.core.privacy import Privacy, Secure
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import train_root
-from offbeat.core.schedule_rule import described_rule, recorded_schedule_rule, with_rule
+from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.core.streams import check_seed
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
@@ -239,7 +239,7 @@ def open_run(
         meta = {
             "offbeat": __version__,
             "label": label,
-            "algorithm": {**spec.algorithm, **described_rule(algorithm)},
+            "algorithm": spec.algorithm,
             "seed": seed,
             "clients": options.clients,
             "recipe": recipe,
