@@ -1,6 +1,7 @@
 """Modules that cannot be copied: one that is given is refused, a function makes one of its own."""
 
 import sys
+import sys
 import threading
 from collections.abc import Callable
 
@@ -94,7 +95,8 @@ def test_a_lazy_module_is_refused_by_its_tensor() -> None:
             ob.TorchLearner(module, DATA)
 
 
-def test_workers_say_what_they_cannot_be_sent() -> None:
+def test_workers_say_what_they_cannot_be_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)  # no notebook
     for module in (With(lambda x: x), lambda: With()):
         with pytest.raises(
             ob.UsageError, match=r"can be pickled \(.*: give a function that makes .* without lambdas"
