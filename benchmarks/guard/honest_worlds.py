@@ -161,7 +161,12 @@ def make(number: int) -> tuple[dict[str, Any], Callable[[Any], ob.Run]]:
 def count(number: int) -> dict[str, Any]:
     """Run one world, and count its false alarms."""
     about, run_with = make(number)
-    run = run_with(ob.Guard())
+    try:
+        run = run_with(ob.Guard())
+    except ob.RunError as error:  # a training that diverges; ended by the guard if it works without it
+        works_without = works(without_guard(run_with))
+        ended = {"updates": 0, "versions": 0, "refused": int(works_without), "skipped": 0, "rolled_back": 0}
+        return {**about, **ended, "collapsed": 0, "works": works_without, "reason": str(error)}
     refused = [row for row in run.entries("lost") if str(row["reason"]).startswith("rejected: ")]
     skipped, back = run.entries("skipped"), run.entries("rolled_back")
     detector, losses = CollapseDetector(), [row["loss"] for row in run.metrics]

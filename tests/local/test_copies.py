@@ -1,7 +1,6 @@
 """Modules that cannot be copied: one that is given is refused, a function makes one of its own."""
 
 import sys
-import sys
 import threading
 from collections.abc import Callable
 
