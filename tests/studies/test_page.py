@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -9,12 +10,25 @@ import pytest
 from offbeat import cli
 from offbeat.studies.cells import study_cells
 from offbeat.studies.load import all_items, make_study
-from offbeat.studies.page import judge_experiments, load_experiments, render_page, with_numbers
+from offbeat.studies.page import (
+    JudgedExperiment,
+    judge_experiments,
+    load_experiments,
+    render_page,
+    with_numbers,
+)
 from offbeat.studies.rows import Results
 from offbeat.studies.verdicts import Verdict
 from tests.studies.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]
+pytestmark = pytest.mark.xdist_group("papers")  # their rows are judged once
+
+
+@cache
+def judged_rows() -> tuple[JudgedExperiment, ...]:
+    """The experiments by the rows of the repository."""
+    return tuple(judge_experiments(Results(ROOT / "studies" / "results")))
 
 
 def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int]]]:
@@ -51,7 +65,7 @@ def test_every_item_of_a_papers_studies_is_an_experiments_or_explains_one() -> N
 
 
 def test_the_numbers_of_a_papers_text_are_those_of_rows(tmp_path: Path) -> None:
-    judged = judge_experiments(Results(ROOT / "studies" / "results"))
+    judged = judged_rows()
     for name, paper in load_experiments().papers.items():
         found = with_numbers(paper.gain, [each for each in judged if each.experiment.paper == name])
         assert "{" not in found
@@ -119,7 +133,7 @@ def test_an_item_that_explains_an_experiment_is_shown_with_it_and_does_not_count
 
 
 def test_every_claim_that_is_not_held_names_the_experiment_that_shows_its_cause() -> None:
-    for each in judge_experiments(Results(ROOT / "studies" / "results")):
+    for each in judged_rows():
         shown = {
             cause.rows.name for cause in each.causes
             if any(Verdict.HELD in (claim.verdict, claim.on_average) for claim in cause.claims)

@@ -1,6 +1,7 @@
 """A deployed run whose loss collapses goes back to its last good version, under a new number."""
 
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ from offbeat.net.server.summary import snapshot
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.net.server.test_server_recovery import META, state, tensors
-from tests.sampling import thorough
+from tests.sampling import mostly_thorough
 
 LAYOUT = ob.Layout.flat(3)
 MODEL = ob.Model.empty(LAYOUT)
@@ -275,10 +276,17 @@ ATTACKS = {
 }
 
 
-@pytest.mark.parametrize("attack", ATTACKS)
-@pytest.mark.parametrize("checkpoints", [0, 5, *thorough(1, 2, 3)])
-@pytest.mark.parametrize("die", ["before", "after"])
-@pytest.mark.parametrize("name", ["fedbuff", *thorough("fedasync", "fedavgm", "fedfa", "scaffold")])
+@pytest.mark.parametrize(
+    ("attack", "checkpoints", "die", "name"),
+    mostly_thorough(
+        product(ATTACKS, (0, 1, 2, 3, 5), ("before", "after"), ALGORITHMS),
+        [
+            *product(["late"], (0, 5), ("before", "after"), ["fedbuff"]),
+            ("early", 0, "after", "fedbuff"),
+            ("early, no test data", 5, "before", "fedbuff"),
+        ],
+    ),
+)
 def test_killed_at_any_moment(name: str, die: str, checkpoints: int, attack: str, tmp_path: Path) -> None:
     """Before and after each commit, with checkpoints in between: the run goes back, and its journal holds."""
     moments, algorithm = actions() + 5, ALGORITHMS[name]
