@@ -55,6 +55,23 @@ def test_what_is_lost_slowly_is_a_collapse() -> None:
     assert not any(isinstance(told, str) for told in found[:-1])
 
 
+def test_what_stays_worse_than_the_initial_model_is_a_collapse() -> None:
+    """A quarter above 2.0 is 2.5: five in a row, and one of 2.5 begins anew."""
+    assert judged(2.0, *[2.51] * 5)[-1] == "its loss, 2.51, is above 2.5 at 5 evaluations in a row"
+    assert judged(2.0, *[2.51] * 4, 2.5, *[2.51] * 4)[1:] == [False] * 9
+    found = judged(2.0, *[2.51] * 10)
+    assert [isinstance(told, str) for told in found].count(True) == 2
+
+
+@pytest.mark.parametrize(("accuracy", "collapsed"), [(0.27, True), (0.29, False)])
+def test_a_fifth_of_the_accuracy_that_can_be_gained_is_worth_the_loss(
+    accuracy: float, collapsed: bool
+) -> None:
+    """From 0.1 that is 0.28."""
+    found = judged(2.0, *[4.0] * 5, accuracies=(0.1, *[accuracy] * 5))
+    assert isinstance(found[-1], str) == collapsed
+
+
 def test_what_stays_worse_never_becomes_usual() -> None:
     found = judged(2.0, *[0.1] * 9, *[50.0] * 20)
     assert [isinstance(told, str) for told in found].count(True) == 10

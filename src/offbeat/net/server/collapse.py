@@ -7,12 +7,15 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 1. if a loss is not finite, or
 2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀ − |l₀| / 10, or
 3. if `WINDOW` losses in a row have lost more than half of what the run had gained, l₀ − l*, once it had
-   gained a fifth of l₀: a model that is led away in small steps never does the second.
+   gained a fifth of l₀: a model that is led away in small steps never does the second, or
+4. if `WINDOW` losses in a row are above l₀ + |l₀| / 4: the initial model, to which the run can go back, is
+   nearer to a good one than a model that an early attack has left.
 
 A model that keeps its accuracy has not collapsed, whatever its loss: an overconfident one has a large loss.
 So 2 and 3 say nothing of an evaluation whose accuracy has kept more than half of what had been gained,
-measured in the same way. With unequal data one update may spoil a version for a while; so one evaluation
-alone says nothing. An evaluation without a metric "loss" says nothing either.
+measured in the same way, and 4 of one that has gained a fifth of what lies between the first and 1. With
+unequal data one update may spoil a version for a while; so one evaluation alone says nothing. An evaluation
+without a metric "loss" says nothing either.
 
 A rollback goes to the version with the lowest loss.
 """
@@ -22,7 +25,7 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Protocol
 
-WINDOW, JUMPS, TIMES, OF_FIRST, GAINED, KEPT = 5, 2, 4.0, 0.1, 0.2, 0.5
+WINDOW, JUMPS, TIMES, OF_FIRST, GAINED, KEPT, OVER = 5, 2, 4.0, 0.1, 0.2, 0.5, 0.25
 
 
 class Collapse(Protocol):
@@ -56,7 +59,7 @@ class CollapseDetector:
         self.good = False
         self._lowest = inf
         self._losses, self._accuracies = _Course(), _Course()
-        self._jumps = 0
+        self._jumps = self._over = 0
 
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation.
@@ -75,11 +78,13 @@ class CollapseDetector:
             self.withdraw()
             return "its loss is not finite"
         self.good, self._lowest = loss < self._lowest, min(loss, self._lowest)
+        over = self._losses.first is not None and loss > self._most() and not self._learnt(accuracy)
         jump = self._losses.first is not None and loss > self._jump_limit() and not self._accurate(accuracy)
         self._losses.add(loss)
         if accuracy is not None and isfinite(accuracy):
             self._accuracies.add(-accuracy)
         self._jumps = self._jumps + 1 if jump else 0
+        self._over = self._over + 1 if over else 0
         if self._jumps >= JUMPS:
             reason = (
                 f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {JUMPS} evaluations in a row"
@@ -93,17 +98,28 @@ class CollapseDetector:
             )
             self.withdraw()
             return reason
+        if self._over >= WINDOW:
+            self.withdraw()
+            return f"its loss, {loss:.3g}, is above {self._most():.3g} at {WINDOW} evaluations in a row"
         return None
 
     def withdraw(self) -> None:
         """The latest evaluations are of versions that are withdrawn: a new row of them begins."""
-        self._jumps = 0
+        self._jumps = self._over = 0
         self._losses.recent.clear()
         self._accuracies.recent.clear()
 
     def _jump_limit(self) -> float:
         first, best = self._losses.first or 0.0, self._losses.best
         return max(best + TIMES * abs(best), first - OF_FIRST * abs(first))
+
+    def _most(self) -> float:
+        first = self._losses.first or 0.0
+        return first + OVER * abs(first)
+
+    def _learnt(self, accuracy: float | None) -> bool:
+        first = self._accuracies.first
+        return accuracy is not None and first is not None and accuracy > -first + GAINED * (1 + first)
 
     def _accurate(self, accuracy: float | None) -> bool:
         return accuracy is not None and self._accuracies.keeps(-accuracy)
