@@ -223,6 +223,7 @@ def both_sides(
     """A run of a site with this policy, and one with the default: how the first ended, the journal's rows.
 
     The first joins last: refused before the other is there, it would leave a server that waits for two.
+    A round waits for both, so the run cannot end before the first site's refusal is known.
     """
 
     async def join_last(network: MemoryNetwork) -> str:
@@ -232,7 +233,7 @@ def both_sides(
 
     async def story() -> BaseException | str:
         network = MemoryNetwork()
-        algorithm = ob.fedbuff(1, steps=3, concurrency=2)
+        algorithm = ob.fedavg(steps=3)
         site = asyncio.create_task(join_last(network))
         other = asyncio.create_task(join(network.connect("other"), DATA))
         await serve(
@@ -251,7 +252,7 @@ def test_a_plan_outside_the_policy_is_refused_on_both_sides(
 ) -> None:
     caplog.set_level("INFO")
     sentence = "this site's policy refuses batches of 5 (batch_size = 5, 23 samples here): it needs"
-    ended, rows = both_sides(SitePolicy(min_batch_size=10), tmp_path / "run", ob.Until(tasks=3), caplog)
+    ended, rows = both_sides(SitePolicy(min_batch_size=10), tmp_path / "run", ob.Until(versions=2), caplog)
     assert isinstance(ended, PolicyError)
     assert str(ended).startswith(sentence)
     (left,) = [row for row in rows if row.name == "left"]
@@ -265,7 +266,7 @@ def test_a_task_outside_the_policy_is_lost_with_the_reason(
 ) -> None:
     caplog.set_level("INFO")
     sentence = "this site's policy refuses a task of 3 steps: it allows max_steps = 2"
-    _, rows = both_sides(SitePolicy(max_steps=2), tmp_path / "run", ob.Until(tasks=3), caplog)
+    _, rows = both_sides(SitePolicy(max_steps=2), tmp_path / "run", ob.Until(versions=2), caplog)
     lost = [row for row in rows if row.name == "lost"]
     assert lost
     assert all(sentence in str(row.flat()["reason"]) for row in lost)
