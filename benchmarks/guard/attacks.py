@@ -4,9 +4,11 @@
 
 A real server's coordinator, with its default guard and rollback and with test data, runs in virtual time with
 sites that train on digits, of which some attack from the run's beginning, or from its fortieth version on,
-until a moment after which they are silent. Each version is evaluated. Rows have the share of the attacking
-updates that was refused, the lowest accuracy of the attack's second half, and the number of versions after
-the attack until the accuracy is within 0.05 of the honest run's at its end.
+until a moment after which they are silent. Each version is evaluated. Rows have the number of the attacking
+updates that were refused, the lowest accuracy of the attack's second half, and the number of versions after
+the attack until the accuracy is within 0.05 of the honest run's at its end. An attack from the beginning
+leaves at best the initial model: `from_scratch` is the number of versions that the honest sites need from
+there.
 
 Attackers know the current model w. `n` is the norm of their honest update, U a fixed random direction.
 """
@@ -41,7 +43,7 @@ from offbeat.net.server.options import ServerOptions
 
 FIELDS = (
     "algorithm", "sites", "attackers", "speed", "attack", "begins", "seed", "updates", "refused", "skipped",
-    "rollbacks", "honest", "lowest", "final", "versions_until_back",
+    "rollbacks", "honest", "from_scratch", "lowest", "final", "versions_until_back",
 )  # fmt: skip
 LATER, BACK = 40, 0.05
 ALGORITHMS: dict[str, Callable[[int], ob.Algorithm]] = {
@@ -235,12 +237,18 @@ class Federation:
 
 
 @cache
-def honest_accuracy(name: str, sites: int, attackers: int, seed: int) -> float:
-    """Accuracy of the honest sites without the others, after 150 versions."""
+def honest_run(name: str, sites: int, attackers: int, seed: int) -> tuple[float, int | None]:
+    """Accuracy of the honest sites without the others after 150 versions, and when they are near it."""
     speeds = [1.0 + 0.1 * k for k in range(sites - attackers)]
     f = Federation(ALGORITHMS[name](len(speeds)), learner(sites, seed), speeds, 0, None, seed)
     f.run(lambda: f.version >= 150)
-    return float(np.mean(f.course[-10:]))
+    accuracy = float(np.mean(f.course[-10:]))
+    return accuracy, first_near(f.course, accuracy)
+
+
+def first_near(course: list[float], accuracy: float) -> int | None:
+    """The first version whose accuracy is near another; None where there is none."""
+    return next((k for k, a in enumerate(course) if a >= accuracy - BACK), None)
 
 
 def one(
@@ -248,7 +256,7 @@ def one(
 ) -> dict[str, Any]:
     """One attacked federation as a row."""
     speeds = [1.0 / speed] * attackers + [1.0 + 0.1 * k for k in range(sites - attackers)]
-    honest = honest_accuracy(name, sites, attackers, seed)
+    honest, from_scratch = honest_run(name, sites, attackers, seed)
     made, how = ALGORITHMS[name](sites), ATTACKS[attack]
     f = Federation(made, learner(sites, seed), speeds, attackers, how, seed, test=test)
     if begins == "later":
@@ -259,7 +267,7 @@ def one(
     f.end_attack()
     ended, count = f.version, len(f.course)
     f.run(lambda: f.version >= ended + 100, most=4000)
-    back = next((k for k, a in enumerate(f.course[count:]) if a >= honest - BACK), None)
+    back = first_near(f.course[count:], honest)
     return {
         "algorithm": name,
         "sites": sites,
@@ -273,6 +281,7 @@ def one(
         "skipped": f.server.driver.skipped,
         "rollbacks": f.server.driver.rollbacks,
         "honest": round(honest, 3),
+        "from_scratch": "never" if from_scratch is None else from_scratch,
         "lowest": round(min(attacked, default=float("nan")), 3),
         "final": round(float(np.mean(f.course[-5:])), 3),
         "versions_until_back": "never" if back is None else back,

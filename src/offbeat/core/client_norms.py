@@ -119,7 +119,7 @@ class ClientNorms:
             self.accept(own, version, size)
         return True
 
-    def judge_early(self, factor: float) -> Collection[TaskId]:
+    def judge_early(self, factor: float, always: float = 0.0) -> Collection[TaskId]:
         """Judge the norms of the warm-up again, by those of the quorum, and forget the absurd ones.
 
         Each client's largest norm is held against the median of these over the clients: the first norms of a
@@ -127,6 +127,7 @@ class ClientNorms:
 
         Args:
             factor: Times the usual norm that a norm may be.
+            always: The norm that is never absurd.
 
         Returns:
             The tasks whose norms were absurd.
@@ -135,10 +136,11 @@ class ClientNorms:
         for client, norm in self.early.values():
             largest[client] = max(norm, largest.get(client, 0.0))
         limit = factor * sorted(largest.values())[len(largest) // 2] if largest else 0.0
-        absurd = [task for task, (_, norm) in self.early.items() if norm > limit]
+        most = max(limit, always)
+        absurd = [task for task, (_, norm) in self.early.items() if norm > most]
         self.early = {}
         if absurd:
-            self._keep(lambda entry: entry[1] <= limit)
+            self._keep(lambda entry: entry[1] <= most)
             if self._sorted:
                 self._peaks = [(self._peaks[0][0], min(self._peaks[-1][1], limit / factor))]
         return absurd

@@ -17,6 +17,8 @@ The rules, in order:
    and the driver goes back to the last good version, or to the initial model.
 3. From then on n may be at most `factor` times the usual one, and `OF_BUFFERS` times as much for buffers:
    statistics of unequal clients differ more than their gradients do.
+4. An n of the parameters of at most `OF_INITIAL` · (1 + ‖w₀‖) is never absurd: one such update does not ruin
+   a model, and the usual norm says little where most clients have nothing left to learn.
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
 must be finite. The norm of its step, before the server steps and after, may be at most `OF_STEPS` times as
@@ -50,7 +52,8 @@ from offbeat.core.validation import checked_dataclass
 GUARD_RULE = 2
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
-FIRST, FIRST_OTHER, OF_STEPS, OF_BUFFERS, OF_MODEL = 100.0, 10_000.0, 3.0, 30.0, 2.0
+FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 0.5
+OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
 _REMEMBERED = 1000  # refusals one after another
 
 
@@ -230,7 +233,7 @@ class UpdateGuard:
         norms = self._of(part)
         if not (norms.settled and norms.early):
             return
-        absurd = norms.judge_early(self._factor(part))
+        absurd = norms.judge_early(self._factor(part), self._always(part))
         self._condemned.update(task for task in absurd if task in held)
         if used := [task for task in absurd if task not in held]:
             self.poisoned = (
@@ -290,6 +293,8 @@ class UpdateGuard:
         """Why a norm is absurd; None means that it is not."""
         if not isfinite(norm):
             return f"the norm of its {part} is not finite"
+        if norm <= self._always(part):
+            return None
         factor, norms = times_factor * self._factor(part), self._of(part)
         limit = norms.limit(factor, (FIRST_OTHER if part in PARTS[1:] else FIRST) * self._size)
         if norm <= limit:
@@ -302,6 +307,10 @@ class UpdateGuard:
 
     def _factor(self, part: str) -> float:
         return self.options.factor * (OF_BUFFERS if part == "buffers" else 1.0)
+
+    def _always(self, part: str) -> float:
+        """The norm that is never absurd."""
+        return OF_INITIAL * self._size if part == PARTS[0] else 0.0
 
     def _of(self, part: str) -> ClientNorms:
         if part not in self._norms:

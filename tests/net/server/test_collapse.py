@@ -46,20 +46,24 @@ def test_nine_tenths_of_the_first_loss_are_no_jump() -> None:
 
 
 def test_what_is_lost_slowly_is_a_collapse() -> None:
-    """From 2.0 to 0.2: half of the gain is 1.1. The loss rises by 0.1 each time."""
-    rising = [0.35 + 0.1 * k for k in range(13)]
+    """From 2.0 to 0.2: two thirds of the gain are lost at 1.4. The loss rises by 0.05 each time.
+
+    Above 1.8 is a jump, which it never reaches.
+    """
+    rising = [0.41 + 0.05 * k for k in range(25)]
     found = judged(2.0, *[0.2] * 10, *rising)
     assert found[-1] == (
-        "its loss, 1.55, has lost more than half of what was gained from 2 to 0.2, at 5 evaluations in a row"
+        "its loss, 1.61, has lost more than two thirds of what was gained from 2 to 0.2, "
+        "at 5 evaluations in a row"
     )
     assert not any(isinstance(told, str) for told in found[:-1])
 
 
 def test_what_stays_worse_than_the_initial_model_is_a_collapse() -> None:
-    """A quarter above 2.0 is 2.5: five in a row, and one of 2.5 begins anew."""
-    assert judged(2.0, *[2.51] * 5)[-1] == "its loss, 2.51, is above 2.5 at 5 evaluations in a row"
-    assert judged(2.0, *[2.51] * 4, 2.5, *[2.51] * 4)[1:] == [False] * 9
-    found = judged(2.0, *[2.51] * 10)
+    """1.75 times 2.0 is 3.5: five in a row, and one of 3.5 begins anew."""
+    assert judged(2.0, *[3.51] * 5)[-1] == "its loss, 3.51, is above 3.5 at 5 evaluations in a row"
+    assert judged(2.0, *[3.51] * 4, 3.5, *[3.51] * 4)[1:] == [False] * 9
+    found = judged(2.0, *[3.51] * 10)
     assert [isinstance(told, str) for told in found].count(True) == 2
 
 
@@ -82,8 +86,56 @@ def test_the_best_is_the_one_to_go_back_to() -> None:
     assert judged(2.0, 1.0, 1.5, 0.5, 0.7, 0.4) == [True, True, False, True, False, True]
 
 
-def test_a_gain_of_less_than_a_fifth_is_none_that_can_be_lost() -> None:
-    assert judged(2.0, *[1.7] * 10, *[1.95] * 10)[-10:] == [False] * 10
+def test_a_gain_of_less_than_two_fifths_is_none_that_can_be_lost() -> None:
+    assert judged(2.0, *[1.25] * 10, *[1.95] * 10)[-10:] == [False] * 10
+    assert isinstance(judged(2.0, *[1.15] * 10, *[1.75] * 5)[-1], str)
+
+
+def far(norm: float, loss: float, accuracy: float | None = None) -> list[bool | str]:
+    """The judgements of five evaluations of a model of a norm, after a first one of 2.0 and 0.1."""
+    detector = CollapseDetector()
+    detector.judge({"loss": 2.0, "accuracy": 0.1})
+    metrics = {"loss": loss} | ({} if accuracy is None else {"accuracy": accuracy})
+    found = (detector.judge({**metrics, **detector.to_record(metrics, norm)}) for _ in range(5))
+    return [reason or detector.good for reason in found]
+
+
+@pytest.mark.parametrize(
+    ("norm", "loss", "accuracy", "collapsed"),
+    [
+        (0.24, 1.61, None, True),  # a fifth less than 2.0 is 1.6
+        (0.24, 1.59, None, False),
+        (0.26, 1.61, None, False),
+        (0.0, 1.61, None, True),
+        (4.1, 2.01, None, True),
+        (4.1, 1.99, None, False),
+        (3.9, 2.01, None, False),
+        (inf, 2.01, None, False),  # the initial model was zero
+        (4.1, 2.01, 0.45, True),  # two fifths of what lies between 0.1 and 1 are 0.46
+        (4.1, 2.01, 0.47, False),
+        (0.1, 1.9, 0.47, False),
+    ],
+)
+def test_weights_far_from_the_initial_ones_without_a_gain(
+    norm: float, loss: float, accuracy: float | None, collapsed: bool
+) -> None:
+    found = far(norm, loss, accuracy)
+    reason = (
+        "the norm of its parameters is far from the initial one, without a gain, at 5 evaluations in a row"
+    )
+    assert (found[-1] == reason) == collapsed
+    assert not any(isinstance(told, str) for told in found[:-1])
+    if collapsed:
+        assert str(found[-1]).startswith(
+            "the norm of its parameters is far from the initial one, without a gain"
+        )
+        assert not any(told is True for told in found)  # none of them is one to go back to
+
+
+def test_an_ordinary_model_is_recorded_by_its_metrics_alone() -> None:
+    detector = CollapseDetector()
+    assert detector.to_record({"loss": 2.0}, 1.0) == {}
+    assert detector.to_record({"auroc": 0.5}, 0.0) == {}
 
 
 @pytest.mark.parametrize("loss", [nan, inf, None])

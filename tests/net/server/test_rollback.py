@@ -1,6 +1,6 @@
 """A deployed run whose loss collapses goes back to its last good version, under a new number."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
 
@@ -50,7 +50,16 @@ def loss_of(model: ob.Model) -> float:
 class Federation:
     """Sites of a coordinator, whose versions are all evaluated, in a state directory or without one."""
 
-    def __init__(self, name: str, directory: Path | None = None, sites: int = 3, **options: object) -> None:
+    def __init__(
+        self,
+        name: str,
+        directory: Path | None = None,
+        sites: int = 3,
+        initial: ob.Model = MODEL,
+        loss: Callable[[ob.Model], float] = loss_of,
+        **options: object,
+    ) -> None:
+        self.initial, self.loss = initial, loss
         self.name, self.directory, self.count, self.now = name, directory, sites, 0.0
         self.given: Mapping[str, object] = {"guard": None, **options}
         self.tasks: dict[str, TaskAssignment] = {}
@@ -65,7 +74,7 @@ class Federation:
     def make(self) -> Coordinator:
         given = {"evaluate": ob.Every(versions=1), **self.given}
         options = ServerOptions(clients=self.count, lease=1e9, **given)  # type: ignore[arg-type]
-        return Coordinator(ALGORITHMS[self.name](), MODEL, options, RunInfo("run", {}, 0))
+        return Coordinator(ALGORITHMS[self.name](), self.initial, options, RunInfo("run", {}, 0))
 
     def send(self, name: str, message: Register | UpdateSubmission | TaskFailed) -> None:
         self.now += 1.0
@@ -75,7 +84,7 @@ class Federation:
             evaluation = self.evaluations.pop()
             self.now += 0.25
             self.server.tick(self.now)
-            self.server.evaluated([(evaluation, {"loss": loss_of(evaluation.model)})])
+            self.server.evaluated([(evaluation, {"loss": self.loss(evaluation.model)})])
             self.settle(self.server.take())
 
     def settle(self, effects: Effects) -> None:
@@ -228,6 +237,30 @@ def test_a_site_that_fails_on_good_versions_is_not_forgiven() -> None:
     federation.update("site-2", 0.05)
     assert federation.named("rolled_back")
     assert not federation.server.may_register(federation.now, "site-1")
+
+
+@pytest.mark.parametrize("die", [None, "before", "after"])
+def test_weights_that_an_attack_has_shrunk(die: str | None, tmp_path: Path) -> None:
+    """From 1 to 0.1, with the loss as it was: five evaluations later the run goes back, killed or not."""
+    initial = ob.Model(LAYOUT, torch.tensor([1.0, 0.0, 0.0]), INTEGERS)
+    federation = Federation("fedbuff", tmp_path / "run", initial=initial, loss=lambda _: 2.3)
+    while federation.server.tensors.model.values[0] > 0.25:
+        federation.all_send(-0.5)
+    assert not federation.named("rolled_back")
+    federation.all_send(0.0)
+    federation.die = die
+    for _ in range(6):
+        federation.all_send(0.0)
+    (row,) = federation.named("rolled_back")
+    assert (row.data or {})["to"] == 0
+    assert "the norm of its parameters is far from the initial one" in (row.data or {})["reason"]
+    assert federation.server.tensors.model.values[0] == 1.0
+    assert federation.store is not None
+    federation.store.close()
+    norms = [m.found.get("relative_norm") for m in ob.read_run(tmp_path / "run").evaluations()]
+    assert norms[0] is None
+    assert norms[-1] is None
+    assert len([n for n in norms if n is not None]) >= 5
 
 
 def actions() -> int:

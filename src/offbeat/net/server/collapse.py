@@ -6,18 +6,22 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 
 1. if a loss is not finite, or
 2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀ − |l₀| / 10, or
-3. if `WINDOW` losses in a row have lost more than half of what the run had gained, l₀ − l*, once it had
-   gained a fifth of l₀: a model that is led away in small steps never does the second, or
-4. if `WINDOW` losses in a row are above l₀ + |l₀| / 4: the initial model, to which the run can go back, is
-   nearer to a good one than a model that an early attack has left.
+3. if `WINDOW` losses in a row have lost more than two thirds of what the run had gained, l₀ − l*, once it
+   had gained two fifths of l₀: a model that is led away in small steps never does the second, or
+4. if `WINDOW` losses in a row are above 1.75 l₀: the initial model, to which the run can go back, is nearer
+   to a good one than a model that an early attack has left, or
+5. if `WINDOW` evaluations in a row are of a model whose parameters' norm is less than a quarter of the
+   initial model's, and whose loss has not gained a fifth of l₀, or whose norm is more than four times as
+   large, and whose loss is above l₀. From weights that are nearly zero, or very large, training begins anew,
+   and more slowly than from the initial ones.
 
 A model that keeps its accuracy has not collapsed, whatever its loss: an overconfident one has a large loss.
-So 2 and 3 say nothing of an evaluation whose accuracy has kept more than half of what had been gained,
-measured in the same way, and 4 of one that has gained a fifth of what lies between the first and 1. With
-unequal data one update may spoil a version for a while; so one evaluation alone says nothing. An evaluation
-without a metric "loss" says nothing either.
+So 2 and 3 say nothing of an evaluation whose accuracy has kept its share of what had been gained, measured in
+the same way (a half for 2). And 4 and 5 say nothing of one that has gained a fifth, for 5 two fifths, of what
+lies between the first accuracy and 1. With unequal data one update may spoil a version for a while; so one
+evaluation alone says nothing. An evaluation without a metric "loss" says nothing either.
 
-A rollback goes to the version with the lowest loss.
+A rollback goes to the version with the lowest loss, of those that 5 says nothing of.
 """
 
 from collections import deque
@@ -25,7 +29,16 @@ from collections.abc import Mapping
 from math import inf, isfinite
 from typing import Protocol
 
-WINDOW, JUMPS, TIMES, OF_FIRST, GAINED, KEPT, OVER = 5, 2, 4.0, 0.1, 0.2, 0.5, 0.25
+from offbeat.core.events import Metrics
+from offbeat.core.model import Model
+
+WINDOW, JUMPS = 5, 2
+TIMES, OF_FIRST, KEPT = 4.0, 0.1, 0.5  # of a jump
+GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3  # of a slow loss
+OVER, GAINED, ORDINARY = 0.75, 0.2, 4.0
+
+RELATIVE_NORM = "relative_norm"
+"""Metric of an evaluation, of a model that 5 speaks of: the norm of its parameters by the initial model's."""
 
 
 class Collapse(Protocol):
@@ -42,8 +55,21 @@ class Collapse(Protocol):
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation; why the model has collapsed, or None."""
 
+    def to_record(self, metrics: Metrics, norm: float) -> Metrics:
+        """What the record of an evaluation needs beside its metrics to be judged again.
+
+        Args:
+            metrics: The metrics.
+            norm: Norm of the model's parameters by that of the initial model's; infinite where that is 0.
+        """
+
     def withdraw(self) -> None:
         """The run has gone back: the latest evaluations are of versions that are withdrawn."""
+
+
+def parameter_norm(model: Model) -> float:
+    """Norm of a model's parameters."""
+    return float(model.values[: model.layout.parameters].norm())
 
 
 class CollapseDetector:
@@ -59,7 +85,7 @@ class CollapseDetector:
         self.good = False
         self._lowest = inf
         self._losses, self._accuracies = _Course(), _Course()
-        self._jumps = self._over = 0
+        self._jumps = self._over = self._strange = 0
 
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation.
@@ -77,35 +103,53 @@ class CollapseDetector:
         if loss is None or not isfinite(loss):
             self.withdraw()
             return "its loss is not finite"
-        self.good, self._lowest = loss < self._lowest, min(loss, self._lowest)
-        over = self._losses.first is not None and loss > self._most() and not self._learnt(accuracy)
+        over = self._losses.first is not None and loss > self._most() and not self._learnt(accuracy, GAINED)
         jump = self._losses.first is not None and loss > self._jump_limit() and not self._accurate(accuracy)
         self._losses.add(loss)
         if accuracy is not None and isfinite(accuracy):
             self._accuracies.add(-accuracy)
+        strange = RELATIVE_NORM in metrics
+        if not strange:
+            self.good, self._lowest = loss < self._lowest, min(loss, self._lowest)
         self._jumps = self._jumps + 1 if jump else 0
         self._over = self._over + 1 if over else 0
+        self._strange = self._strange + 1 if strange else 0
+        reason = self._reason(loss)
+        if reason is not None:
+            self.withdraw()
+        return reason
+
+    def to_record(self, metrics: Metrics, norm: float) -> Metrics:
+        """`RELATIVE_NORM` where it is not ordinary, and the loss has not gained.
+
+        Args:
+            metrics: The metrics.
+            norm: Norm of the model's parameters by that of the initial model's; infinite where that is 0.
+        """
+        shrunk, grown = norm < 1 / ORDINARY, ORDINARY < norm < inf
+        if "loss" not in metrics or not (shrunk or grown):
+            return {}
+        gained = self._losses.gained(metrics["loss"], GAINED if shrunk else 0.0)
+        gained = gained or self._learnt(metrics.get("accuracy"), GAINED_MUCH)
+        return {} if gained else {RELATIVE_NORM: norm}
+
+    def _reason(self, loss: float) -> str | None:
+        """Why the model has collapsed, after the last evaluation was counted; None means that it has not."""
+        first, best, in_a_row = self._losses.first, self._losses.best, f"{WINDOW} evaluations in a row"
         if self._jumps >= JUMPS:
-            reason = (
-                f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {JUMPS} evaluations in a row"
-            )
-            self.withdraw()
-            return reason
+            return f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {JUMPS} evaluations in a row"
         if self._losses.has_lost() and (not self._accuracies.recent or self._accuracies.has_lost()):
-            reason = (
-                f"its loss, {loss:.3g}, has lost more than half of what was gained from "
-                f"{self._losses.first:.3g} to {self._losses.best:.3g}, at {WINDOW} evaluations in a row"
-            )
-            self.withdraw()
-            return reason
+            gain = f"what was gained from {first:.3g} to {best:.3g}"
+            return f"its loss, {loss:.3g}, has lost more than two thirds of {gain}, at {in_a_row}"
         if self._over >= WINDOW:
-            self.withdraw()
-            return f"its loss, {loss:.3g}, is above {self._most():.3g} at {WINDOW} evaluations in a row"
+            return f"its loss, {loss:.3g}, is above {self._most():.3g} at {in_a_row}"
+        if self._strange >= WINDOW:
+            return f"the norm of its parameters is far from the initial one, without a gain, at {in_a_row}"
         return None
 
     def withdraw(self) -> None:
         """The latest evaluations are of versions that are withdrawn: a new row of them begins."""
-        self._jumps = self._over = 0
+        self._jumps = self._over = self._strange = 0
         self._losses.recent.clear()
         self._accuracies.recent.clear()
 
@@ -117,12 +161,12 @@ class CollapseDetector:
         first = self._losses.first or 0.0
         return first + OVER * abs(first)
 
-    def _learnt(self, accuracy: float | None) -> bool:
+    def _learnt(self, accuracy: float | None, share: float) -> bool:
         first = self._accuracies.first
-        return accuracy is not None and first is not None and accuracy > -first + GAINED * (1 + first)
+        return accuracy is not None and first is not None and accuracy > -first + share * (1 + first)
 
     def _accurate(self, accuracy: float | None) -> bool:
-        return accuracy is not None and self._accuracies.keeps(-accuracy)
+        return accuracy is not None and self._accuracies.keeps(-accuracy, KEPT)
 
 
 class _Course:
@@ -147,13 +191,17 @@ class _Course:
         if len(self.recent) == WINDOW:
             self.best = min(self.best, sorted(self.recent)[WINDOW // 2])
 
-    def keeps(self, value: float) -> bool:
-        """Whether a value has kept more than half of what was gained."""
-        return self.first is not None and value < self.first - KEPT * (self.first - self.best)
+    def gained(self, value: float, share: float) -> bool:
+        """Whether a value has gained more than a share of the first."""
+        return self.first is not None and value < self.first - share * abs(self.first)
+
+    def keeps(self, value: float, share: float) -> bool:
+        """Whether a value has kept more than a share of what was gained."""
+        return self.first is not None and value < self.first - share * (self.first - self.best)
 
     def has_lost(self) -> bool:
-        """Whether all of the last `WINDOW` have lost more than half, of a gain worth the name."""
+        """Whether all of the last `WINDOW` have lost a gain that was large."""
         if self.first is None or len(self.recent) < WINDOW:
             return False
-        gain = self.first - self.best
-        return gain > GAINED * abs(self.first) and not any(self.keeps(value) for value in self.recent)
+        large = self.first - self.best > GAINED_MUCH * abs(self.first)
+        return large and not any(self.keeps(value, KEPT_SLOWLY) for value in self.recent)

@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Mapping
 from math import isfinite
 
+from offbeat.core.events import Metrics
+
 RECENT, TIMES, OF_FIRST, IN_A_ROW = 10, 4.0, 0.1, 2
 
 
@@ -68,3 +70,12 @@ class CollapseDetectorRule1:
             return None
         usual = sorted(self._recent)[(len(self._recent) - 1) // 2]
         return max(usual + TIMES * abs(usual), self._first - OF_FIRST * abs(self._first))
+
+    def to_record(self, metrics: Metrics, norm: float) -> Metrics:
+        """Nothing.
+
+        Args:
+            metrics: The metrics.
+            norm: Norm of the model's parameters by that of the initial model's.
+        """
+        return {}

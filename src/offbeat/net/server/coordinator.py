@@ -35,7 +35,7 @@ from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
-from offbeat.net.server.collapse import Collapse, CollapseDetector
+from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
@@ -108,6 +108,7 @@ class Coordinator:
         self.now = 0.0
         self.evaluations = EvaluationLog(options.until, higher_is_better)
         self.collapse: Collapse = CollapseDetector()
+        self._initial_norm = parameter_norm(initial)
         self._ticked = self._back_since = 0.0
         self._next_evaluation = 0.0
 
@@ -255,6 +256,8 @@ class Coordinator:
     def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
         if clients and not self.evaluations.count:
             check_found(self.options.until, self.options.evaluate, metrics)
+        norm = parameter_norm(e.model) / self._initial_norm if self._initial_norm else inf
+        metrics = {**metrics, **self.collapse.to_record(metrics, norm)}
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
         self.driver.effects.metrics.append(row)
         self.driver.effects.evaluated.append(e.model)
