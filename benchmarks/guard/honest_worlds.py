@@ -14,7 +14,7 @@ at which the rule of collapse finds that the model has collapsed. Each of them i
 A training that does not work without the guard is counted apart: one of its losses is not finite or above
 twice the first one, or the median loss of the second half of its evaluations is not below the first. What is
 in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws and rules
-were tuned on worlds below 20,000 and from 1,000,000 on, and judged on those from 20,000 on.
+were tuned on worlds below 30,000 and from 1,000,000 on, and judged on those from 30,000 on.
 
 With no false alarm in n worlds, the share of worlds with one is below 3 / n, with 95 % confidence.
 """

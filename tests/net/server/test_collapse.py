@@ -23,9 +23,9 @@ def judged(*losses: float | None, accuracies: tuple[float, ...] | None = None) -
 
 def test_a_jump_by_hand() -> None:
     """l* is the first loss before five are there, then their median: 0.6 of 2.3, 1.0, 0.6, 0.5, 0.6."""
-    assert judged(2.3, 11.6, 11.6)[-1] == "its loss, 11.6, is above 11.5 at 2 evaluations in a row"
-    assert judged(2.3, 11.6, 2.0, 11.6) == [True, False, True, False]
-    found = judged(2.3, 1.0, 0.6, 0.5, 0.6, 2.9, 3.1, 3.1)
+    assert judged(2.3, *[11.6] * 3)[-1] == "its loss, 11.6, is above 11.5 at 3 evaluations in a row"
+    assert judged(2.3, 11.6, 11.6, 2.0, 11.6) == [True, False, False, True, False]
+    found = judged(2.3, 1.0, 0.6, 0.5, 0.6, 2.9, 3.1, 3.1, 3.1)
     assert found == [
         True,
         True,
@@ -34,21 +34,21 @@ def test_a_jump_by_hand() -> None:
         False,
         False,
         False,
-        "its loss, 3.1, is above 3 at 2 evaluations in a row",
+        False,
+        "its loss, 3.1, is above 3 at 3 evaluations in a row",
     ]
 
 
-def test_nine_tenths_of_the_first_loss_are_no_jump() -> None:
-    assert judged(2.0, *[0.1] * 10, 1.79, 1.79)[-2:] == [False, False]
-    assert (
-        judged(2.0, *[0.1] * 10, 1.81, 1.81)[-1] == "its loss, 1.81, is above 1.8 at 2 evaluations in a row"
-    )
+def test_what_is_better_than_the_initial_model_is_no_jump() -> None:
+    assert judged(2.0, *[0.1] * 10, *[1.99] * 3)[-3:] == [False] * 3
+    found = judged(2.0, *[0.1] * 10, *[2.01] * 3)
+    assert found[-1] == "its loss, 2.01, is above 2 at 3 evaluations in a row"
 
 
 def test_what_is_lost_slowly_is_a_collapse() -> None:
     """From 2.0 to 0.2: two thirds of the gain are lost at 1.4. The loss rises by 0.05 each time.
 
-    Above 1.8 is a jump, which it never reaches.
+    Above 2.0 is a jump, which it never reaches.
     """
     rising = [0.41 + 0.05 * k for k in range(25)]
     found = judged(2.0, *[0.2] * 10, *rising)
@@ -78,7 +78,7 @@ def test_a_fifth_of_the_accuracy_that_can_be_gained_is_worth_the_loss(
 
 def test_what_stays_worse_never_becomes_usual() -> None:
     found = judged(2.0, *[0.1] * 9, *[50.0] * 20)
-    assert [isinstance(told, str) for told in found].count(True) == 10
+    assert [isinstance(told, str) for told in found].count(True) == 6
     assert found[-20:].count(True) == 0  # none of them is one to go back to
 
 
@@ -120,15 +120,10 @@ def test_weights_far_from_the_initial_ones_without_a_gain(
     norm: float, loss: float, accuracy: float | None, collapsed: bool
 ) -> None:
     found = far(norm, loss, accuracy)
-    reason = (
-        "the norm of its parameters is far from the initial one, without a gain, at 5 evaluations in a row"
-    )
-    assert (found[-1] == reason) == collapsed
+    assert isinstance(found[-1], str) == collapsed
     assert not any(isinstance(told, str) for told in found[:-1])
     if collapsed:
-        assert str(found[-1]).startswith(
-            "the norm of its parameters is far from the initial one, without a gain"
-        )
+        assert "far from the initial one, without a gain, at 5 evaluations" in str(found[-1])
         assert not any(told is True for told in found)  # none of them is one to go back to
 
 
@@ -158,7 +153,7 @@ def test_an_overconfident_model_has_not_collapsed() -> None:
 
 def test_losses_below_zero() -> None:
     assert judged(-0.5, -0.4, -0.6, -0.4, -3.0, -0.3) == [True, False, True, False, True, False]
-    assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, 12.5, 12.5)[-1], str)
+    assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, *[12.5] * 3)[-1], str)
 
 
 def test_without_a_loss_nothing_is_said() -> None:

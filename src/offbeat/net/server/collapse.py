@@ -5,7 +5,7 @@ slowly before it, does not become usual. l₀ is the first loss, which is of the
 median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 
 1. if a loss is not finite, or
-2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀ − |l₀| / 10, or
+2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀, or
 3. if `WINDOW` losses in a row have lost more than two thirds of what the run had gained, l₀ − l*, once it
    had gained two fifths of l₀: a model that is led away in small steps never does the second, or
 4. if `WINDOW` losses in a row are above 1.75 l₀: the initial model, to which the run can go back, is nearer
@@ -32,8 +32,8 @@ from typing import Protocol
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 
-WINDOW, JUMPS = 5, 2
-TIMES, OF_FIRST, KEPT = 4.0, 0.1, 0.5  # of a jump
+WINDOW, JUMPS = 5, 3
+TIMES, KEPT = 4.0, 0.5  # of a jump
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3  # of a slow loss
 OVER, GAINED, ORDINARY = 0.75, 0.2, 4.0
 
@@ -154,8 +154,8 @@ class CollapseDetector:
         self._accuracies.recent.clear()
 
     def _jump_limit(self) -> float:
-        first, best = self._losses.first or 0.0, self._losses.best
-        return max(best + TIMES * abs(best), first - OF_FIRST * abs(first))
+        best = self._losses.best
+        return max(best + TIMES * abs(best), self._losses.first or 0.0)
 
     def _most(self) -> float:
         first = self._losses.first or 0.0
