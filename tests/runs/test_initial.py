@@ -50,7 +50,7 @@ def test_a_resumed_run_needs_the_same_initial_weights(tmp_path: Path) -> None:
             evaluate=None, initial=initial,
         )  # fmt: skip
 
-    with pytest.raises(ob.UsageError, match="initial model is not the one the run started from"):
+    with pytest.raises(ob.RunError, match="was started with another initial model"):
         resumed(None)
     assert torch.equal(
         resumed(tmp_path / "first").model.values, simulated(50, initial=first.model).model.values

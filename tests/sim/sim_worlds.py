@@ -101,7 +101,7 @@ def on_disk(directory: Path) -> dict[str, Any]:
     finally:
         database.close()
     tables["meta"] = [
-        row for row in tables["meta"] if row[0] != "learner"
+        row for row in tables["meta"] if row[0] not in ("learner", "training", "data")
     ]  # a test's own learner has no name
     model = (directory / "model.safetensors").read_bytes()
     return {**tables, "model": hashlib.sha256(model).hexdigest()}

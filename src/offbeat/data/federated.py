@@ -5,8 +5,9 @@ sample where there is one. `FederatedData` adds the owner of each sample, in com
 clients cost two integer vectors and not 100,000 objects.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from offbeat.data.leaf import is_leaf, samples_by_user
 from offbeat.data.parts import check_parts, occupied, parts_of
 from offbeat.data.subsample import fixed_permutation
 
+_DIGESTED = 64  # samples
 _HELD_OUT = 3  # the stream of shuffles that validation shares are cut from
 
 
@@ -140,6 +142,22 @@ class FederatedData:
         """
         return label_counts(self.train, self.client_indices(client))
 
+    def digest(self) -> str:
+        """Digest of who has which samples, and of up to 64 samples that lie in memory.
+
+        Samples of files are not read: what a loader makes of them may be random.
+        """
+        found = sha256()
+        for rows in (self.rows, self.held_out):
+            if rows is not None:
+                found.update(rows.offsets.numpy().tobytes())
+                found.update(rows.indices.numpy().tobytes())
+        if isinstance(self.train, Dataset) and len(self.train):
+            some = torch.arange(0, len(self.train), max(1, len(self.train) // _DIGESTED))
+            for tensor in _tensors(self.train.gather(some)):
+                found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return found.hexdigest()[:16]
+
     def numbered(self, client: int) -> "FederatedData":
         """The same data, whose only client has another number; those below it have no samples.
 
@@ -149,6 +167,15 @@ class FederatedData:
             raise UsageError(f"the data are those of {self.clients} clients: a site has its own alone")
         held = None if self.held_out is None else self.held_out.numbered(client)
         return replace(self, rows=self.rows.numbered(client), held_out=held, starts=None)
+
+
+def _tensors(batch: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a batch, in a fixed order."""
+    if isinstance(batch, torch.Tensor):
+        yield batch
+    else:
+        for part in batch.values() if isinstance(batch, Mapping) else batch:
+            yield from _tensors(part)
 
 
 def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> FederatedData:

@@ -13,10 +13,13 @@ from offbeat.data.dataset import Dataset
 from offbeat.local.criterion import Loss
 from offbeat.local.learner import TorchLearner
 from offbeat.local.losses import LOSSES
+from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
 from offbeat.named import name_of
 
 _MODEL: TypeAdapter[Any] = TypeAdapter(AnyModel)
+_TRAINING: TypeAdapter[Training] = TypeAdapter(Training)
+_BESIDE = ("device", "channels_last", "evaluation_batch_size")  # where and how fast a training runs
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,12 @@ def describe_learner(learner: TorchLearner, seed: int) -> LearnerDescription:
         else {n: m if isinstance(m, str) else name_of(m) for n, m in named.items()},
         frozen=learner.frozen_digest(seed),
     )
+
+
+def describe_training(training: Training) -> dict[str, Any]:
+    """What the result of a training follows from, of its options. A function is its name."""
+    told: dict[str, Any] = _TRAINING.dump_python(training, mode="json", fallback=name_of, warnings="none")
+    return {key: value for key, value in told.items() if key not in _BESIDE}
 
 
 def model_of(module: nn.Module | Callable[[], nn.Module]) -> ModelMaker:

@@ -35,7 +35,7 @@ from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord
 from offbeat.runs.schema import ClientMetric, Metric
 from offbeat.sim.executors.base import Executor
-from offbeat.sim.experiment import Experiment
+from offbeat.sim.simulated_run import SimulatedRun
 
 
 class _NotFiniteError(DivergedError):
@@ -49,17 +49,17 @@ class LiveBackend:
         guard: Options of the guard; None means that there is none.
     """
 
-    def __init__(self, experiment: Experiment, executor: Executor, clients: ClientStates) -> None:
-        algorithm, self.clients = experiment.algorithm, clients
-        plan = experiment.release_plan
+    def __init__(self, run: SimulatedRun, executor: Executor, clients: ClientStates) -> None:
+        algorithm, experiment, prepared, self.clients = run.algorithm, run.experiment, run.prepared, clients
+        plan = prepared.release_plan
         releases = None if plan is None else simulated_releases(plan, experiment.seed)
         self.tensors = GlobalModel(
-            algorithm, experiment.initial, train_root=experiment.train_root, releases=releases
+            algorithm, prepared.initial, train_root=prepared.train_root, releases=releases
         )
-        self._experiment, self._executor, self._codec = experiment, executor, experiment.algorithm.codec
-        self.guard = None if type(experiment.learner) is NoTraining else experiment.guard
+        self._run, self._executor, self._codec = run, executor, algorithm.codec
+        self.guard = None if type(run.learner) is NoTraining else experiment.guard
         if self.guard is not None:
-            self.tensors.set_guard(self.guard, experiment.learner.clients)
+            self.tensors.set_guard(self.guard, run.learner.clients)
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics, ClientResults] | None = None
@@ -108,7 +108,7 @@ class LiveBackend:
 
     def _clipped(self, task: TaskId, steps: int, result: LocalResult) -> LocalResult:
         """An update as its client sends it: clipped, unless it is masked, which rounds it as it is."""
-        plan, aggregator = self._experiment.release_plan, self._experiment.algorithm.aggregator
+        plan, aggregator = self._run.prepared.release_plan, self._run.algorithm.aggregator
         assert plan is not None
         assert plan.privacy.clip is not None
         assert isinstance(aggregator, SumOnly)
@@ -121,12 +121,12 @@ class LiveBackend:
     def _keep(self, client: ClientId, state: Tensors) -> None:
         """A client keeps its new state, with which it may evaluate the same version otherwise."""
         self.clients.put(client, state)
-        if state and self._experiment.every.at_clients:
+        if state and self._run.experiment.evaluate.at_clients:
             self._evaluated = None
 
     def _coded(self, codec: Codec, task: TaskId, result: LocalResult, bits: int | None) -> LocalResult:
         """What arrives of an update, and as metric "bits" what it took, with what goes along as it is."""
-        rng = stream(self._experiment.seed, Purpose.CODEC, task=task)
+        rng = stream(self._run.experiment.seed, Purpose.CODEC, task=task)
         try:
             delta, charged = codec.apply(result.delta, bits, rng)
         except UsageError:
@@ -175,18 +175,18 @@ class LiveBackend:
     def evaluate(self, version: int) -> tuple[Metrics, ClientResults]:
         """Evaluate the current version, once: the metrics, and what each client has found."""
         if self._evaluated is None or self._evaluated[0] != version:
-            every, model = self._experiment.every, self.completed()
+            every, model = self._run.experiment.evaluate, self.completed()
             found = dict(self._executor.evaluate(model)) if every.at_server else {}
             clients = self._evaluate_clients(model) if every.at_clients else {}
             if every.at_clients:
-                found |= aggregate_clients(clients, self._experiment.higher_is_better)
+                found |= aggregate_clients(clients, self._run.prepared.higher_is_better)
             if self._evaluated is None:
-                check_found(self._experiment.until, every, found)
+                check_found(self._run.experiment.until, every, found)
             self._evaluated = version, found, clients
         return self._evaluated[1:]
 
     def _evaluate_clients(self, model: Model) -> ClientResults:
-        learner = self._experiment.learner
+        learner = self._run.learner
         assert isinstance(learner, ClientEvaluator)
         holding = [client for client in range(learner.clients) if learner.held_out(client)]
         inputs = ((client, evaluation_inputs(self.clients.get(client))) for client in holding)
@@ -194,7 +194,7 @@ class LiveBackend:
 
     def completed(self) -> Model:
         """The current version, complete."""
-        return self._experiment.complete(self.tensors.model)
+        return self._run.prepared.complete(self.tensors.model)
 
 
 def simulated_releases(plan: ReleasePlan, seed: int) -> Releases:

@@ -10,17 +10,15 @@ from typing import Any
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.errors import RunError, UsageError
-from offbeat.core.guard import GUARD_RULE, Guard
+from offbeat.core.errors import RunError
+from offbeat.core.guard import Guard
 from offbeat.core.learner import Learner, own_tensors
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
 from offbeat.core.privacy import Privacy
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
-from offbeat.core.streams import check_seed
-from offbeat.local.description import describe_learner
-from offbeat.local.learner import TorchLearner
+from offbeat.experiment import EACH_VERSION, ENDS, Experiment
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates, check_memory, write_own
 from offbeat.runs.initial import Initial
@@ -31,15 +29,14 @@ from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.executors.start import started
-from offbeat.sim.experiment import Experiment
 from offbeat.sim.loop import run_to_end
 from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
 from offbeat.sim.restore import final_model, restore
 from offbeat.sim.result import MemoryRecorder, Run
 from offbeat.sim.signals import deferred_interrupts
+from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Recorder, Simulation
-from offbeat.version import __version__
 from offbeat.world.world import World
 
 CHECKPOINT_SECONDS = 10.0
@@ -51,8 +48,8 @@ def simulate(
     learner: Learner | None = None,
     *,
     seed: int = 0,
-    until: Until = Until(versions=100),
-    evaluate: Every | None = Every(versions=1),
+    until: Until = ENDS,
+    evaluate: Every | None = EACH_VERSION,
     workers: int = 0,
     executor: Batched | OnRay | None = None,
     out: str | Path | None = None,
@@ -100,28 +97,25 @@ def simulate(
     """
     check_memory(client_memory)
     calls = CallbackList(callbacks)
-    experiment = Experiment.of(
-        algorithm, world, learner, check_seed(seed), until, evaluate, initial, guard, privacy
+    experiment = Experiment(
+        algorithm, learner, seed, until, evaluate or Every(), guard, privacy, initial, label, recipe
     )
+    planned = SimulatedRun.of(experiment, world)
     with calls.exceptions():
         with (
-            started(experiment.learner, algorithm.objective, workers, executor) as trainer,
+            started(planned.learner, algorithm.objective, workers, executor) as trainer,
             deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
         ):
             store, directory, meta = None, None if out is None else Path(out), dict[str, Any]()
             if directory is not None or calls:
-                meta = _meta(experiment, executor) | {"label": label or algorithm.name, "recipe": recipe}
+                meta = planned.prepared.metadata() | {"batched": isinstance(executor, Batched)}
             if directory is not None:
-                recorded = meta | {
-                    "initial": experiment.initial.digest(),
-                    "learner": _described(experiment.learner, experiment.seed),
-                }
-                store = RunStore.create(directory, recorded, _client_rows(experiment))
+                store = RunStore.create(directory, meta | planned.described, _client_rows(planned))
             recorder = store or MemoryRecorder(
-                label or algorithm.name, seed, experiment.learner.clients, experiment.higher_is_better
+                experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better
             )
-            backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
-            simulation = Simulation(experiment, backend, _observed(recorder, experiment, backend, calls))
+            backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
+            simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
             if calls:
                 calls.run = live_run(meta, directory, (), simulation.stop)
             model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
@@ -136,8 +130,8 @@ def resume(
     world: World = World(),
     learner: Learner | None = None,
     *,
-    until: Until = Until(versions=100),
-    evaluate: Every | None = Every(versions=1),
+    until: Until = ENDS,
+    evaluate: Every | None = EACH_VERSION,
     workers: int = 0,
     executor: Batched | OnRay | None = None,
     watch: Watcher | None = None,
@@ -181,28 +175,26 @@ def resume(
     calls = CallbackList(callbacks)
     directory = Path(directory)
     record = read_run(directory)
-    experiment = Experiment.of(
-        with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm"))),
-        world, learner, record.seed, until, evaluate, initial, guard, privacy,
-    )  # fmt: skip
+    algorithm = with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm")))
+    experiment = Experiment(
+        algorithm, learner, record.seed, until, evaluate or Every(), guard, privacy, initial
+    )
+    planned = SimulatedRun.of(experiment, world)
+    planned.prepared.check_same(record, planned.described)
     if record.status == "finished":
-        return _finished(record, experiment)
-    record.check_same("algorithm", experiment.described)  # a momentum does not show in a journal
-    record.check_same("privacy", _private(experiment))
+        return _finished(record, planned)
     _check_executor(record, executor)
-    if record.entry("initial") != experiment.initial.digest():
-        raise UsageError(f"{directory}: the learner's initial model is not the one the run started from")
     with calls.exceptions():
-        with started(experiment.learner, algorithm.objective, workers, executor) as trainer:
+        with started(planned.learner, algorithm.objective, workers, executor) as trainer:
             store = RunStore.reopen(directory)  # first: no other process may write from here on
             try:
                 record = read_run(directory)  # as the last holder of the lock left it
                 if record.status == "finished":
                     store.close()
-                    return _finished(record, experiment)
-                backend = LiveBackend(experiment, trainer, ClientStates(directory, client_memory))
-                recorder = _observed(store, experiment, backend, calls)
-                simulation = Simulation(experiment, backend, recorder)
+                    return _finished(record, planned)
+                backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
+                recorder = _observed(store, planned, backend, calls)
+                simulation = Simulation(planned, backend, recorder)
                 restore(simulation, backend, recorder, record)
             except BaseException:
                 store.close()
@@ -217,49 +209,25 @@ def resume(
     return run
 
 
-def _meta(experiment: Experiment, executor: Batched | OnRay | None) -> dict[str, Any]:
-    """What a run's directory records of it, and `resume` checks."""
-    return {
-        "offbeat": __version__,
-        "algorithm": experiment.described,
-        "seed": experiment.seed,
-        "clients": experiment.learner.clients,
-        "batched": isinstance(executor, Batched),
-        "guard_rule": GUARD_RULE,
-        "higher_is_better": dict(experiment.higher_is_better),
-        **({"privacy": _private(experiment)} if experiment.release_plan is not None else {}),
-    }
-
-
-def _private(experiment: Experiment) -> dict[str, Any]:
-    """What is recorded of a run's privacy; empty without any."""
-    return {} if experiment.release_plan is None else experiment.release_plan.recorded
-
-
 def _observed(
-    recorder: RunStore | MemoryRecorder, experiment: Experiment, backend: LiveBackend, calls: CallbackList
+    recorder: RunStore | MemoryRecorder, run: SimulatedRun, backend: LiveBackend, calls: CallbackList
 ) -> Recorder:
     """The recorder, with what observes the run around it, if anything does."""
-    if (name := experiment.every.keep_best) is not None:
+    if (name := run.experiment.evaluate.keep_best) is not None:
         directory = recorder.directory if isinstance(recorder, RunStore) else None
         past = read_run(directory).evaluations() if directory is not None else []
-        metric = NamedMetric.of(name, experiment.higher_is_better)
+        metric = NamedMetric.of(name, run.prepared.higher_is_better)
         recorder.best = BestModel(metric, directory, [(m.version, m.t) for m in past])
     if not calls and recorder.best is None:
         return recorder
     return ObservedRecorder(recorder, backend, calls, recorder.best)
 
 
-def _described(learner: Learner, seed: int) -> dict[str, Any] | None:
-    """What is recorded of a learner, by which `offbeat export` makes the module again."""
-    return asdict(describe_learner(learner, seed)) if isinstance(learner, TorchLearner) else None
-
-
-def _client_rows(experiment: Experiment) -> Iterator[tuple[int, int, str | None]]:
-    learner = experiment.learner
+def _client_rows(run: SimulatedRun) -> Iterator[tuple[int, int, str | None]]:
+    learner = run.learner
     for client in range(learner.clients):
         counts = learner.label_counts(client)
-        yield client, experiment.samples(client), json.dumps(counts) if counts is not None else None
+        yield client, run.samples(client), json.dumps(counts) if counts is not None else None
 
 
 def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:
@@ -289,6 +257,6 @@ def _result(
     return Run(model, summary, reason, read_run(recorder.directory), recorder.directory)
 
 
-def _finished(record: RunRecord, experiment: Experiment) -> Run:
-    model = final_model(record, experiment.initial.layout)
+def _finished(record: RunRecord, run: SimulatedRun) -> Run:
+    model = final_model(record, run.prepared.initial.layout)
     return Run(model, Summary.read(record.entry("summary")), record.stop_reason or "", record, record.path)

@@ -35,8 +35,8 @@ from offbeat.core.releases import PrivacyLedger
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
-from offbeat.sim.experiment import Experiment
 from offbeat.sim.queue import EventQueue
+from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.task import SimulatedTask
 
 _NEVER = float("inf")
@@ -60,10 +60,10 @@ class Simulation:
     `tasks` are those in training; `now` is in virtual seconds.
     """
 
-    def __init__(self, experiment: Experiment, backend: LiveBackend, recorder: Recorder) -> None:
-        schedule, requires = experiment.algorithm.schedule, experiment.algorithm.requires
+    def __init__(self, run: SimulatedRun, backend: LiveBackend, recorder: Recorder) -> None:
+        schedule, requires, experiment = run.algorithm.schedule, run.algorithm.requires, run.experiment
         seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
-        plan = experiment.release_plan
+        plan = run.prepared.release_plan
         self.engine = Engine(
             schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until,
             PrivacyLedger(plan) if plan is not None and plan.noise is not None else None,
@@ -72,14 +72,14 @@ class Simulation:
         self._labels = Feature.LABELS in requires
         self._norms = Feature.NORMS in requires
         self._trains_all = self._norms or Feature.CLIENT_STATE in requires
-        self.evaluations = Evaluations(experiment.every, experiment.until, experiment.higher_is_better)
+        self.evaluations = Evaluations(experiment.evaluate, experiment.until, run.prepared.higher_is_better)
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}
         self._last_due = False  # an evaluation, as the run was stopped from outside
         self._measurements = 0
-        self._population, self._learner = experiment.population, experiment.learner
-        self._experiment = experiment
+        self._population, self._learner = run.population, run.learner
+        self._run = run
         self._model_bits, self._seed = 8 * model_bytes, seed
         self._queue = EventQueue(self._is_true, schedule.resolution)
         self._presence: dict[ClientId, Iterator[tuple[float, float]]] = {}
@@ -288,15 +288,15 @@ class Simulation:
 
     def _join_all(self) -> None:
         """All clients are there: one call and one journal row, however many they are."""
-        experiment, clients = self._experiment, range(self._learner.clients)
-        samples = [experiment.samples(client) for client in clients]
-        epochs = [experiment.steps_per_epoch(client) for client in clients]
+        run, clients = self._run, range(self._learner.clients)
+        samples = [run.samples(client) for client in clients]
+        epochs = [run.steps_per_epoch(client) for client in clients]
         self.engine.join_all(
             samples, epochs, [self._labels_of(client) for client in clients] if self._labels else None
         )
 
     def _joined(self, client: ClientId) -> Joined:
-        samples, epoch = self._experiment.samples(client), self._experiment.steps_per_epoch(client)
+        samples, epoch = self._run.samples(client), self._run.steps_per_epoch(client)
         return Joined(client, samples, epoch, labels=self._labels_of(client))
 
     def _labels_of(self, client: ClientId) -> tuple[int, ...] | None:

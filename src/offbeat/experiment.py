@@ -1,0 +1,208 @@
+"""What a run is, whoever drives it: one value for the simulator, a server, Flower, recipes and replay."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from offbeat.algorithms import recorded_name
+from offbeat.algorithms.private import (
+    check_buffers,
+    check_client_metrics,
+    complete_privacy,
+    with_privacy,
+    without_privacy,
+)
+from offbeat.core.algorithm import Algorithm, check_layout
+from offbeat.core.buffers import Finalizer, finalizer, unchanged
+from offbeat.core.differences import first_difference
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.guard import GUARD_RULE, Guard
+from offbeat.core.learner import Learner, NoTraining, metric_directions
+from offbeat.core.limits import Every, Until
+from offbeat.core.model import Model
+from offbeat.core.privacy import Privacy
+from offbeat.core.releases import ReleasePlan
+from offbeat.core.root import TrainRoot, train_root
+from offbeat.core.schedule_rule import described_rule
+from offbeat.core.streams import check_seed
+from offbeat.runs.initial import Initial, start_from
+from offbeat.runs.record import RunRecord
+from offbeat.version import __version__
+
+ENDS = Until(versions=100)
+"""Limits of a run for which none are given."""
+EACH_VERSION = Every(versions=1)
+"""How often the global model is evaluated where nothing is said of it."""
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A run before it has clients.
+
+    Attributes:
+        algorithm: The algorithm.
+        learner: Trains and evaluates. None means that nothing is trained.
+        seed: The run's seed, in [0, 2**63).
+        until: The run's limits.
+        evaluate: How often the global model is evaluated, and where.
+        guard: Options of the guard against absurd updates. None means that there is none.
+        privacy: Noise, secure sums and their options. None means that each update is used as it is.
+        initial: The weights that the run starts from. None means the learner's own.
+        label: What the run is called. None means the algorithm's name.
+        recipe: The recipe that the run is made from, which is written to its directory.
+
+    Raises:
+        UsageError: The algorithm is none, or the seed is out of its range.
+    """
+
+    algorithm: Algorithm
+    learner: Learner | None = None
+    seed: int = 0
+    until: Until = ENDS
+    evaluate: Every = EACH_VERSION
+    guard: Guard | None = Guard()
+    privacy: Privacy | None = None
+    initial: Initial | None = None
+    label: str | None = None
+    recipe: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without clients."""
+        if not isinstance(self.algorithm, Algorithm):
+            raise UsageError(
+                f"a {type(self.algorithm).__name__} is not an Algorithm: call a factory, such as "
+                "offbeat.fedavg()"
+            )
+        object.__setattr__(self, "seed", check_seed(self.seed))
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.label or self.algorithm.name
+
+    def prepare(self, clients: int, *, tested: bool = True) -> "PreparedRun":
+        """Make what the run starts with.
+
+        Args:
+            clients: Number of clients with which it begins.
+            tested: Whether the learner can evaluate, or estimate the statistics of a version.
+
+        Raises:
+            UsageError: Algorithm, learner, privacy and initial weights do not fit.
+        """
+        algorithm, learner = self.algorithm, self.learner or NoTraining(clients)
+        check_concurrency(algorithm, clients)
+        first = start_from(learner.initial(self.seed), self.initial)
+        complete = finalizer(algorithm.buffers, learner if tested else None, first, self.seed)
+        check_layout(algorithm, first.layout)
+        plan = self._release_plan(first, clients)
+        if plan is not None:
+            algorithm = with_privacy(algorithm, plan.privacy)
+        root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, self.seed)
+        experiment = replace(self, learner=learner)
+        return PreparedRun(experiment, clients, first, algorithm, complete, root, plan)
+
+    def _release_plan(self, first: Model, clients: int) -> ReleasePlan | None:
+        """What is fixed for the releases of the run, from its beginning on."""
+        if self.privacy is None:
+            return None
+        check_client_metrics(self.privacy, self.until, self.evaluate)
+        check_buffers(self.algorithm, first.layout)
+        privacy = complete_privacy(self.privacy, self.algorithm, clients)
+        return ReleasePlan(privacy, first.layout.parameters, clients)
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """A run that can start.
+
+    Attributes:
+        experiment: What it is, with its learner.
+        clients: Number of clients with which it begins.
+        initial: The initial global model.
+        algorithm: The algorithm that is driven: with privacy, its updates are pooled.
+        complete: Makes of a version the model that is evaluated.
+        train_root: Makes the server's own update of a version. None where the aggregator needs none.
+        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
+    """
+
+    experiment: Experiment
+    clients: int
+    initial: Model
+    algorithm: Algorithm
+    complete: Finalizer = unchanged
+    train_root: TrainRoot | None = None
+    release_plan: ReleasePlan | None = None
+
+    @property
+    def learner(self) -> Learner:
+        """The learner."""
+        return self.experiment.learner or NoTraining(self.clients)
+
+    @property
+    def higher_is_better(self) -> Mapping[str, bool]:
+        """Whether more is better of the learner's metrics, where the learner says so."""
+        return metric_directions(self.learner)
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The algorithm as a run's directory records it."""
+        plain = without_privacy(self.algorithm)
+        return {"name": recorded_name(plain), **plain.hyperparameters, **described_rule(plain)}
+
+    @property
+    def privacy(self) -> dict[str, Any]:
+        """What is recorded of the run's privacy; empty without any."""
+        return {} if self.release_plan is None else self.release_plan.recorded
+
+    def metadata(self) -> dict[str, Any]:
+        """What a run's directory records of it."""
+        return {
+            "offbeat": __version__,
+            "label": self.experiment.name,
+            "algorithm": self.described,
+            "seed": self.experiment.seed,
+            "clients": self.clients,
+            "recipe": self.experiment.recipe,
+            "initial": self.initial.digest(),
+            "guard_rule": GUARD_RULE,
+            "higher_is_better": dict(self.higher_is_better),
+            **({"privacy": self.privacy} if self.release_plan is not None else {}),
+        }
+
+    def check_same(self, record: RunRecord, driven: Mapping[str, Any] = {}) -> None:
+        """Check that a directory holds this run. Limits may differ, and how often it is evaluated.
+
+        Args:
+            record: The directory's run.
+            driven: What the driver records of the run besides, by its name in the record. What is not known
+                of one of the two, of an earlier version or of a learner of one's own, is not compared.
+
+        Raises:
+            RunError: It is another run, of which the message says what differs.
+        """
+        check_entry(record, "algorithm", self.described)
+        check_entry(record, "privacy", self.privacy)
+        for what, now in driven.items():
+            if now is not None and record.meta.get(what) is not None:
+                check_entry(record, what, now)
+        if record.meta.get("initial") not in (None, self.initial.digest()):
+            raise RunError(
+                f"{record.path} was started with another initial model: give the same model and initial"
+            )
+
+
+def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> None:
+    """Raises `RunError` where an entry of a run's record says something else than is given now."""
+    if (found := first_difference(record.meta.get(what) or {}, now or {})) is not None:
+        raise RunError(f"{record.path} was started with another {what}: {found}")
+
+
+def check_concurrency(algorithm: Algorithm, clients: int) -> None:
+    """Raises `UsageError` where more clients shall train at the same time than there are."""
+    concurrency = algorithm.schedule.concurrency
+    if concurrency is not None and concurrency > clients:
+        raise UsageError(
+            f"{algorithm.name}: {concurrency} clients cannot train at the same time where there are "
+            f"{clients}: choose at most {clients}, or have more clients"
+        )

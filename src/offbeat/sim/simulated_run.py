@@ -1,0 +1,118 @@
+"""A run that the simulator can start: a prepared run, and the clients of a world."""
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Self
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.errors import UsageError
+from offbeat.core.events import ClientId
+from offbeat.core.features import Feature
+from offbeat.core.learner import ClientEvaluator, Learner
+from offbeat.core.limits import NEVER_ENDS, check_evaluated
+from offbeat.core.privacy import rounded_up
+from offbeat.experiment import Experiment, PreparedRun
+from offbeat.local.batches import steps_per_epoch
+from offbeat.local.description import describe_learner, describe_training
+from offbeat.local.learner import TorchLearner
+from offbeat.world.description import describe_world
+from offbeat.world.population import Population
+from offbeat.world.world import World
+
+
+@dataclass(frozen=True)
+class SimulatedRun:
+    """A run before it starts.
+
+    Attributes:
+        prepared: The run.
+        world: The clients' side.
+        population: The clients of the world.
+    """
+
+    prepared: PreparedRun
+    world: World
+    population: Population
+
+    @classmethod
+    def of(cls, experiment: Experiment, world: World) -> Self:
+        """Prepare an experiment in a world. Raises `UsageError` where the two do not fit."""
+        _check(experiment, world)
+        learner = experiment.learner
+        clients = world.population(learner.clients if learner is not None else None)
+        return cls(experiment.prepare(clients), world, Population(world, experiment.seed))
+
+    @property
+    def experiment(self) -> Experiment:
+        """What the run is."""
+        return self.prepared.experiment
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that is driven."""
+        return self.prepared.algorithm
+
+    @property
+    def learner(self) -> Learner:
+        """The learner."""
+        return self.prepared.learner
+
+    @cached_property
+    def samples(self) -> Callable[[ClientId], int]:
+        """samples(client): a client's number of training samples, as it tells it."""
+        own, unit = self.learner.samples, self._samples_unit
+        return own if unit == 1 else lambda client: rounded_up(own(client), unit)
+
+    @cached_property
+    def steps_per_epoch(self) -> Callable[[ClientId], int]:
+        """steps_per_epoch(client): those of that number; else what a learner without a batch size says."""
+        batch_size: int | None = getattr(self.learner, "batch_size", None)
+        if self._samples_unit == 1 or batch_size is None:
+            return self.learner.steps_per_epoch
+        drop_last = bool(getattr(self.learner, "drop_last", False))
+        return lambda client: steps_per_epoch(self.samples(client), batch_size, drop_last)
+
+    @cached_property
+    def described(self) -> dict[str, Any]:
+        """What a directory records of clients, data and training, by the names of its entries."""
+        learner, told = self.learner, {"world": describe_world(self.world)}
+        if not isinstance(learner, TorchLearner):
+            return told | {"learner": None}
+        described = asdict(describe_learner(learner, self.experiment.seed))
+        return told | {
+            "learner": described,
+            "training": describe_training(learner.training),
+            "data": {"digest": learner.data.digest()},
+        }
+
+    @property
+    def _samples_unit(self) -> int:
+        plan = self.prepared.release_plan
+        return 1 if plan is None else plan.privacy.samples_unit
+
+
+def _check_held_out(learner: Learner | None, at: str) -> None:
+    """Raises `UsageError` unless a client holds out samples on which it can evaluate a model."""
+    if not isinstance(learner, ClientEvaluator):
+        name = "a run without a learner" if learner is None else type(learner).__name__
+        raise UsageError(
+            f"evaluate.at = {at!r} is not allowed with {name}: give a learner with held_out(client) and "
+            "evaluate_client(model, client, inputs), or choose server"
+        )
+    if not any(learner.held_out(client) for client in range(learner.clients)):
+        raise UsageError(
+            f"evaluate.at = {at!r} needs samples that clients hold out, and none does: give "
+            "federate(…, validation=0.2), or choose server"
+        )
+
+
+def _check(experiment: Experiment, world: World) -> None:
+    algorithm, every = experiment.algorithm, experiment.evaluate
+    if Feature.RADIO in algorithm.requires and world.channel is None:
+        raise UsageError(f"{algorithm.name} needs a world with a channel: give world.channel")
+    if experiment.until.never:
+        raise UsageError(NEVER_ENDS)
+    check_evaluated(experiment.until, every, True, "give evaluate seconds or versions")
+    if every.at_clients:
+        _check_held_out(experiment.learner, every.at)

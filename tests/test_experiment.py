@@ -1,0 +1,145 @@
+"""What a run is: what is refused before it starts, and what tells it from another one."""
+
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import offbeat as ob
+from offbeat.core.differences import first_difference
+from offbeat.experiment import Experiment
+
+X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
+Y = (X[:, 0] > 0).long()
+WORLD = ob.World(seconds_per_step=[1.0, 2.0])
+
+
+def linear() -> nn.Module:
+    return nn.Linear(3, 2)
+
+
+def data(x: torch.Tensor = X, y: torch.Tensor = Y, cut: int = 20) -> Any:
+    return ob.federate([ob.Dataset(x[:cut], y[:cut], 2), ob.Dataset(x[cut:], y[cut:], 2)])
+
+
+def doubled(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return 2 * nn.functional.cross_entropy(output, target)
+
+
+FIVES = ob.Training(batch_size=5)
+
+
+def learner(training: ob.Training = FIVES, **options: Any) -> ob.TorchLearner:
+    return ob.TorchLearner(linear, options.pop("data", None) or data(), training, **options)
+
+
+def resumed(directory: Path, **changed: Any) -> ob.Run:
+    given = {"algorithm": ob.fedbuff(size=2, steps=2), "world": WORLD, "learner": learner(), **changed}
+    return ob.resume(directory, until=ob.Until(versions=6), evaluate=None, **given)
+
+
+torch.manual_seed(1)
+OTHER = ob.Model.of(linear())
+
+
+PRIVATE = ob.Privacy(
+    clip=1.0, least=2, noise=ob.Noise(multiplier=2, budget=ob.Budget(epsilon=50.0, delta=1e-3))
+)
+
+
+@pytest.fixture(params=["finished", "interrupted"])
+def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run that has finished, and one that was interrupted."""
+
+    def interrupt(progress: Any) -> None:
+        if request.param == "interrupted":
+            raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt):
+        ob.simulate(
+            ob.fedbuff(size=2, steps=2), WORLD, learner(), until=ob.Until(versions=6), evaluate=None,
+            out=tmp_path / "run", watch=interrupt, checkpoint_seconds=0,
+        )  # fmt: skip
+    assert ob.read_run(tmp_path / "run").status == request.param
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        (
+            {"learner": learner(ob.Training(lr=0.2, batch_size=5))},
+            "another training: lr was 0.1, now it is 0.2",
+        ),
+        ({"learner": learner(ob.Training(batch_size=4))}, "another training: batch_size was 5, now it is 4"),
+        ({"learner": learner(loss=doubled)}, "another learner: loss was '', now it is 'tests.test_exper"),
+        ({"learner": learner(data=data(X + 0.1))}, "another data: digest was '"),
+        ({"learner": learner(data=data(y=1 - Y))}, "another data: digest was '"),
+        ({"learner": learner(data=data(cut=19))}, "another data: digest was '"),
+        ({"world": replace(WORLD, jitter=0.1)}, "another world: jitter was 0.0, now it is 0.1"),
+        (
+            {"world": ob.World([1.0, 3.0])},
+            "another world: seconds_per_step was [1.0, 2.0], now it",
+        ),
+        (
+            {"world": replace(WORLD, network=ob.Network(latency=1.0))},
+            "another world: network.latency was 0.0",
+        ),
+        ({"algorithm": ob.fedbuff(size=2, steps=3)}, "another algorithm: steps was 2, now it is 3"),
+        ({"privacy": PRIVATE}, "another privacy: "),
+        ({"initial": OTHER}, "another initial model: give the same model and initial"),
+    ],
+)
+def test_another_run_is_refused_in_one_line_that_says_what_differs(
+    changed: dict[str, Any], told: str, begun: Path
+) -> None:
+    with pytest.raises(ob.RunError) as refused:
+        resumed(begun, **changed)
+    (line,) = str(refused.value).splitlines()
+    assert line.startswith(f"{begun} was started with {told}")
+    assert len(line) < 400
+
+
+def test_the_same_run_goes_on_with_another_device_and_batch_of_evaluations(begun: Path) -> None:
+    same = learner(ob.Training(batch_size=5, evaluation_batch_size=7))
+    assert resumed(begun, learner=same).summary.versions == 6
+
+
+def test_what_a_record_does_not_tell_is_not_compared(begun: Path) -> None:
+    """A learner of one's own has no description."""
+
+    class Own(ob.TorchLearner):
+        pass
+
+    own = Own(linear, data(), ob.Training(batch_size=5))
+    assert resumed(begun, learner=own).summary.versions == 6
+
+
+def test_differences_are_found_by_their_path() -> None:
+    assert first_difference({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 1, "c": (1, 2)}}) is None
+    assert first_difference({"a": {"b": 1}}, {"a": {"b": 2}}) == "a.b was 1, now it is 2"
+    assert first_difference({"a": 1}, {}) == "a was 1, now there is no such option"
+    assert first_difference({}, {"a": 1}) == "a was None, now it is 1"
+    long = first_difference({"a": "x" * 1000}, {"a": "y" * 1000})
+    assert long is not None
+    assert len(long) < 300
+
+
+def test_what_is_no_algorithm_and_no_seed_is_refused() -> None:
+    with pytest.raises(ob.UsageError, match="a function is not an Algorithm: call a factory"):
+        Experiment(linear)  # type: ignore[arg-type]
+    with pytest.raises(ob.UsageError, match="seed"):
+        Experiment(ob.fedavg(), seed=-1)
+
+
+def test_a_prepared_run_has_what_follows_from_its_clients() -> None:
+    prepared = Experiment(ob.fedavg(steps=1), learner(), seed=3, label="mine").prepare(2)
+    assert torch.equal(prepared.initial.values, learner().initial(3).values)
+    assert prepared.metadata()["label"] == "mine"
+    assert prepared.metadata()["algorithm"]["name"] == "fedavg"
+    with pytest.raises(ob.UsageError, match="fedbuff: 3 clients cannot train at the same time where"):
+        Experiment(ob.fedbuff(size=2, concurrency=3), learner()).prepare(2)
