@@ -52,12 +52,12 @@ MAY_USE: dict[str, set[str]] = {
     "flower": {"allowed", "core", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
-        "allowed", "callbacks", "core", "models", "data", "codec", "local", "metrics", "named", "world",
-        "algorithms", "documents", "runs", "sim", "report", "version",
+        "lazy", "allowed", "callbacks", "core", "models", "data", "codec", "local", "metrics", "named",
+        "world", "algorithms", "documents", "runs", "sim", "report", "version",
     },
     "studies": {"allowed", "core", "documents", "recipes", "report", "runs", "version"},
     "notebook": {"core", "report", "runs"},
-    "inference": {"allowed", "core", "local", "models", "runs"},
+    "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it

@@ -10,7 +10,7 @@ from types import ModuleType
 import pytest
 
 import offbeat as ob
-from offbeat.core.events import Arrived, Begin, Joined, Timer
+from offbeat.parts import Arrived, Begin, Joined, Timer
 from offbeat.testing import check_algorithm
 
 ROOT = Path(__file__).parents[2]
