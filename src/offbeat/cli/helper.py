@@ -15,6 +15,12 @@ from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
+SECTIONS = {
+    "Run": ("address", "name", "state", "give_up_after"),
+    "TLS and access": ("token_file", "ca", "cert", "key", "insecure_plaintext"),
+    "Logging": ("log", "log_level"),
+}
+
 
 def helper(
     address: Annotated[str, typer.Argument(metavar="HOST:PORT", help="the server")],
