@@ -49,7 +49,7 @@ MAY_USE: dict[str, set[str]] = {
         "allowed", "callbacks", "lazy", "core", "models", "runs", "algorithms", "local", "codec", "data",
         "metrics", "named", "secure", "vectors", "version",
     },
-    "flower": {"allowed", "core", "local", "net", "runs"},
+    "flower": {"lazy", "allowed", "core", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "models", "data", "codec", "local", "metrics", "named",

@@ -2,10 +2,12 @@
 
 import ast
 import importlib
+import inspect
 import json
 import pkgutil
 import re
 import runpy
+import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -48,7 +50,7 @@ def test_public_packages_are_attributes_of_the_package_and_private_ones_do_not_s
     assert shown == {*PACKAGES, *(name for name in ob.__all__ if not name.startswith("_"))}
 
 
-@pytest.mark.parametrize("name", [name for name in PACKAGES if name != "flower"])
+@pytest.mark.parametrize("name", PACKAGES)
 def test_a_public_package_is_its_attribute_before_anything_imports_it(name: str) -> None:
     """In this process other tests have imported it; the loader of the lazy names is asked instead."""
     assert isinstance(ob.__getattr__(name), ModuleType)
@@ -73,6 +75,20 @@ def test_names_are_listed_once_and_are_there(module: str) -> None:
     assert set(names) <= set(shown)
     for name in names:
         assert getattr(importlib.import_module(module), name) is not None
+
+
+def test_flower_without_its_extra_is_an_attribute_whose_names_say_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("grpc")  # offbeat.client needs the network
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    package = importlib.reload(importlib.import_module("offbeat.flower"))
+    assert dict(inspect.getmembers(ob, inspect.ismodule))["flower"] is package, "help(offbeat) works"
+    for name in package.__all__:
+        package.__dict__.pop(name, None)
+        with pytest.raises(ImportError, match=r"offbeat\.flower: flwr is not installed: pip install"):
+            getattr(package, name)
+    assert not hasattr(package, "nothing")
 
 
 # The list in docs/releases.md

@@ -1,7 +1,6 @@
 """The command that takes part in a run as a site."""
 
 import asyncio
-import math
 import os
 from collections.abc import Coroutine, Mapping
 from pathlib import Path
@@ -12,7 +11,18 @@ import typer
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
 from offbeat.cli.keys import KeyGroup, split_sets
-from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
+from offbeat.cli.options import (
+    Certificate,
+    CertificateKey,
+    GiveUpAfter,
+    InsecurePlaintext,
+    Log,
+    LogLevel,
+    ServerCA,
+    TokenFile,
+    file_option,
+    seconds_or_never,
+)
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -74,17 +84,13 @@ def join(
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
     ] = None,
-    token_file: Annotated[Path | None, file_option("with the line that `offbeat enrol` printed")] = None,
-    ca: Annotated[
-        Path | None, file_option("who signs the server's certificate (PEM); else the system's")
-    ] = None,
-    cert: Annotated[Path | None, file_option("the site's certificate (PEM)")] = None,
-    key: Annotated[Path | None, file_option("its key (PEM)")] = None,
+    token_file: TokenFile = None,
+    ca: ServerCA = None,
+    cert: Certificate = None,
+    key: CertificateKey = None,
     insecure_plaintext: InsecurePlaintext = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps")] = "cpu",
-    give_up_after: Annotated[
-        float, typer.Option(help="seconds without a server before it gives up; inf: never")
-    ] = GIVE_UP_AFTER,
+    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
     keep_model: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="write the model that the run shares here (.safetensors)"),
@@ -143,8 +149,7 @@ def join(
             f"--set {others[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
         )
     site_options = validated(SiteOptions, given.get("site", {}), "--set site")
-    if not give_up_after > 0:  # nan too
-        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    give_up = seconds_or_never(give_up_after)
     credentials = SiteCredentials(
         name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
     )
@@ -168,7 +173,7 @@ def join(
         lambda: connect(address, credentials, limits), own,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=site_options.threads,
-        give_up_after=None if math.isinf(give_up_after) else give_up_after,
+        give_up_after=give_up,
         keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
@@ -180,7 +185,6 @@ def join(
             from offbeat.net.client.helping import help_run
         token = None if helper_token_file is None else read_token(helper_token_file)
         own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
-        give_up = None if math.isinf(give_up_after) else give_up_after
         assert helper_state is not None
         helping = help_run(
             lambda: connect(address, own_helper, limits), helper, helper_state, give_up_after=give_up
