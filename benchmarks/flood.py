@@ -78,7 +78,7 @@ class Server:
         time.sleep(0.2)
         told = json.loads((self.state / "server.json").read_text(encoding="utf-8"))
         self.port, self.page = int(told["address"].rpartition(":")[2]), str(told["dashboard"])
-        pace = ["--min-step-seconds", str(step_seconds)]
+        pace = ["--set", f"site.min_step_seconds={step_seconds}"]
         self.sites = []
         for k in range(1, SITES + 1):
             site = ["join", told["address"], "--data", f"digits:{k}/{SITES}", "--name", f"site-{k}"]

@@ -63,8 +63,8 @@ def deployed(name: str, sets: list[str], out: Path) -> RunRecord:
             site,
             "--data",
             f"heart_disease:{site}",
-            "--min-step-seconds",
-            str(pace),
+            "--set",
+            f"site.min_step_seconds={pace}",
         ]
         sites.append(subprocess.Popen([*OFFBEAT, *command], stdout=log, stderr=log, env=os.environ))
         while len(dict(read_run(state).site_names())) <= client:

@@ -113,8 +113,8 @@ class Storm:
         """Start the server, on the port it had before. With `room` no file may have more bytes than that."""
         words = [
             "serve", str(self.recipe), "--state", str(self.state), "--listen", f"127.0.0.1:{self.port}",
-            "--lease", str(self.weather.lease), "--log", "json", "--set", f"until.versions={versions}",
-            "--unmask-timeout", "3",
+            "--set", f"server.lease={self.weather.lease}", "--log", "json",
+            "--set", f"until.versions={versions}", "--set", "server.unmasking.timeout=3",
         ]  # fmt: skip
         self.room, self.starts = room, self.starts + 1
         seeds = self.seeds / str(self.starts)

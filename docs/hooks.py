@@ -73,14 +73,16 @@ def papers() -> list[str]:
 
 
 def public(module: str) -> list[str]:
-    """What a module makes public, for the reference: its classes and functions that `offbeat` has not."""
+    """What a module makes public, for the reference: its classes and functions that stand nowhere above."""
     owner = import_module(module)
     values = {name: getattr(owner, name) for name in owner.__all__}
+    above = () if module == "offbeat" else (offbeat,) if module == "offbeat.parts" else (offbeat, parts)
     return [
         f"::: {module}.{name}"
         for name, value in values.items()
         if inspect.isroutine(value) or inspect.isclass(value)
-        if module == "offbeat" or getattr(offbeat, name, None) is not value
+        if not isinstance(value, Factory)  # the factories have a section of their own
+        if not any(getattr(other, name, None) is value for other in above)
     ]
 
 

@@ -8,12 +8,8 @@ This is all that any driver does. The engine keeps the journal and the tensors.
 import torch
 
 import offbeat as ob
-from offbeat.core.commands import Aggregate, Command, Train
-from offbeat.core.engine import Engine
-from offbeat.core.events import Arrived, Begin, Event, Joined, Left
-from offbeat.core.global_model import GlobalModel
-from offbeat.core.journal import Row
-from offbeat.core.learner import LocalResult
+from offbeat.parts import Aggregate, Arrived, Begin, Command, Event, Joined, Left, Train
+from offbeat.runs import Row
 
 
 class Driver:
@@ -21,8 +17,8 @@ class Driver:
 
     def __init__(self, algorithm: ob.Algorithm) -> None:
         self.rows: list[Row] = []
-        self.tensors = GlobalModel(algorithm, ob.Model.empty(ob.Layout.flat(2)))
-        self.engine = Engine(algorithm.schedule, 0, self.rows.append, self.tensors)
+        self.tensors = ob.GlobalModel(algorithm, ob.Model.empty(ob.Layout.flat(2)))
+        self.engine = ob.Engine(algorithm.schedule, 0, self.rows.append, self.tensors)
 
     def apply(self, time: float, event: Event) -> None:
         """Apply an event and print the commands."""
@@ -32,7 +28,7 @@ class Driver:
     def arrive(self, time: float, client: int, delta: list[float]) -> None:
         """A client's update is here."""
         task = self.engine.server.tasks[client]
-        update = LocalResult(torch.tensor(delta), torch.zeros(0, dtype=torch.int64))
+        update = ob.LocalResult(torch.tensor(delta), torch.zeros(0, dtype=torch.int64))
         commands = self.engine.apply(time, Arrived(client, task.id, task.steps), update)
         print(f"{time:4.1f}  client {client} arrived with Δ = {delta}, staleness {task.staleness}")
         self.show(commands)

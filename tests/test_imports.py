@@ -50,15 +50,16 @@ MAY_USE: dict[str, set[str]] = {
         "allowed", "callbacks", "lazy", "core", "experiment", "models", "runs", "algorithms", "local",
         "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
-    "flower": {"allowed", "core", "experiment", "local", "net", "runs"},
+    "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},
     "report": {"lazy", "core", "runs", "version"},
     "recipes": {
-        "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics", "named",
+        "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
+        "named",
         "world", "algorithms", "documents", "runs", "sim", "report", "version",
     },
     "studies": {"allowed", "core", "documents", "recipes", "report", "runs", "version"},
     "notebook": {"core", "report", "runs"},
-    "inference": {"allowed", "core", "local", "models", "runs"},
+    "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it

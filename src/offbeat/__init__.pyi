@@ -2,16 +2,19 @@ from offbeat import (
     algorithms as algorithms,
     callbacks as callbacks,
     codec as codec,
-    core as core,
     data as data,
+    flower as flower,
+    inference as inference,
     local as local,
+    metrics as metrics,
     models as models,
     net as net,
+    parts as parts,
     recipes as recipes,
     report as report,
     runs as runs,
-    sim as sim,
-    vectors as vectors,
+    studies as studies,
+    testing as testing,
     world as world,
 )
 from offbeat.algorithms import ALGORITHMS as ALGORITHMS, Factory as Factory, compose as compose
@@ -20,6 +23,7 @@ from offbeat.algorithms._factories import *
 from offbeat.allowed import Allowed as Allowed, expose as expose
 from offbeat.callbacks.callback import Callback as Callback, LiveRun as LiveRun
 from offbeat.core.algorithm import Algorithm as Algorithm
+from offbeat.core.engine import Engine as Engine
 from offbeat.core.errors import (
     AlgorithmError as AlgorithmError,
     DamageError as DamageError,
@@ -27,8 +31,9 @@ from offbeat.core.errors import (
     RunError as RunError,
     UsageError as UsageError,
 )
+from offbeat.core.global_model import GlobalModel as GlobalModel
 from offbeat.core.guard import Guard as Guard
-from offbeat.core.learner import NoTraining as NoTraining
+from offbeat.core.learner import LocalResult as LocalResult, NoTraining as NoTraining
 from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
 from offbeat.core.model import Layout as Layout, Model as Model
 from offbeat.core.privacy import Budget as Budget, Noise as Noise, Privacy as Privacy, Secure as Secure

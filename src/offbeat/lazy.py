@@ -1,7 +1,8 @@
 """Names of a package that are imported when they are first used, so that `import offbeat` loads no PyTorch.
 
 The package's stub file (`__init__.pyi`), which type checkers read, is also the list: a name comes from where
-the stub imports it. Subpackages in it are attributes too, and not part of `__all__`.
+the stub imports it. Subpackages in it are attributes too, and not part of `__all__`. `dir()` shows what the
+stub has, and not what Python binds besides, such as a private subpackage that something has imported.
 """
 
 import ast
@@ -30,8 +31,12 @@ def exports(package: str) -> tuple[list[str], Callable[[str], Any], Callable[[],
         setattr(sys.modules[package], name, value)
         return value
 
+    def shown() -> list[str]:
+        about = (name for name in vars(sys.modules[package]) if name.startswith("__"))
+        return sorted({*about, *sources})
+
     names = sorted(name for name, source in sources.items() if source != package)
-    return names, load, lambda: [*vars(sys.modules[package]), *sources]
+    return names, load, shown
 
 
 def _sources(package: str, stub: str) -> dict[str, str]:

@@ -89,7 +89,7 @@ from offbeat.core.staleness import (
     hinge,
     polynomial,
 )
-from offbeat.core.streams import Purpose
+from offbeat.core.streams import Purpose, stream
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.vectors.arithmetic import RunningWindow, weighted_sum
@@ -178,6 +178,7 @@ __all__ = [
     "hinge",
     "polynomial",
     "programme",
+    "stream",
     "toward_models",
     "train",
     "weighted_sum",

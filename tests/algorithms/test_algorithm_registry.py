@@ -1,6 +1,9 @@
 """The factories: every algorithm is listed, checked, described, recorded and built again from its record."""
 
+import inspect
 import json
+import pydoc
+import textwrap
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -9,6 +12,7 @@ import pytest
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build
+from offbeat.algorithms.registry import Factory
 from offbeat.core.errors import OffbeatError, UsageError
 from tests.options import EVERY_FEATURE, example
 
@@ -282,3 +286,27 @@ def test_more_clients_at_once_than_there_are_is_refused():
     for algorithm in (ob.fedbuff(concurrency=3), ob.fedasync(concurrency=3), ob.fedavg(clients_per_round=3)):
         with pytest.raises(UsageError, match=f"{algorithm.name}: 3 clients .* there are 2; choose at most 2"):
             ob.simulate(algorithm, world=ob.World(clients=2))
+
+
+@pytest.mark.parametrize("name", sorted(ob.ALGORITHMS))
+def test_help_shows_the_algorithm_and_not_its_class(name: str) -> None:
+    factory = getattr(ob, name)
+    written = inspect.getdoc(factory.make)
+    assert written
+    assert inspect.getdoc(factory) == written != inspect.getdoc(Factory)
+    signature = inspect.signature(factory)
+    assert list(signature.parameters) == list(inspect.signature(factory.make).parameters)
+    text = pydoc.plain(pydoc.render_doc(factory))
+    assert f"\n{name}(" in text
+    assert "FieldInfo" not in text, "ranges are in `offbeat algorithms`"
+    assert textwrap.indent(written, "    ").splitlines()[0] in text
+    assert inspect.getdoc(Factory) not in text
+    assert f" in module {factory.make.__module__}" in text
+
+
+def test_a_notebook_shows_the_algorithm() -> None:
+    inspector = pytest.importorskip("IPython.core.oinspect").Inspector
+    info = inspector(theme_name="nocolor").info(ob.fedbuff, oname="ob.fedbuff")
+    assert info["docstring"] == inspect.getdoc(ob.fedbuff.make)
+    assert info["definition"].startswith("ob.fedbuff(")
+    assert info["file"].endswith("fedbuff.py")

@@ -41,7 +41,7 @@ def test_a_secure_run_from_the_command_line(more: dict[str, Any], tmp_path: Path
     state = tmp_path / "run"
     server = Fork(
         OFFBEAT, "serve", tmp_path / "recipe.yaml", "--state", state, "--listen", "127.0.0.1:0",
-        "--tokens", tokens, "--lease", "60",
+        "--tokens", tokens, "--set", "server.lease=60",
     )  # fmt: skip
     address = told_address(state / "server.json")
     started = [

@@ -1,6 +1,9 @@
 """`offbeat algorithms`, `models` and `datasets`: what there is, what it is made of, what it needs."""
 
+import sys
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Annotated
 
 import pytest
@@ -13,6 +16,7 @@ from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts,
 from offbeat.algorithms.private import sum_only
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
+from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, Feature
 from offbeat.data import DATASETS
 from offbeat.models import MODELS
@@ -155,3 +159,81 @@ def test_models_and_datasets_are_listed(command, names, said, monkeypatch):
     lines = [" ".join(line.split()) for line in captured.get().splitlines()]
     assert [line.split()[0] for line in lines[1 : len(names) + 1]] == list(names)
     assert any(line.startswith(said) for line in lines)
+
+
+OWN = """
+import offbeat as ob
+from offbeat import parts as p
+
+
+def schedule(steps: int = 5, *rest, weight=1, **more) -> ob.Algorithm:
+    \"\"\"Rounds of our own.
+
+    They are those of FedAvg.
+    \"\"\"
+    return ob.fedavg(steps=steps)
+
+
+@p.algorithm(paper="Nobody, Own Rounds, 2026", kind="synchronous")
+def published(steps: p.Steps = 3) -> ob.Algorithm:
+    \"\"\"Rounds with checked options.\"\"\"
+    return ob.fedavg(steps=steps)
+
+
+def wanting(steps): return ob.fedavg(steps=steps)
+def breaks(): return 1 / 0
+def number(): return 3
+COUNT = 3
+"""
+
+
+@pytest.fixture
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    (tmp_path / "own_rounds.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield "own_rounds"
+    sys.modules.pop("own_rounds", None)
+
+
+def described(name: str, capsys: pytest.CaptureFixture[str]) -> str:
+    listing.algorithms(name)
+    return capsys.readouterr().out
+
+
+def test_an_algorithm_of_ones_own_is_described(own_module: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = described(f"{own_module}:schedule", capsys)
+    assert text.startswith(f"{own_module}:schedule: Rounds of our own.\n\nThey are those of FedAvg.\n\n")
+    options = [
+        line.split() for line in text.splitlines() if line.startswith(("steps", "weight", "rest", "more"))
+    ]
+    assert options == [["steps", "5", "int"], ["weight", "1", "anything"]]
+    assert " Rounds " in text
+    text = described(f"{own_module}:published", capsys)
+    assert text.splitlines()[:2] == [
+        f"{own_module}:published: Rounds with checked options.", "Nobody, Own Rounds, 2026"
+    ]  # fmt: skip
+    assert "int, ≥ 1" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("wanting", "give steps"),
+        ("breaks", "own_rounds.py:21: ZeroDivisionError: division by zero"),
+        ("number", "returned a int: it must return an Algorithm"),
+    ],
+)
+def test_an_algorithm_of_ones_own_that_cannot_be_made_is_told(
+    own_module: str, capsys: pytest.CaptureFixture[str], name: str, why: str
+) -> None:
+    text = described(f"{own_module}:{name}", capsys)
+    assert text.startswith(f"{own_module}:{name}\n\n"), "there is no docstring and no paper"
+    assert "It cannot be made with its defaults: " in text
+    assert text.rstrip().endswith(why)
+
+
+@pytest.mark.parametrize("name", ["own_rounds:nothing", "own_rounds:COUNT", "no_such_module:f", "fedbuf"])
+def test_a_name_of_no_algorithm_is_wrong_usage(own_module: str, name: str) -> None:
+    with pytest.raises(UsageError, match=f"algorithm {name}"):
+        listing.algorithms(name)

@@ -90,10 +90,19 @@ def refused(answer: tuple[int, str, str], says: str, code: int = 2) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--lease", -1], r"--lease: lease = -1.0 is not allowed"),
-        (["--lease", "nan"], r"--lease: lease = nan is not allowed"),
-        (["--norm-bound", 0], r"--norm-bound: norm_bound = 0.0 is not allowed"),
-        (["--max-samples", 0], r"--max-samples: max_samples = 0 is not allowed"),
+        (["--set", "server.lease=-1"], r"--set server: lease = -1 is not allowed"),
+        (["--set", "server.lease=.nan"], r"--set server: lease = nan is not allowed"),
+        (["--set", "server.lease="], r"--set server: lease = None is not allowed"),
+        (["--set", "server.norm_bound=0"], r"--set server: norm_bound = 0 is not allowed"),
+        (["--set", "server={max_samples: 0}"], r"--set server: max_samples = 0 is not allowed"),
+        (["--set", "server.unmasking.timeout=0"], r"--set server: unmasking.timeout = 0 is not allowed"),
+        (["--set", "server.leas=1"], r'--set server: unknown key leas; did you mean "lease"\?'),
+        (["--set", "server.clients=3"], r"--set server.clients=3 is not allowed: give --sites N"),
+        (["--set", "server={until: 3}"], r"is not allowed: it is a key of the recipe, so give --set until"),
+        (["--set", "server.until.versions=3"], r"it is a key of the recipe, so give --set until… without"),
+        (["--set", "server=3"], r"--set server=3 is not allowed: give --set server.KEY=VALUE"),
+        (["--set", "server.lease"], r"--set server.lease is not allowed: give --set server.KEY=VALUE"),
+        (["--set", "site.threads=2"], r"recipe.yaml: unknown key site"),
         (["--listen", "nowhere"], r"address 'nowhere': it must be HOST:PORT"),
         (["--listen", "0.0.0.0:0"], r"beyond loopback TLS is required"),
         (["--tls-cert", "none.pem", "--tls-key", "none.pem"], r"none.pem cannot be read"),
@@ -268,7 +277,19 @@ def test_a_directory_that_is_taken_at_the_last_moment_is_refused(
         (["--data", "digits:1/4", "--learner", "os:getcwd"], "give --data, or --learner"),
         (["--learner", "os:getcwd"], "--learner os:getcwd returned a str: it must return a TorchLearner"),
         (["--data", "digits:1/4", "--model", "mlp"], "--model mlp: give module:function"),
-        (["--data", "digits:1/4", "--min-step-seconds", -1], "--min-step-seconds -1.0 is not allowed"),
+        (
+            ["--data", "digits:1/4", "--set", "site.min_step_seconds=-1"],
+            "--set site: min_step_seconds = -1 is not allowed",
+        ),
+        (["--data", "digits:1/4", "--set", "site.threads=0"], "--set site: threads = 0 is not allowed"),
+        (
+            ["--data", "digits:1/4", "--set", "until.versions=3"],
+            "--set until.versions=3 is not allowed: give one of policy.KEY, examples.KEY, site.KEY",
+        ),
+        (
+            ["--data", "digits:1/4", "--set", "policy.min_step=3"],
+            '--set policy: unknown key min_step; did you mean "min_steps"',
+        ),
         (
             ["--data", "digits:1/4", "--give-up-after", 0],
             r"--give-up-after 0.0 is not allowed: give seconds above 0, or inf",
@@ -436,16 +457,16 @@ def test_a_policy_that_is_none_is_refused_in_one_line(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("noise", "give each option once, such as noise=1.0,clip=1.0"),
-        ("noise=1,noise=2", "give each option once"),
-        ("noise=0", "noise = '0' is not allowed"),
-        ("nois=1", 'unknown key nois; did you mean "noise"'),
-        ("noise=1", "needs --state: what is spent must outlive the process"),
+        ("examples=1", "is not allowed: give --set examples.KEY=VALUE"),
+        ("examples.noise=0", "noise = 0 is not allowed"),
+        ("examples.nois=1", 'unknown key nois; did you mean "noise"'),
+        ("examples.noise=1", "needs --state: what is spent must outlive the process"),
+        ("examples={}", "needs --state: what is spent must outlive the process"),
     ],
 )
 def test_privacy_of_examples_that_is_none_is_refused_in_one_line(text: str, says: str, offbeat: Any) -> None:
-    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--examples-privacy", text)
-    refused(answer, f"--examples-privacy .*{says}")
+    answer = offbeat("join", "127.0.0.1:1", "--name", "a", "--data", "digits:1/4", "--set", text)
+    refused(answer, f"--set examples.*{says}")
 
 
 def test_tokens_that_cannot_be_written_are_refused(
@@ -570,7 +591,7 @@ def test_a_run_is_served_left_served_again_and_ends(
     address = f"127.0.0.1:{port_in(tmp_path / 'first.log')}"
     sites = [
         start(f"site-{k}", "join", address, "--data", f"digits:{k}/2", "--name", f"site-{k}",
-              "--state", tmp_path / f"site-{k}", "--min-step-seconds", 0.02)
+              "--state", tmp_path / f"site-{k}", "--set", "site.min_step_seconds=0.02")
         for k in (1, 2)
     ]  # fmt: skip
     deadline = time.monotonic() + 240
@@ -628,7 +649,7 @@ def test_a_stolen_key_is_out_and_the_site_goes_on_with_another(
 
     def join(name: str) -> Fork:
         shown = [word for pair in zip(("--cert", "--key"), ours.issue("north"), strict=True) for word in pair]
-        data = ("--data", "digits:1/2", "--min-step-seconds", 0.05)
+        data = ("--data", "digits:1/2", "--set", "site.min_step_seconds=0.05")
         process: Fork = start(name, "join", address, "--ca", ours.file, *shown, *data)
         return process
 

@@ -69,7 +69,7 @@ class Federation:
         allowed = own_options(self.entry)
         words = (
             "join", self.address, "--data", data, *named, "--state", self.folder / f"site-{number}",
-            "--min-step-seconds", self.entry["pace"][number], *self.entry["join"], *allowed,
+            "--set", f"site.min_step_seconds={self.entry['pace'][number]}", *self.entry["join"], *allowed,
         )  # fmt: skip
         return Fork(OFFBEAT, *words, cwd=ROOT)
 

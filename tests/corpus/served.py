@@ -138,7 +138,7 @@ _KINDS: dict[str, dict[Left, Served]] = {
     ),
     "served-away": left(
         {**FEDBUFF, "until": {"tasks": 40}}, "finished", "stopped", arrivals=25, away=True,
-        serve=("--lease", "1"),
+        serve=("--set", "server.lease=1"),
     ),
 }  # fmt: skip
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.data import Dataset, Source, as_samples, federate, own_data, without_clients
+from offbeat.data import Dataset, MapDataset, Source, as_samples, federate, own_data, without_clients
 
 
 def toy(n: int = 6, classes: int = 3) -> Dataset:
@@ -167,3 +167,19 @@ def test_samples_that_make_no_batch_are_refused_in_one_line() -> None:
     lists = [[0.1, 0.2], [1]]  # meant as x and y
     with pytest.raises(UsageError, match=r"samples of a list do not make a batch \(.*\): give MapData"):
         as_samples(lists).gather(torch.arange(2))
+
+
+def test_data_print_a_line_without_samples() -> None:
+    x, y = torch.rand(30, 2), torch.arange(30) % 3
+    whole = Dataset(x, y, classes=3)
+    assert repr(whole) == "<Dataset: x float32 [30, 2], y int64 [30], 3 classes>"
+    assert repr(Dataset({"a": x, "b": y})) == "<Dataset: a float32 [30, 2], b int64 [30]>"
+    source = Source("mine", whole, whole, np.arange(30) % 2, ("left", "right"))
+    data = federate(source, None, [np.arange(10), np.arange(10, 30)])
+    assert "rows=<Rows: 30 samples of 2 clients>" in repr(data)
+    for text in map(
+        repr, (source, data, MapDataset([(0, 1)], labels=torch.zeros(1, dtype=torch.int64), classes=2))
+    ):
+        assert "tensor(" not in text
+        assert "array(" not in text
+        assert "\n" not in text

@@ -10,13 +10,13 @@ from types import ModuleType
 import pytest
 
 import offbeat as ob
-from offbeat.core.events import Arrived, Begin, Joined, Timer
+from offbeat.parts import Arrived, Begin, Joined, Timer
 from offbeat.testing import check_algorithm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
-LONG = {"autoencoder", "multilabel", "own_loop", "regression", "segmentation"}
-NEEDS = {"lora": "peft", "regression": "sklearn", "tabular": "sklearn"}
+LONG = {"autoencoder", "multilabel", "own_loop", "regression", "scikit_learn_sites", "segmentation"}
+NEEDS = {"lora": "peft", "scikit_learn_sites": "grpc", "regression": "sklearn", "tabular": "sklearn"}
 SAYS = {
     "autoencoder": "version 30  loss 0.00",
     "deadline": "144 versions, 1152 updates, 90 dropped",
@@ -28,6 +28,7 @@ SAYS = {
     "own_module": "(0.5, 0.5) is of class 1",
     "regression": "version 60  RMSE 0.",
     "scikit_learn": "fedcompass: accuracy 0.8",
+    "scikit_learn_sites": "reached 20 versions: accuracy 0.8",
     "segmentation": "version 24  loss 0.0",
     "tabular": "balanced accuracy 0.9",
     "text": "version 12  loss 0.1",

@@ -66,7 +66,7 @@ def test_three_hospitals(start: Any, tmp_path: Path) -> None:
         own, own_key = authority.issue(name)
         site: Fork = start(
             name, name, "join", f"127.0.0.1:{port}", "--ca", authority.file, "--cert", own, "--key", own_key,
-            "--data", "clinic:data", "--min-step-seconds", "0.01", *options,
+            "--data", "clinic:data", "--set", "site.min_step_seconds=0.01", *options,
         )  # fmt: skip
         return site
 

@@ -154,7 +154,7 @@ def test_a_run_that_does_not_share_its_model_says_so(tmp_path: Path) -> None:
     assert isinstance(refused, ob.UsageError)
     assert str(refused) == (
         "the run does not share its model: leave keep_model (--keep-model) out, or have it served with "
-        "share_model (--share-model)"
+        "share_model (--set server.share_model)"
     )
     assert federation(tmp_path / "other", site(0), share=None)[1] == "reached 4 versions"
     ended = federation(tmp_path / "other", asking, share=None, linger=0.2)[1]

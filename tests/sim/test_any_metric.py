@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.data import Dataset
+from offbeat.parts import Metrics
 from offbeat.report import make_table, to_text, write_figures, write_html
 from offbeat.runs.summary import Summary
 
@@ -112,7 +113,7 @@ def test_an_interrupted_run_ends_at_the_same_evaluation(tmp_path: Path) -> None:
     class Interrupted(ob.TorchLearner):
         evaluated = 0
 
-        def evaluate(self, model: ob.Model) -> ob.core.events.Metrics:
+        def evaluate(self, model: ob.Model) -> Metrics:
             self.evaluated += 1
             if self.evaluated == 12:
                 raise KeyboardInterrupt

@@ -3,7 +3,7 @@
 from flwr.app import Context
 
 import offbeat as ob
-from offbeat.data.dataset import Dataset
+from offbeat.data import Dataset
 from offbeat.flower import client_app
 
 

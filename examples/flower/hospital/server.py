@@ -7,7 +7,7 @@ from flwr.serverapp import Grid, ServerApp
 
 import offbeat as ob
 from offbeat.flower import serve
-from offbeat.models.registry import LogisticSpec
+from offbeat.models import LogisticSpec
 from offbeat.net import ServerOptions
 
 ALGORITHMS = {

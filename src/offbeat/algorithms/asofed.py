@@ -61,6 +61,8 @@ from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 
+__all__ = ["DelayScaled", "Online", "OnlineSum", "asofed"]
+
 Beta = Annotated[Share, Field(description="share β of the old h kept")]
 Against = Annotated[
     Literal["start", "copy"],

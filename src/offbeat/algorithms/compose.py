@@ -9,6 +9,8 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from functools import wraps
+from inspect import Parameter, signature
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -162,6 +164,35 @@ def build(
     return compose(
         base, **{part: _part(factories, base.name, part, own, load) for part, own in others.items()}
     )
+
+
+def own_factory(factories: Mapping[str, Factory[...]], name: str, load: Load) -> Factory[...]:
+    """The factory of a user's function, by which it is described as a published algorithm is.
+
+    Args:
+        factories: The published algorithms by name, which the function's options may name.
+        name: "module:function"; the function may be a factory itself, made by `@algorithm`.
+        load: Finds the function, given its name and the option.
+
+    Raises:
+        UsageError: There is no such function.
+    """
+    function = load(name, "algorithm")
+    if not callable(function):
+        raise UsageError(f"algorithm {name} is a {type(function).__name__}: name a function that makes one")
+
+    @wraps(function)
+    def make(**options: Any) -> Algorithm:
+        return build(factories, {"name": name, **options}, load)
+
+    if isinstance(function, Factory):
+        return Factory(name, function.paper, function.kind, make, function.signature)
+    with named_errors(name, "algorithm"):
+        own = signature(function, eval_str=True)
+    named = [
+        p for p in own.parameters.values() if p.kind not in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+    ]
+    return Factory(name, "", None, make, own.replace(parameters=named))
 
 
 def _own(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:

@@ -42,6 +42,8 @@ from offbeat.local.objectives import Proximal
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import for_each_chunk
 
+__all__ = ["TierWeights", "Tiers", "fedat"]
+
 Ratio = Annotated[
     float, Field(gt=1, allow_inf_nan=False, description="ratio v of response times within a tier")
 ]

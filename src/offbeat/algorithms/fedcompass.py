@@ -33,6 +33,8 @@ from offbeat.core.staleness import PolynomialWeight, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
+__all__ = ["CompassSchedule", "fedcompass"]
+
 QMin = Annotated[Count, Field(description="fewest local steps Q_min of a task")]
 QMax = Annotated[Count, Field(description="most local steps Q_max of a task")]
 Latest = Annotated[float, Field(ge=1, allow_inf_nan=False, description="latest time factor λ")]

@@ -27,6 +27,8 @@ from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass
 
+__all__ = ["Dynamic", "DynamicMean", "feddyn"]
+
 Alpha = Annotated[Positive, Field(description="weight α of the regularisation")]
 
 

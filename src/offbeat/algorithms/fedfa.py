@@ -35,6 +35,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.vectors.arithmetic import RunningWindow, scaled
 
+__all__ = ["Window", "fedfa"]
+
 Size = Annotated[Count, Field(description="window size K")]
 WindowKind = Annotated[
     Literal["delta", "param"], Field(description="delta: add the window's deltas; param: mean of its models")

@@ -19,6 +19,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, weighted_sum
 
+__all__ = ["ShrunkMean", "fedlws"]
+
 Beta = Annotated[Positive, Field(description="strength β of the shrinking")]
 Low = Annotated[NonNegative, Field(description="least τ of a layer")]
 High = Annotated[NonNegative, Field(description="largest τ of a layer")]

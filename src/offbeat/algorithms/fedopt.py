@@ -30,6 +30,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.chunked import for_each_chunk
 
+__all__ = ["Adagrad", "Adam", "Yogi", "fedadagrad", "fedadam", "fedyogi"]
+
 Beta1 = Annotated[Memory, Field(description="memory β₁ of the first moment m")]
 Beta2 = Annotated[Memory, Field(description="memory β₂ of the second moment v")]
 Tau = Annotated[Positive, Field(description="adaptivity τ: the smaller, the more adaptive")]

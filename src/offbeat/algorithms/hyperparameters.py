@@ -4,6 +4,8 @@ import inspect
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
+from functools import reduce
+from operator import or_
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
@@ -44,8 +46,12 @@ def kind_of(option_class: Any) -> str | None:
 
 
 def plain(annotation: Any) -> Any:
-    """A type without its ranges, such as `float` for `Annotated[float, Field(ge=0)]`."""
-    return get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+    """A type without its ranges, such as `float | None` for `Annotated[float, Field(ge=0)] | None`."""
+    if get_origin(annotation) is Annotated:
+        return plain(get_args(annotation)[0])
+    if get_origin(annotation) in (UnionType, Union):
+        return reduce(or_, map(plain, get_args(annotation)))
+    return annotation
 
 
 def _options(
@@ -85,6 +91,8 @@ def _allowed(kind: Any, classes: list[Any], infos: list[FieldInfo]) -> str:
         return " or ".join(kinds)
     if classes:
         return "a mapping of the options below"
+    if kind is inspect.Parameter.empty:
+        return "anything"
     text = inspect.formatannotation(kind)
     text = re.sub(r"\b\w+(?:\.\w+)+\b", lambda name: name[0].split(".")[-1], text)
     text = re.sub(r"Literal\[([^]]*)\]", lambda words: words[1].replace("'", "").replace(", ", " or "), text)

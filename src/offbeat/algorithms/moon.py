@@ -31,6 +31,8 @@ from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
+__all__ = ["Contrastive", "moon"]
+
 Mu = Annotated[NonNegative, Field(description="weight μ of the contrastive term")]
 Temperature = Annotated[Positive, Field(description="temperature T of the similarities")]
 

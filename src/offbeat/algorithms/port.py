@@ -35,6 +35,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 from offbeat.vectors.arithmetic import chunks, head, weighted_sum
 
+__all__ = ["Bounded", "Similarity", "port"]
+
 Size = Annotated[Count, Field(description="fewest updates K of an aggregation")]
 TauMax = Annotated[Count, Field(description="bound τ_max on an update's staleness")]
 Urgent = Annotated[bool, Field(description="recall clients at the bound instead of waiting")]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import wraps
 from types import MappingProxyType
-from typing import Any, Generic, Literal, ParamSpec, get_args
+from typing import Any, Generic, Literal, ParamSpec, Self, get_args
 
 from pydantic import ValidationError, validate_call
 
@@ -16,6 +16,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import OptionError, did_you_mean, format_error, most_relevant
 
 P = ParamSpec("P")
+_OF_A_FUNCTION = ("__doc__", "__module__", "__name__", "__qualname__")
 
 Kind = Literal["synchronous", "asynchronous", "semi-asynchronous"]
 """When updates make a version: all of a round together, each one as it comes, or several together."""
@@ -23,13 +24,27 @@ Kind = Literal["synchronous", "asynchronous", "semi-asynchronous"]
 
 @dataclass(frozen=True)
 class Factory(Generic[P]):
-    """A published algorithm: call it with hyper-parameters to get an `Algorithm`."""
+    """A published algorithm, or a user's own: call it with hyper-parameters to get an `Algorithm`.
+
+    `help()`, editors and notebooks show it as they show a function, with the docstring and the signature of
+    the function that `algorithm` decorates.
+    """
 
     name: str
     paper: str
-    kind: Kind
+    kind: Kind | None
     make: Callable[P, Algorithm]
     signature: inspect.Signature
+
+    def __post_init__(self) -> None:
+        self.__dict__.update((name, getattr(self.make, name)) for name in _OF_A_FUNCTION)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Self:
+        """Itself. What has `__get__` is a routine for `pydoc`, which shows the signature of a routine."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"<algorithm {self.name}>"
 
     @property
     def __signature__(self) -> inspect.Signature:  # what help() and editors show: without the ranges

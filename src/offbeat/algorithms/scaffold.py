@@ -21,6 +21,8 @@ from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass
 
+__all__ = ["ControlVariates", "scaffold"]
+
 
 @checked_dataclass
 class ControlVariates(Objective):

@@ -33,6 +33,7 @@ from offbeat.cli import (
     verify,
 )  # fmt: skip
 from offbeat.cli.console import err, out
+from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError
 
 app = typer.Typer(
@@ -80,8 +81,14 @@ _COMMANDS: tuple[Callable[..., None], ...] = (
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,
 )  # fmt: skip
+_SECTIONED: dict[Callable[..., None], type[Command]] = {
+    serve.serve: sectioned(serve.SECTIONS, serve.GROUPS),
+    join.join: sectioned(join.SECTIONS, join.GROUPS),
+    helper.helper: sectioned(helper.SECTIONS, {}),
+}
 for _command in _COMMANDS:
-    app.command()(_command)
+    app.command(cls=_SECTIONED.get(_command, Command))(_command)
+_REMOVED: dict[str, dict[str, str]] = {"serve": serve.REMOVED, "join": join.REMOVED}
 
 
 def main() -> None:
@@ -127,6 +134,9 @@ def _fail_of_command_line(error: Any) -> None:
         error.show()
         sys.exit(error.exit_code)
     where = error.ctx.command_path if error.ctx is not None else "offbeat"
+    option = getattr(error, "option_name", None)  # of an option that there is not
+    if (instead := _REMOVED.get(where.rpartition(" ")[2], {}).get(str(option))) is not None:
+        _fail(f"{where} has no option {option} any more: give {instead}", error.exit_code)
     _fail(f"{message.removesuffix('.')}; see {where} --help", error.exit_code)
 
 

@@ -1,19 +1,33 @@
 """The command that helps a run with secure aggregation."""
 
 import asyncio
-import math
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from offbeat.cli.console import out
-from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
+from offbeat.cli.options import (
+    Certificate,
+    CertificateKey,
+    GiveUpAfter,
+    InsecurePlaintext,
+    Log,
+    LogLevel,
+    ServerCA,
+    TokenFile,
+    seconds_or_never,
+)
 from offbeat.cli.tokens import read_token
-from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
+
+SECTIONS = {
+    "Run": ("address", "name", "state", "give_up_after"),
+    "TLS and access": ("token_file", "ca", "cert", "key", "insecure_plaintext"),
+    "Logging": ("log", "log_level"),
+}
 
 
 def helper(
@@ -23,16 +37,12 @@ def helper(
         Path,
         typer.Option(metavar="DIR", help="where the helper keeps its key; never restore it from a copy"),
     ],
-    token_file: Annotated[Path | None, file_option("with the line that `offbeat enrol` printed")] = None,
-    ca: Annotated[
-        Path | None, file_option("who signs the server's certificate (PEM); else the system's")
-    ] = None,
-    cert: Annotated[Path | None, file_option("the helper's certificate (PEM)")] = None,
-    key: Annotated[Path | None, file_option("its key (PEM)")] = None,
+    token_file: TokenFile = None,
+    ca: ServerCA = None,
+    cert: Certificate = None,
+    key: CertificateKey = None,
     insecure_plaintext: InsecurePlaintext = False,
-    give_up_after: Annotated[
-        float, typer.Option(help="seconds without a server before it gives up; inf: never")
-    ] = GIVE_UP_AFTER,
+    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
@@ -45,15 +55,14 @@ def helper(
         from offbeat.net.client.helping import help_run
 
     setup_logs(log, log_level)
-    if not give_up_after > 0:  # nan too
-        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    give_up = seconds_or_never(give_up_after)
     token = None if token_file is None else read_token(token_file)
     credentials = SiteCredentials(name, token, ca, cert, key, insecure_plaintext)
     limits = Limits()
     reason = asyncio.run(
         help_run(
             lambda: connect(address, credentials, limits), name, state,
-            give_up_after=None if math.isinf(give_up_after) else give_up_after,
+            give_up_after=give_up,
         )
     )  # fmt: skip
     out.print(f"the run has ended: {reason}; {state} is of no more use", markup=False)

@@ -1,9 +1,8 @@
 """The command that takes part in a run as a site."""
 
 import asyncio
-import math
 import os
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,19 @@ import typer
 
 from offbeat.cli.allow import AllowOption, allowed_names
 from offbeat.cli.console import out
-from offbeat.cli.options import InsecurePlaintext, Log, LogLevel, file_option
+from offbeat.cli.keys import KeyGroup, split_sets
+from offbeat.cli.options import (
+    Certificate,
+    CertificateKey,
+    GiveUpAfter,
+    InsecurePlaintext,
+    Log,
+    LogLevel,
+    ServerCA,
+    TokenFile,
+    file_option,
+    seconds_or_never,
+)
 from offbeat.cli.tokens import read_token
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
@@ -19,10 +30,34 @@ from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
 if TYPE_CHECKING:
-    from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.local.learner import TorchLearner
     from offbeat.local.loop import LoopLearner
     from offbeat.net.client.policy import SitePolicy
+
+
+GROUPS = {
+    "policy": KeyGroup("offbeat.net.client.policy", "SitePolicy"),
+    "examples": KeyGroup("offbeat.local.examples_privacy", "ExamplesPrivacy"),
+    "site": KeyGroup("offbeat.net.client.options", "SiteOptions"),
+}
+SECTIONS = {
+    "Run": (
+        "address", "data", "validation", "model", "learner", "allow", "name", "state", "keep_model", "device",
+        "give_up_after", "sets", "site.*",
+    ),
+    "Privacy": (
+        "policy", "accept", "helper", "helper_state", "helper_token_file", "policy.*", "examples.*",
+    ),
+    "TLS and access": ("token_file", "ca", "cert", "key", "insecure_plaintext"),
+    "Logging": ("log", "log_level"),
+}  # fmt: skip
+REMOVED = {
+    "--keep-labels": "--set policy.labels=false",
+    "--examples-privacy": "--set examples.noise=1.0 --set examples.clip=1.0",
+    "--min-step-seconds": "--set site.min_step_seconds=0.01",
+    "--threads": "--set site.threads=2",
+}
+"""What to give in place of each option that there was."""
 
 
 def join(
@@ -49,28 +84,20 @@ def join(
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="keep the site's state and update here")
     ] = None,
-    token_file: Annotated[Path | None, file_option("with the line that `offbeat enrol` printed")] = None,
-    ca: Annotated[
-        Path | None, file_option("who signs the server's certificate (PEM); else the system's")
-    ] = None,
-    cert: Annotated[Path | None, file_option("the site's certificate (PEM)")] = None,
-    key: Annotated[Path | None, file_option("its key (PEM)")] = None,
+    token_file: TokenFile = None,
+    ca: ServerCA = None,
+    cert: Certificate = None,
+    key: CertificateKey = None,
     insecure_plaintext: InsecurePlaintext = False,
     device: Annotated[str, typer.Option(help="cpu, cuda, cuda:N or mps")] = "cpu",
-    threads: Annotated[int, typer.Option(min=1, help="of PyTorch; more change the last bits")] = 1,
-    give_up_after: Annotated[
-        float, typer.Option(help="seconds without a server before it gives up; inf: never")
-    ] = GIVE_UP_AFTER,
+    give_up_after: GiveUpAfter = GIVE_UP_AFTER,
     keep_model: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="write the model that the run shares here (.safetensors)"),
     ] = None,
-    keep_labels: Annotated[
-        bool, typer.Option("--keep-labels", help="do not send the server the number of samples of each class")
-    ] = False,
     policy: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="what the site refuses (YAML); else the default"),
+        typer.Option(metavar="FILE", help="what the site refuses (YAML), changed by the keys policy.…"),
     ] = None,
     accept: Annotated[
         list[str] | None,
@@ -90,17 +117,15 @@ def join(
     helper_token_file: Annotated[
         Path | None, file_option("of the helper, as `offbeat enrol` made it")
     ] = None,
-    examples_privacy: Annotated[
-        str | None,
+    sets: Annotated[
+        list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE,...",
-            help="privacy of each example from everybody (DP-SGD), such as "
-            "noise=1.0,clip=1.0,epsilon=8,delta=1e-5; needs --state",
+            "--set",
+            metavar="KEY=VALUE",
+            help="one of the keys site.… and policy.…, or of examples.…: privacy of each example from "
+            "everybody (DP-SGD), which needs --state",
         ),
     ] = None,
-    min_step_seconds: Annotated[
-        float, typer.Option(help="least duration of a local step, to try things out")
-    ] = 0.0,
     log: Log = "auto",
     log_level: LogLevel = "info",
 ) -> None:
@@ -108,17 +133,23 @@ def join(
     with requires_extra("net"):
         from offbeat.net.auth.credentials import SiteCredentials
         from offbeat.net.client.join import join as join_run
+        from offbeat.net.client.options import SiteOptions
         from offbeat.net.grpc.client import connect
         from offbeat.net.wire.limits import Limits
+    from offbeat.core.validation import validated
     from offbeat.data.site import site_data
     from offbeat.local.device import check_device
+    from offbeat.local.examples_privacy import ExamplesPrivacy
     from offbeat.models.registry import NamedModel
 
     setup_logs(log, log_level)
-    if not (math.isfinite(min_step_seconds) and min_step_seconds >= 0):
-        raise UsageError(f"--min-step-seconds {min_step_seconds} is not allowed: give seconds, 0 or more")
-    if not give_up_after > 0:  # nan too
-        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    others, given = split_sets(sets, GROUPS)
+    if others:
+        raise UsageError(
+            f"--set {others[0]} is not allowed: give one of {', '.join(f'{g}.KEY' for g in GROUPS)}"
+        )
+    site_options = validated(SiteOptions, given.get("site", {}), "--set site")
+    give_up = seconds_or_never(give_up_after)
     credentials = SiteCredentials(
         name, None if token_file is None else read_token(token_file), ca, cert, key, insecure_plaintext
     )
@@ -131,17 +162,19 @@ def join(
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
     own = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
-    own_policy = None if policy is None else _read_policy(policy)
-    examples = None if examples_privacy is None else _examples_privacy(examples_privacy)
+    own_policy = _make_policy(policy, given.get("policy"))
+    examples = None
+    if "examples" in given:
+        examples = validated(ExamplesPrivacy, given["examples"], "--set examples")
     if examples is not None and state is None:
-        raise UsageError("--examples-privacy needs --state: what is spent must outlive the process")
+        raise UsageError("--set examples needs --state: what is spent must outlive the process")
     limits = Limits()
     taking_part = join_run(
         lambda: connect(address, credentials, limits), own,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
-        validation=validation, state=state, device=device, threads=threads, tell_labels=not keep_labels,
-        give_up_after=None if math.isinf(give_up_after) else give_up_after,
-        keep_model=keep_model, min_step_seconds=min_step_seconds, policy=own_policy,
+        validation=validation, state=state, device=device, threads=site_options.threads,
+        give_up_after=give_up,
+        keep_model=keep_model, min_step_seconds=site_options.min_step_seconds, policy=own_policy,
         examples_privacy=examples, accept=accept or (),
     )  # fmt: skip
     os.umask(0o077)  # for what the site's own code writes
@@ -152,7 +185,6 @@ def join(
             from offbeat.net.client.helping import help_run
         token = None if helper_token_file is None else read_token(helper_token_file)
         own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
-        give_up = None if math.isinf(give_up_after) else give_up_after
         assert helper_state is not None
         helping = help_run(
             lambda: connect(address, own_helper, limits), helper, helper_state, give_up_after=give_up
@@ -167,32 +199,22 @@ async def _both(taking_part: Coroutine[Any, Any, str], helping: Coroutine[Any, A
     return reasons[0]
 
 
-def _read_policy(file: Path) -> "SitePolicy":
-    """The policy of the file of `--policy`."""
+def _make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePolicy | None":
+    """The policy of the file of `--policy` with what `--set` gives. None means that neither is given."""
     from offbeat.core.validation import validated
     from offbeat.documents import parse_yaml, read_text
     from offbeat.net.client.policy import SitePolicy
 
+    if file is None:
+        return None if given is None else validated(SitePolicy, given, "--set policy")
     try:
         document = parse_yaml(read_text(file), f"--policy {file}")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"--policy {file} cannot be read: {error}") from None
     if not isinstance(document, dict):
         raise UsageError(f"--policy {file} is not a mapping, such as min_batch_size: 8")
-    return validated(SitePolicy, document, f"--policy {file}")
-
-
-def _examples_privacy(text: str) -> "ExamplesPrivacy":
-    """The options of `--examples-privacy`."""
-    from offbeat.core.validation import validated
-    from offbeat.local.examples_privacy import ExamplesPrivacy
-
-    option = f"--examples-privacy {text}"
-    pairs = [part.partition("=") for part in text.split(",")]
-    given = {key.strip(): value for key, _, value in pairs}
-    if len(given) < len(pairs) or not all(equals for _, equals, _ in pairs):
-        raise UsageError(f"{option} is not allowed: give each option once, such as noise=1.0,clip=1.0")
-    return validated(ExamplesPrivacy, given, option)
+    changed = "" if given is None else ", changed by --set"
+    return validated(SitePolicy, document | dict(given or {}), f"--policy {file}{changed}")
 
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":

@@ -7,6 +7,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from offbeat.cli.allow import allowed_names
 from offbeat.cli.console import add_row, out, plain_table
 from offbeat.core.errors import UsageError
 
@@ -18,8 +19,12 @@ NOT_REVIEWED = "no cryptographer has reviewed privacy: have it reviewed before y
 
 
 def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None) -> None:
-    """List the algorithms and what they need, or one with its paper, its options and its parts."""
+    """List the algorithms and what they need, or one with its paper, its options and its parts.
+
+    NAME is one of the list, or one's own function, module:function, which is called with its defaults.
+    """
     from offbeat.algorithms import ALGORITHMS
+    from offbeat.algorithms.compose import own_factory
     from offbeat.algorithms.private import sum_only
     from offbeat.core.validation import did_you_mean
 
@@ -29,6 +34,8 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
             out.print(line, markup=False, soft_wrap=True)
     elif name in ALGORITHMS:
         show_algorithm(out, ALGORITHMS[name])
+    elif ":" in name:
+        show_algorithm(out, own_factory(ALGORITHMS, name, allowed_names(None, (), [name]).load))
     else:
         raise UsageError(f"algorithm {name} is unknown{did_you_mean(name, ALGORITHMS)}")
 
@@ -97,7 +104,7 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
     from offbeat.core.algorithm import Algorithm
 
     made = made_with_defaults(factory)
-    for text in (f"{factory.name}: {factory.summary}", factory.paper, "", factory.description, ""):
+    for text in _head(factory):
         out.print(text, markup=False, soft_wrap=True)
     options = _table("option", "default", "allowed", "meaning")
     for option in factory.hyperparameters:
@@ -118,6 +125,13 @@ def show_algorithm(out: Console, factory: "Factory[...]") -> None:
         out.print(f"  {feature}: {feature.description}", markup=False, soft_wrap=True)
     for line in (f"with privacy, with its defaults: {with_privacy_text(made)}", NOT_REVIEWED):
         out.print(line, markup=False, soft_wrap=True)
+
+
+def _head(factory: "Factory[...]") -> list[str]:
+    """What is printed above the options: a user's own algorithm may have no paper and no docstring."""
+    title = factory.name if factory.summary == factory.name else f"{factory.name}: {factory.summary}"
+    described = [factory.description, ""] if factory.description else []
+    return [title, *([factory.paper] if factory.paper else []), "", *described]
 
 
 def _table(*heads: str) -> Table:

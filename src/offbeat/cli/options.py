@@ -1,6 +1,7 @@
 """Options that several commands have."""
 
 import json
+import math
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,6 +41,18 @@ Seed = Annotated[int | None, typer.Option(help="the run's seed")]
 InsecurePlaintext = Annotated[
     bool, typer.Option("--insecure-plaintext", help="no TLS beyond loopback: all can be read and changed")
 ]
+TokenFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="with the line that `offbeat enrol` printed")
+]
+ServerCA = Annotated[
+    Path | None,
+    typer.Option("--ca", metavar="FILE", help="who signs the server's certificate (PEM); else the system's"),
+]
+Certificate = Annotated[Path | None, typer.Option("--cert", metavar="FILE", help="its own certificate (PEM)")]
+CertificateKey = Annotated[
+    Path | None, typer.Option("--key", metavar="FILE", help="the key of its certificate (PEM)")
+]
+GiveUpAfter = Annotated[float, typer.Option(help="seconds without a server before it gives up; inf: never")]
 Log = Annotated[Style, typer.Option(help="auto, text or json")]
 LogLevel = Annotated[str, typer.Option(help="debug, info, warning or error")]
 
@@ -55,6 +68,15 @@ def choose_goal(
         target = usual_target
     check_target(chosen, target)
     return chosen, target
+
+
+def seconds_or_never(give_up_after: float) -> float | None:
+    """The seconds of `--give-up-after`; None means never. Raises `UsageError` for 0 and less."""
+    from offbeat.core.errors import UsageError
+
+    if not give_up_after > 0:  # nan too
+        raise UsageError(f"--give-up-after {give_up_after} is not allowed: give seconds above 0, or inf")
+    return None if math.isinf(give_up_after) else give_up_after
 
 
 def with_options(

@@ -4,7 +4,7 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +15,13 @@ from offbeat.cli import options
 from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
 from offbeat.cli.console import out
 from offbeat.cli.dashboard import dashboard_of
+from offbeat.cli.keys import KeyGroup, split_sets
 from offbeat.cli.state_dir import SERVER, SIGN_SECONDS, is_locked, touch
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
 from offbeat.net.monitor.logs import setup_logs
 from offbeat.runs.permissions import make_file
-from offbeat.runs.schema import DATABASE, ModelChoice
+from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
     from offbeat.net.server.options import ServerOptions
@@ -30,6 +31,47 @@ if TYPE_CHECKING:
     from offbeat.recipes.recipe import Recipe
 
 ADDRESS = "127.0.0.1:7117"
+_OF_THE_RECIPE = "it is a key of the recipe, so give --set {}… without server"
+GROUPS = {
+    "server": KeyGroup(
+        "offbeat.net.server.options", "ServerOptions",
+        (
+            ("clients", "give --sites N"),
+            *((name, _OF_THE_RECIPE.format(name)) for name in ("until", "evaluate", "guard")),
+        ),
+    ),
+    "server.unmasking": KeyGroup("offbeat.secure.unmasking", "UnmaskingTimes"),
+}  # fmt: skip
+SECTIONS = {
+    "Run": (
+        "recipe", "state", "test", "initial", "sets", "scales", "seed", "callbacks", "allow",
+        "server.rollback", "server.share_model",
+    ),
+    "Sites": (
+        "listen", "sites", "server.lease", "server.task_timeout", "server.evaluation_timeout",
+        "server.norm_bound", "server.max_samples", "server.remembered", "server.max_consecutive_failures",
+    ),
+    "Privacy": ("server.helpers", "server.unmasking.timeout", "server.unmasking.give_up"),
+    "TLS and access": (
+        "tls_cert", "tls_key", "client_ca", "revoked", "tokens", "insecure_plaintext", "insecure_any_name",
+    ),
+    "Watching": ("dashboard", "dashboard_unencrypted"),
+    "Logging": ("log", "log_level"),
+}  # fmt: skip
+REMOVED = {
+    "--lease": "--set server.lease=60",
+    "--task-timeout": "--set server.task_timeout=600, or =null for never",
+    "--rollback": "--set server.rollback=true",
+    "--no-rollback": "--set server.rollback=false",
+    "--norm-bound": "--set server.norm_bound=10",
+    "--max-samples": "--set server.max_samples=20000",
+    "--evaluation-timeout": "--set server.evaluation_timeout=60",
+    "--helpers": "--set 'server.helpers=[anna, bert, cora]'",
+    "--unmask-timeout": "--set server.unmasking.timeout=30",
+    "--unmask-give-up": "--set server.unmasking.give_up=3600, or =null for never",
+    "--share-model": "--set server.share_model=final",
+}
+"""What to give in place of each option that there was."""
 
 
 def serve(
@@ -39,33 +81,6 @@ def serve(
     sites: Annotated[
         int | None, typer.Option(min=1, help="sites to wait for; without it: the recipe's clients")
     ] = None,
-    lease: Annotated[float, typer.Option(help="seconds of silence after which a site is gone")] = 60.0,
-    task_timeout: Annotated[
-        float, typer.Option(min=0, help="seconds after which a live site's task is lost, at least; 0: never")
-    ] = 600.0,
-    rollback: Annotated[
-        bool, typer.Option(help="go back to the last good version when the loss on test data collapses")
-    ] = True,
-    norm_bound: Annotated[float | None, typer.Option(help="refuse updates whose norm is above")] = None,
-    max_samples: Annotated[
-        int | None, typer.Option(help="refuse sites that say they have more samples: these are their weight")
-    ] = None,
-    evaluation_timeout: Annotated[
-        float, typer.Option(help="seconds to wait for the sites' evaluations of a version")
-    ] = 60.0,
-    helpers: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="a new committee for secure aggregation, by commas"),
-    ] = None,
-    unmask_timeout: Annotated[
-        float, typer.Option(min=1, max=3600, help="seconds after which another helper is asked")
-    ] = 30.0,
-    unmask_give_up: Annotated[
-        float, typer.Option(min=0, help="seconds after which a release without helpers fails; 0: never")
-    ] = 3600.0,
-    share_model: Annotated[
-        ModelChoice | None, typer.Option(help="give this model to the sites that ask for one at the end")
-    ] = None,
     test: Annotated[
         str | None,
         typer.Option(
@@ -73,7 +88,10 @@ def serve(
         ),
     ] = None,
     initial: options.Initial = None,
-    sets: options.Sets = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="change the recipe, or one of the keys server.…"),
+    ] = None,
     scales: options.Scales = None,
     seed: options.Seed = None,
     tls_cert: Annotated[Path | None, options.file_option("the server's certificate (PEM)")] = None,
@@ -115,6 +133,7 @@ def serve(
     from offbeat.recipes.names import check_names
 
     setup_logs(log, log_level)
+    sets, given = split_sets(sets, GROUPS)
     descriptors.raise_limit()
     loaded = load_recipe(
         recipe, sets=options.with_options(sets, initial, callbacks), scales=scales or (), seed=seed
@@ -122,13 +141,7 @@ def serve(
     loaded = own_recipe(loaded, loaded.algorithm)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks)
     check_names(loaded, allowed)
-    server_options = _server_options(
-        loaded, sites,
-        lease=lease, task_timeout=task_timeout or None, rollback=rollback, norm_bound=norm_bound,
-        max_samples=max_samples, evaluation_timeout=evaluation_timeout, share_model=share_model,
-        helpers=None if helpers is None else tuple(name.strip() for name in helpers.split(",")),
-        unmasking={"timeout": unmask_timeout, "give_up": unmask_give_up or None},
-    )  # fmt: skip
+    server_options = _server_options(loaded, sites, given.get("server", {}))
     credentials = ServerCredentials(
         tls_cert, tls_key, client_ca, tokens,
         insecure_plaintext=insecure_plaintext, insecure_any_name=insecure_any_name, revoked=revoked,
@@ -153,7 +166,7 @@ def serve(
         check_metrics(loaded, learner, loaded.metric)
     called = make_callbacks(loaded.callbacks, allowed)
     model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
-    limits = Limits(layout=model.layout, silence=max(Limits().silence, 2 * lease))
+    limits = Limits(layout=model.layout, silence=max(Limits().silence, 2 * server_options.lease))
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
@@ -204,22 +217,16 @@ def _check_free(option: str, address: str | None, check: Callable[[str], None]) 
             raise UsageError(f"{option}: {error}") from None
 
 
-def _server_options(recipe: "Recipe", sites: int | None, **given: Any) -> "ServerOptions":
-    """The options of a server; `given` are those of the command, by their names."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from offbeat.core.validation import format_error, most_relevant
+def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any]) -> "ServerOptions":
+    """The options of a server: those of the recipe, and `given` by `--set server.KEY=VALUE`."""
+    from offbeat.core.validation import validated
     from offbeat.net.server.options import ServerOptions
 
-    try:
-        named = {
-            "clients": sites or recipe.clients, "until": recipe.until, "evaluate": recipe.evaluate,
-            "guard": recipe.guard,
-        }  # fmt: skip
-        return TypeAdapter(ServerOptions).validate_python(named | given)
-    except ValidationError as error:
-        option = str(most_relevant(error)["loc"][0])
-        raise UsageError(f"--{option.replace('_', '-')}: {format_error(error)}") from None
+    named = {
+        "clients": sites or recipe.clients, "until": recipe.until, "evaluate": recipe.evaluate,
+        "guard": recipe.guard,
+    }  # fmt: skip
+    return validated(ServerOptions, named | dict(given), "--set server")
 
 
 def _announce(state: Path, listen: str, port: int, page: str | None, sites: int) -> None:

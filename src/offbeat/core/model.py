@@ -203,6 +203,10 @@ class Model(msgspec.Struct, frozen=True):
     integers: Tensor
     shared: Tensor = msgspec.field(default_factory=lambda: torch.zeros(0))
 
+    def __repr__(self) -> str:
+        """The model in a line, without its tensors."""
+        return f"<Model: tensors: {len(self.layout.entries)}, parameters: {self.layout.parameters:,}>"
+
     @classmethod
     def of(cls, module: nn.Module, personal: Sequence[str] = ()) -> "Model":
         """Copy a module's trained parameters and persistent buffers; arguments as of `Layout.of`.

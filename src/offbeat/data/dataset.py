@@ -13,7 +13,7 @@ batch is one indexed copy; `MapDataset` wraps any map-style dataset. A batch is 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from sysconfig import get_path
 from traceback import extract_tb
@@ -45,7 +45,7 @@ class Samples(Protocol):
         """The samples at `rows`, int64 [K] in [0, N), as one batch."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Dataset:
     """Samples, and their targets where there are any, as tensors.
 
@@ -66,6 +66,12 @@ class Dataset:
     x: Any  # Tensor | Mapping[str, Tensor]
     y: Any = None  # Tensor | None
     classes: int | None = None
+
+    def __repr__(self) -> str:
+        """The dataset in a line, without its samples."""
+        shown = [f"{name} {part.dtype} {list(part.shape)}" for name, part in self._parts()]
+        classes = "" if self.classes is None else f", {self.classes} classes"
+        return f"<Dataset: {', '.join(shown).replace('torch.', '')}{classes}>"
 
     def __post_init__(self) -> None:
         if isinstance(self.x, Mapping):
@@ -169,7 +175,7 @@ class MapDataset:
 
     dataset: Any
     collate: Collate = default_collate
-    labels: Tensor | None = None
+    labels: Tensor | None = field(default=None, repr=False)
     classes: int | None = None
 
     def __post_init__(self) -> None:

@@ -6,7 +6,7 @@ clients cost two integer vectors and not 100,000 objects.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from typing import Any
 
@@ -42,11 +42,11 @@ class Source:
     name: str
     train: Dataset | MapDataset
     test: Dataset | MapDataset
-    groups: npt.NDArray[np.int64] | None = None
+    groups: npt.NDArray[np.int64] | None = field(default=None, repr=False)
     group_names: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Rows:
     """Samples by client: client i has those at `indices[offsets[i]:offsets[i + 1]]`.
 
@@ -57,6 +57,10 @@ class Rows:
 
     indices: torch.Tensor
     offsets: torch.Tensor
+
+    def __repr__(self) -> str:
+        """The rows in a line, without the indices."""
+        return f"<Rows: {len(self.indices)} samples of {self.clients} clients>"
 
     @classmethod
     def of(cls, parts: Sequence[npt.NDArray[np.integer]]) -> "Rows":

@@ -4,15 +4,20 @@
 `serve` is for a `ServerApp` of one's own. Needs the extra `offbeat[flower]`.
 """
 
+from typing import Any
+
 from offbeat.core.extras import missing_extra
+from offbeat.lazy import exports
 
-try:
-    import flwr as _flwr  # noqa: F401
-except ImportError as error:  # pragma: no cover
-    raise ImportError(str(missing_extra("flwr", "flower", "offbeat.flower: "))) from error
+__all__, _load, __dir__ = exports(__name__)
 
-from offbeat.flower.client import client_app
-from offbeat.flower.server import serve, server_app
-from offbeat.flower.server_loop import Polling
 
-__all__ = ["Polling", "client_app", "serve", "server_app"]
+def __getattr__(name: str) -> Any:
+    if (
+        name in __all__
+    ):  # so that `offbeat.flower` is there without the extra, and its names say what is missing
+        try:
+            import flwr as _flwr  # noqa: F401
+        except ImportError as error:
+            raise ImportError(str(missing_extra("flwr", "flower", "offbeat.flower: "))) from error
+    return _load(name)

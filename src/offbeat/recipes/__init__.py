@@ -1,9 +1,8 @@
 """Experiments as data: YAML recipes, checked and run by name.
 
-`build`, `compare` and `from_run` run recipes; they are modules of their own since they import the simulator.
+`offbeat.recipes.compare` plans and runs several algorithms under several seeds.
 """
 
-from offbeat.recipes.load import built_in, load_recipe
-from offbeat.recipes.recipe import Recipe
+from offbeat.lazy import exports
 
-__all__ = ["Recipe", "built_in", "load_recipe"]
+__all__, __getattr__, __dir__ = exports(__name__)

@@ -107,7 +107,7 @@ def make_server_learner(
     if recipe.examples is not None:
         raise UsageError(
             "examples is the privacy that a site gives its own examples: leave it out here, and give it to "
-            "offbeat join --examples-privacy"
+            "offbeat join --set examples"
         )
     data = recipe.data
     tested: Samples | None = None

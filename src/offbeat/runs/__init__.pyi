@@ -1,3 +1,4 @@
+from offbeat.core.journal import Row as Row
 from offbeat.runs.client_states import ClientStates as ClientStates
 from offbeat.runs.record import (
     Checkpoint as Checkpoint,

@@ -5,6 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from offbeat.core.errors import DamageError
 from offbeat.core.journal import Row
 from offbeat.runs.summary import Summary
 
@@ -62,8 +63,24 @@ class RunView(RunFacts, Protocol):
 class Presentation:
     """What a run shows of itself.
 
-    It is made by `offbeat.notebook`, which builds on the runs and is imported when it is asked for.
+    Figure and frames are made by `offbeat.notebook`, which builds on the runs and is imported when it is
+    asked for.
     """
+
+    def __repr__(self: RunView) -> str:
+        """The run in a line, without its tensors and its journal."""
+        try:
+            summary = self.summary
+        except DamageError as error:
+            return f"<{type(self).__name__} {self.label}: {error}>"
+        facts = [f"seed {self.seed}", f"clients {self.clients}"]
+        if summary is not None:
+            facts += [f"versions {summary.versions}", f"client tasks {summary.tasks}"]
+            found = {"accuracy": summary.accuracy, **summary.metrics, "loss": summary.loss}
+            facts += [f"{name} {value:.4g}" for name, value in found.items() if value is not None]
+        facts.append(f"{self.duration:.4g} s")
+        told = [", ".join(facts), self.stop_reason, str(self.path or "")]
+        return f"<{type(self).__name__} {self.label}: {'; '.join(filter(None, told))}>"
 
     def plot(self: RunView, metric: str | None = None) -> "Figure":
         """Draw a metric against time, above what the clients did at the start of the run.

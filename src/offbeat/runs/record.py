@@ -70,7 +70,7 @@ def _columns(*columns: Any) -> tuple[Any, ...]:
     return columns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunRecord(Presentation):
     """A recorded run. Rows and evaluations are read from its database at each call.
 

@@ -44,7 +44,8 @@ class SecureRefusal(StrEnum):
     )
     ROLLED_BACK = "the file of helper {name} is older than the one seen before: name a new committee"
     FEW_HELPERS = (
-        "the committee has {left} of the {needed} helpers that a release needs: name a new one with --helpers"
+        "the committee has {left} of the {needed} helpers that a release needs: name a new one with "
+        "--set server.helpers"
     )
     LEFT_OUT = (
         "release {release} is not used: {left_out} of its updates have seeds that do not decrypt, "

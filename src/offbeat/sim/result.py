@@ -28,7 +28,7 @@ class RunRows(RunFacts, Protocol):
         """What the clients have found; `evaluation` is the number of one, None means all."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Run(Presentation):
     """A finished simulation.
 

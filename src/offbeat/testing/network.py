@@ -9,6 +9,8 @@ from typing import Any
 from offbeat.net.messages import Register
 from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel, Put, ServerChannel
 
+__all__ = ["Faults", "MemoryNetwork"]
+
 _END = object()
 
 

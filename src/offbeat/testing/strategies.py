@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from offbeat.testing.worlds import make_world
 from offbeat.world.world import World
 
+__all__ = ["worlds"]
+
 T = TypeVar("T")
 
 

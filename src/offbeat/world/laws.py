@@ -16,6 +16,19 @@ from offbeat.core.errors import UsageError
 from offbeat.core.types import NonNegative, Positive, Share
 from offbeat.core.validation import checked_dataclass
 
+__all__ = [
+    "Constant",
+    "Exponential",
+    "Law",
+    "LogNormal",
+    "MeanRatio",
+    "Normal",
+    "Pareto",
+    "Ratio",
+    "Uniform",
+    "Zipf",
+]
+
 
 @checked_dataclass
 class Constant:

@@ -21,6 +21,17 @@ from offbeat.core.errors import UsageError
 from offbeat.core.types import Count, Indices, NonNegative, Positive
 from offbeat.core.validation import checked_dataclass
 
+__all__ = [
+    "ClassPartition",
+    "DualDirichlet",
+    "Iid",
+    "LabelDirichlet",
+    "Natural",
+    "Partition",
+    "Shards",
+    "describe",
+]
+
 if TYPE_CHECKING:
     from offbeat.data import FederatedData
 

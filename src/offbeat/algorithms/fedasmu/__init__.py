@@ -28,7 +28,9 @@ from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, Con
 from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import (
     AskEvery,
+    FixedTiming,
     LearnedTiming,
+    NoRequests,
     RequestFreshModel,
     Selector,
     with_requests,
@@ -43,7 +45,18 @@ from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
-__all__ = ["AdaptiveMixing", "Controls", "FreshMerge", "Merge", "Periodic", "RequestFreshModel", "fedasmu"]
+__all__ = [
+    "AdaptiveMixing",
+    "Controls",
+    "FixedTiming",
+    "FreshMerge",
+    "LearnedTiming",
+    "Merge",
+    "NoRequests",
+    "Periodic",
+    "RequestFreshModel",
+    "fedasmu",
+]
 _CONTROLS = ("lam", "sigma", "iota", "mu", "lam_rate", "sigma_rate", "iota_rate", "gradient", "adaptive",
              "count_from")  # fmt: skip
 _MERGE = ("gamma", "upsilon", "gamma_rate", "upsilon_rate")

@@ -27,6 +27,8 @@ from offbeat.core.programme import Programme, programme
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain
 
+__all__ = ["MixedRounds", "fedssmu"]
+
 
 @dataclass
 class MixedRound:

@@ -23,7 +23,9 @@ from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.secure.committee import VOTES
 
 log = logging.getLogger(__name__)
-_NOT_SHARED = "{}: leave keep_model (--keep-model) out, or have it served with share_model (--share-model)"
+_NOT_SHARED = (
+    "{}: leave keep_model (--keep-model) out, or have it served with share_model (--set server.share_model)"
+)
 
 
 class SiteClient:

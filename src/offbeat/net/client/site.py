@@ -84,7 +84,7 @@ class Site:
         if learner.examples is not None:
             raise UsageError(
                 "the learner's examples are private in a simulation only, where their secrets follow from "
-                "the run's seed: leave examples out, and give examples_privacy (--examples-privacy) to join"
+                "the run's seed: leave examples out, and give examples_privacy (--set examples) to join"
             )
         return cls(learner.data, None, allowed, learner, learner.training.device, policy)
 

@@ -78,5 +78,5 @@ class ServerOptions:
         return (
             f"a run that begins with {self.clients} of 3 sites has no majority that tells an honest update "
             "from an attacker's, so one site can ruin the model: give test data, with which the run goes "
-            "back, or a bound (--norm-bound, in Python norm_bound), or begin with 3 sites"
+            "back, or a bound (--set server.norm_bound, in Python norm_bound), or begin with 3 sites"
         )

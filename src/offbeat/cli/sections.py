@@ -1,0 +1,53 @@
+"""Commands whose help has its options in sections."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from typer.core import TyperCommand
+
+from offbeat.cli.keys import KeyGroup, key_rows
+
+Sections = Mapping[str, Sequence[str]]
+"""Titles, and below each parameters of the command's function, or keys of `--set` such as `server.lease`."""
+
+
+class Command(TyperCommand):
+    """A command of Offbeat: its help has sections, if it names any.
+
+    Attributes:
+        sections: The sections; options in none of them come last.
+        groups: What the keys in the sections are of.
+    """
+
+    sections: ClassVar[Sections] = {}
+    groups: ClassVar[Mapping[str, KeyGroup]] = {}
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments and the options of the help."""
+        records = {
+            str(param.name): (record[0], _plain(record[1]), param.param_type_name)
+            for param in self.get_params(ctx)
+            if (record := param.get_help_record(ctx)) is not None
+        }
+        for title, names in self.sections.items():
+            rows = [records.pop(name)[:2] for name in names if "." not in name]
+            keys = key_rows([name for name in names if "." in name], self.groups)
+            _write(formatter, title, [*rows, *keys])
+        for title, kind in (("Arguments", "argument"), ("Options", "option")):
+            _write(formatter, title, [record[:2] for record in records.values() if record[2] == kind])
+
+
+def sectioned(sections: Sections, groups: Mapping[str, KeyGroup]) -> type[Command]:
+    """The class of a command with these sections in its help."""
+    return type("SectionedCommand", (Command,), {"sections": sections, "groups": groups})
+
+
+def _write(formatter: Any, title: str, rows: list[tuple[str, str]]) -> None:
+    if rows:
+        with formatter.section(title):
+            formatter.write_dl(rows)
+
+
+def _plain(text: str) -> str:
+    """A help as plain text: typer escapes brackets for rich, which does not print it."""
+    return text.replace("\\[", "[")

@@ -1,0 +1,3 @@
+from offbeat.flower.client import client_app as client_app
+from offbeat.flower.server import serve as serve, server_app as server_app
+from offbeat.flower.server_loop import Polling as Polling

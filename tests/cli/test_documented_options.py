@@ -1,0 +1,195 @@
+"""Every command and option is documented, the help has sections, and the keys of `--set` are fields."""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from offbeat import cli
+from offbeat.cli import app, join, serve
+from offbeat.cli.keys import KeyGroup, split_sets
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import validated
+
+DOCS = Path(__file__).parents[2] / "docs"
+COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+ROW = re.compile(r"^\| `offbeat ([\w-]+)[^`]*` \| (.+) \|$", re.MULTILINE)
+SHARED = re.compile(r"^\| (`--[^|]+(?:\\\|[^|]+)*) \| ((?:`[\w-]+`(?:, )?)+) \|", re.MULTILINE)
+SETTING = re.compile(r"^\| `([\w.]+)` \| ([^|]*) \|", re.MULTILINE)
+GROUPS = {**serve.GROUPS, **join.GROUPS}
+
+
+@cache
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+@cache
+def texts_of(command: str) -> list[str]:
+    """What documents a command: its rows and its sections on the page, and the pages that they link."""
+    (row,) = (text for name, text in ROW.findall(page("run.md")) if name == command)
+    sections = re.split(r"^## ", page("run.md"), flags=re.MULTILINE)
+    titled = [text for text in sections[1:] if command in re.findall(r"[\w-]+", text.split("\n")[0].lower())]
+    shared = [option for option, commands in SHARED.findall(page("run.md")) if f"`{command}`" in commands]
+    own = [*shared, *titled]
+    linked = [name for text in (row, *own) for name in re.findall(r"\]\((\w[\w-]*\.md)", text)]
+    return [row, *own, *(page(name) for name in dict.fromkeys(linked))]
+
+
+def options() -> Iterator[tuple[str, str]]:
+    for name, command in COMMANDS.items():
+        for parameter in command.params:
+            for option in parameter.opts if parameter.param_type_name == "option" else ():
+                if option.startswith("--"):
+                    yield name, option
+
+
+def help_of(command: str) -> str:
+    from typer.testing import CliRunner
+
+    done = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "120"})
+    assert done.exit_code == 0
+    return done.output
+
+
+def test_every_command_is_in_the_table_of_the_page() -> None:
+    assert sorted(name for name, _ in ROW.findall(page("run.md"))) == sorted(COMMANDS)
+
+
+@pytest.mark.parametrize(("command", "option"), sorted(options()))
+def test_every_option_is_documented(command: str, option: str) -> None:
+    assert any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for text in texts_of(command))
+
+
+@pytest.fixture
+def offbeat(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The command line in this process: its exit code, stdout and stderr."""
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["offbeat", *arguments])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        said = capfd.readouterr()
+        return int(end.value.code or 0), said.out, said.err
+
+    return call
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS))
+def test_help_escapes_no_brackets(command: str) -> None:
+    text = help_of(command)
+    assert "\\[" not in text
+    required = [p for p in COMMANDS[command].params if p.required]
+    assert text.count("[required]") == len(required)
+
+
+@pytest.mark.parametrize(
+    ("command", "titles"),
+    [
+        ("serve", ["Run", "Sites", "Privacy", "TLS and access", "Watching", "Logging", "Options"]),
+        ("join", ["Run", "Privacy", "TLS and access", "Logging", "Options"]),
+        ("helper", ["Run", "TLS and access", "Logging", "Options"]),
+        ("run", ["Arguments", "Options"]),
+    ],
+)
+def test_help_has_sections_with_each_option_once(command: str, titles: list[str]) -> None:
+    text = help_of(command)
+    assert re.findall(r"^(\w[\w ]*):$", text, re.MULTILINE) == titles
+    rest = text.partition("\nOptions:\n")[2]
+    for parameter in COMMANDS[command].params:
+        if parameter.param_type_name == "option":
+            assert len(re.findall(rf"^  .*{parameter.opts[0]}(?![\w-])", text, re.MULTILINE)) >= 1
+            if command in ("serve", "join", "helper"):
+                assert f"  {parameter.opts[0]} " not in rest, "an option in no section comes last"
+
+
+def test_few_options_are_flat() -> None:
+    flat = {
+        name: len([p for p in COMMANDS[name].params if p.param_type_name == "option"]) for name in COMMANDS
+    }
+    assert flat["serve"] <= 21
+    assert flat["join"] <= 23
+
+
+# Keys of --set
+
+
+def test_keys_are_the_fields_of_their_dataclasses() -> None:
+    for group in GROUPS.values():
+        cls = getattr(import_module(group.module), group.cls)
+        named = [*(key.name for key in group.keys), *dict(group.elsewhere)]
+        assert sorted(named) == sorted(field.name for field in fields(cls))
+        for key in group.keys:
+            (field,) = (field for field in fields(cls) if field.name == key.name)
+            assert key.meaning, "the docstring says what it is"
+            if key.default:
+                assert field.default is not MISSING
+                default = list(field.default) if isinstance(field.default, tuple) else field.default
+                assert yaml.safe_load(key.default) == default or float(key.default) == default
+
+
+def test_help_has_every_key_with_its_default() -> None:
+    for command, groups in (("serve", serve.GROUPS), ("join", join.GROUPS)):
+        text = help_of(command)
+        for name, group in groups.items():
+            for key in group.keys:
+                if f"{name}.{key.name}" not in groups:  # those within it are shown
+                    assert f"  {name}.{key.name}={key.default}" in text
+
+
+def test_the_pages_have_every_key_with_its_default() -> None:
+    deploy, policy = dict(SETTING.findall(page("deploy.md"))), dict(SETTING.findall(page("site-policy.md")))
+    privacy = page("privacy.md")
+    for name, group in GROUPS.items():
+        for key in group.keys:
+            if f"{name}.{key.name}" in GROUPS:
+                continue
+            if name == "policy":
+                assert key.name in policy
+            elif name == "examples":
+                assert f"`{key.name}`" in privacy
+            else:
+                assert float(1 if key.default in ("null", "true") else key.default) == float(
+                    1 if deploy[f"{name}.{key.name}"] in ("null", "true") else deploy[f"{name}.{key.name}"]
+                )
+
+
+@pytest.mark.parametrize(("command", "removed"), [("serve", serve.REMOVED), ("join", join.REMOVED)])
+def test_an_option_that_there_was_names_the_new_one(
+    command: str, removed: dict[str, str], offbeat: Any
+) -> None:
+    for option, instead in removed.items():
+        for words in ([option, "1"], [f"{option}=1"]):
+            code, _, errors = offbeat(command, "digits", *words)
+            assert (code, errors.count("\n")) == (2, 1)
+            assert errors.startswith(
+                f"offbeat: offbeat {command} has no option {option} any more: give {instead}"
+            )
+        text = re.findall(r"--set (?:'([^']+)'|([^ ,]+))", instead)
+        groups = serve.GROUPS if command == "serve" else join.GROUPS
+        others, given = split_sets([quoted or bare for quoted, bare in text], groups)
+        assert not others
+        assert given
+        for name, values in given.items():
+            cls = getattr(import_module(groups[name].module), groups[name].cls)
+            assert validated(cls, values, "--set"), "what it says is allowed"
+
+
+def test_sets_are_divided_by_their_groups() -> None:
+    group = {"a": KeyGroup("offbeat.net.server.options", "ServerOptions", (("until", "give until"),))}
+    others, given = split_sets(
+        ["x.y=1", "a.lease=2", "a.unmasking.timeout=3", "ab=1", "a={rollback: false}"], group
+    )
+    assert others == ["x.y=1", "ab=1"]
+    assert given == {"a": {"rollback": False}}, "the whole mapping replaces what came before it"
+    assert split_sets(None, group) == ([], {})
+    with pytest.raises(UsageError, match=r"--set a\.until\.versions=3 is not allowed: give until"):
+        split_sets(["a.until.versions=3"], group)
