@@ -33,13 +33,14 @@ import numpy as np
 import torch
 
 from offbeat.algorithms.fedasmu.requests import LearnedTiming, log_probabilities
+from offbeat.experiment import Experiment
 from offbeat.recipes.build import make_algorithm, make_learner
 from offbeat.recipes.load import check
 from offbeat.runs.client_states import ClientStates
 from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.in_process import InProcess
-from offbeat.sim.experiment import Experiment
 from offbeat.sim.result import MemoryRecorder
+from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.simulation import Simulation
 
 NEVER = float("inf")
@@ -179,10 +180,10 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
     learner = make_learner(recipe, seed)
     world = replace(recipe.world, clients=recipe.clients)
-    experiment = Experiment.of(algorithm, world, learner, seed, recipe.until, recipe.evaluate)
+    run = SimulatedRun.of(Experiment(algorithm, learner, seed, recipe.until, recipe.evaluate), world)
     clients, recorder = ClientStates(), MemoryRecorder()
-    backend = LiveBackend(experiment, InProcess(learner, algorithm.objective), clients)
-    simulation = Simulation(experiment, backend, recorder)
+    backend = LiveBackend(run, InProcess(learner, algorithm.objective), clients)
+    simulation = Simulation(run, backend, recorder)
     simulation.start()
     while simulation.stop_reason is None:
         simulation.step()

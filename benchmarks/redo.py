@@ -15,14 +15,16 @@ import torch
 from safetensors.torch import load_file
 from witness import rounding_of
 
-from offbeat.algorithms.private import with_privacy
+from offbeat.algorithms.private import with_privacy, without_privacy
 from offbeat.core.accounting import coefficients
 from offbeat.core.events import Arrived, ClientId, TaskId, Version
 from offbeat.core.guard import Guard
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
+from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
 from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.run_spec import read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
@@ -71,11 +73,10 @@ def redo(record: RunRecord, rows: Sequence[Row], updates: Path, seeds: Iterable[
         algorithm = with_privacy(algorithm, plan.privacy)
     drawn.recorded = {seed.version: seed for seed in seeds}
     guard = Guard() if (record.meta["recipe"] or {}).get("guard", True) else None
-    coordinator = Coordinator(
-        algorithm, learner.initial(spec.seed), ServerOptions(clients=record.clients, guard=guard),
-        RunInfo("again", {}, spec.seed, spec.classes, spec.training.batch_size),
-        release_plan=plan, seeds=drawn,
-    )  # fmt: skip
+    experiment = Experiment(without_privacy(algorithm), learner, spec.seed, Until(), Every(), guard)
+    run = PreparedRun(experiment, record.clients, learner.initial(spec.seed), algorithm, release_plan=plan)
+    info = RunInfo("again", {}, spec.classes, spec.training.batch_size)
+    coordinator = Coordinator(run, ServerOptions(clients=record.clients), info, drawn)
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
     if coordinator.secure is not None and plan is not None:

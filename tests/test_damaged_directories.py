@@ -23,6 +23,7 @@ from safetensors.torch import load_file
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
+from offbeat.experiment import Experiment
 from offbeat.net.client.helping import HELPER_FILE
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
@@ -91,12 +92,11 @@ def make_simulated(place: Path, algorithm: str) -> None:
 
 def serve(directory: Path) -> OpenRun:
     recipe = recipe_of(HELD)
-    opened = open_run(
-        make_algorithm(recipe.algorithm), make_server_learner(recipe, 0), None, directory,
-        options=ServerOptions(clients=4, until=recipe.until, lease=1e12), seed=0, sample_shape=None,
-        classes=None, test=None, initial=None, label=None, recipe=document_of(recipe),
-        checkpoint_seconds=1e9,
+    experiment = Experiment(
+        make_algorithm(recipe.algorithm), make_server_learner(recipe, 0), until=recipe.until,
+        evaluate=ob.Every(), recipe=document_of(recipe),
     )  # fmt: skip
+    opened = open_run(experiment, directory, ServerOptions(clients=4, lease=1e12), 1e9)
     assert isinstance(opened, OpenRun)
     return opened
 

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.core.learner import LocalResult, LocalTask
+from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.messages import (
     FromServer,
     Leave,
@@ -137,10 +138,10 @@ class Federation:
         rng = torch.Generator().manual_seed(self.seed)
         direction = torch.randn(self.model.layout.parameters, generator=rng)
         self.direction = direction / direction.norm()
-        options = ServerOptions(
-            clients=len(self.speeds), lease=1e12, task_timeout=None, evaluate=ob.Every(versions=1)
-        )
-        self.server = Coordinator(self.algorithm, self.model, options, RunInfo("run", {}, self.seed))
+        options = ServerOptions(clients=len(self.speeds), lease=1e12, task_timeout=None)
+        experiment = Experiment(self.algorithm, self.learner, self.seed, ob.Until())
+        prepared = PreparedRun(experiment, len(self.speeds), self.model, self.algorithm)
+        self.server = Coordinator(prepared, options, RunInfo("run", {}))
         self.due: list[tuple[float, int, int]] = []
         self.tasks: dict[int, TaskAssignment] = {}
         self.sent: dict[int, int] = {}

@@ -19,7 +19,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import Every, Until
-from offbeat.core.model import Model
+from offbeat.core.model import Layout, Model
 from offbeat.core.privacy import Privacy
 from offbeat.core.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
@@ -95,21 +95,29 @@ class Experiment:
         first = start_from(learner.initial(self.seed), self.initial)
         complete = finalizer(algorithm.buffers, learner if tested else None, first, self.seed)
         check_layout(algorithm, first.layout)
-        plan = self._release_plan(first, clients)
+        plan = self.release_plan(first.layout, clients)
         if plan is not None:
             algorithm = with_privacy(algorithm, plan.privacy)
         root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, self.seed)
         experiment = replace(self, learner=learner)
         return PreparedRun(experiment, clients, first, algorithm, complete, root, plan)
 
-    def _release_plan(self, first: Model, clients: int) -> ReleasePlan | None:
-        """What is fixed for the releases of the run, from its beginning on."""
+    def release_plan(self, layout: Layout, clients: int) -> ReleasePlan | None:
+        """What is fixed for the releases of the run from its beginning on; None without privacy.
+
+        Args:
+            layout: Layout of the model.
+            clients: Number of clients with which the run begins.
+
+        Raises:
+            UsageError: Algorithm, model or limits cannot be used with the privacy.
+        """
         if self.privacy is None:
             return None
         check_client_metrics(self.privacy, self.until, self.evaluate)
-        check_buffers(self.algorithm, first.layout)
+        check_buffers(self.algorithm, layout)
         privacy = complete_privacy(self.privacy, self.algorithm, clients)
-        return ReleasePlan(privacy, first.layout.parameters, clients)
+        return ReleasePlan(privacy, layout.parameters, clients)
 
 
 @dataclass(frozen=True)
@@ -186,6 +194,10 @@ class PreparedRun:
         for what, now in driven.items():
             if now is not None and record.meta.get(what) is not None:
                 check_entry(record, what, now)
+        self.check_initial(record)
+
+    def check_initial(self, record: RunRecord) -> None:
+        """Raises `RunError` where a directory's run was started with another initial model."""
         if record.meta.get("initial") not in (None, self.initial.digest()):
             raise RunError(
                 f"{record.path} was started with another initial model: give the same model and initial"
@@ -198,11 +210,17 @@ def check_entry(record: RunRecord, what: str, now: Mapping[str, Any] | None) -> 
         raise RunError(f"{record.path} was started with another {what}: {found}")
 
 
-def check_concurrency(algorithm: Algorithm, clients: int) -> None:
-    """Raises `UsageError` where more clients shall train at the same time than there are."""
+def check_concurrency(algorithm: Algorithm, clients: int, label: str | None = None) -> None:
+    """Raises `UsageError` where more clients shall train at the same time than there are.
+
+    Args:
+        algorithm: The algorithm.
+        clients: Number of clients.
+        label: What the message calls the algorithm. None means its name.
+    """
     concurrency = algorithm.schedule.concurrency
     if concurrency is not None and concurrency > clients:
         raise UsageError(
-            f"{algorithm.name}: {concurrency} clients cannot train at the same time where there are "
+            f"{label or algorithm.name}: {concurrency} clients cannot train at the same time where there are "
             f"{clients}: choose at most {clients}, or have more clients"
         )

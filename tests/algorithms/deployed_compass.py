@@ -12,10 +12,10 @@ import offbeat as ob
 from offbeat.core.journal import Row
 from offbeat.core.learner import NoTraining
 from offbeat.net.messages import Register, TaskAssignment, UpdateSubmission
-from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from tests.algorithms.exact_compass import ExactWorld
+from tests.net.support import coordinator_from
 
 INSTANT = Fraction(1, 10**12)
 """Relative difference below which a timer is set for the time of an update: the server reads first."""
@@ -35,8 +35,8 @@ class DeployedCompass:
             until=ob.Until(tasks=arrivals),
             evaluate=ob.Every(),
         )
-        info = RunInfo("run", {}, seed=0, classes=None, batch_size=1)
-        self._server = Coordinator(algorithm, NoTraining(1, 1).initial(0), options, info)
+        info = RunInfo("run", {}, classes=None, batch_size=1)
+        self._server = coordinator_from(algorithm, NoTraining(1, 1).initial(0), options, info)
         self._world, self.rows = world, list[Row]()
         self._tasks = [0] * clients
         self._queue: list[tuple[Fraction, int, int, TaskAssignment]] = []

@@ -12,9 +12,11 @@ from offbeat.algorithms.private import check_buffers, complete_privacy, sum_only
 from offbeat.codec import TopK
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
+from offbeat.experiment import Experiment
 from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.messages import Register
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
 from offbeat.net.server.validation import InvalidUpdateError, check_register
@@ -43,6 +45,13 @@ def asking() -> ob.Algorithm:
 
 def simulate(algorithm: ob.Algorithm, clients: int = 5, **more: object) -> None:
     ob.simulate(algorithm, ob.World(clients=clients), **{"privacy": PRIVACY, **more})
+
+
+def opened(privacy: ob.Privacy, options: ServerOptions) -> object:
+    """A run of a server with privacy."""
+    learner = server_learner(LogisticSpec(), sample_shape=(4,), classes=2)
+    experiment = Experiment(ob.fedbuff(), learner, evaluate=ob.Every(), privacy=privacy)
+    return open_run(experiment, Path("none"), options)
 
 
 CASES: dict[str, tuple[Callable[[], object], str]] = {
@@ -105,18 +114,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "offbeat flower: privacy is not available there",
     ),
     "NO_HELPERS": (
-        lambda: open_run(
-            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=None, seed=0, sample_shape=(4,),
-            classes=2, test=None, initial=None, label=None, recipe=None, checkpoint_seconds=1.0,
-            privacy=ob.Privacy(**SECURE),
-        ),
+        lambda: opened(ob.Privacy(**SECURE), ServerOptions()),
         "secure needs helpers in a deployed run: name 2 to 9 of them (privacy.secure.helpers)",
     ),
     "NORM_BOUND": (
-        lambda: open_run(
-            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=ServerOptions(norm_bound=1.0), seed=0,
-            sample_shape=(4,), classes=2, test=None, initial=None, label=None, recipe=None,
-            checkpoint_seconds=1.0, privacy=ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)),
+        lambda: opened(
+            ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)), ServerOptions(norm_bound=1.0)
         ),
         "norm_bound cannot be used with privacy: clip bounds the norm",
     ),
@@ -192,11 +195,7 @@ def pattern(refusal: Refusal | SecureRefusal) -> str:
 def test_a_release_that_does_not_fit_a_message_is_refused():
     secure = ob.Privacy(clip=0.5, most=4000, secure=ob.Secure(helpers=("a", "b", "c", "d"), colluding=1))
     with pytest.raises(ob.UsageError) as error:
-        open_run(
-            ob.fedbuff(), LogisticSpec(), None, Path("none"), options=ServerOptions(clients=10), seed=0,
-            sample_shape=(4,), classes=2, test=None, initial=None, label=None, recipe=None,
-            checkpoint_seconds=1.0, privacy=secure,
-        )  # fmt: skip
+        opened(secure, ServerOptions(clients=10))
     assert str(error.value) == (
         "most = 4000 is not allowed with helpers = 4, colluding = 1: a release of more than 832 updates "
         "does not fit into a message"

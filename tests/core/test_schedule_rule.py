@@ -14,7 +14,9 @@ from offbeat.algorithms import recorded_name
 from offbeat.algorithms.fedcompass import CompassSchedule
 from offbeat.core.errors import RunError
 from offbeat.core.schedule_rule import RULE, with_rule
+from offbeat.experiment import Experiment
 from offbeat.models.registry import LogisticSpec
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import OpenRun, open_run
 from offbeat.recipes.build import recorded_algorithm, run_recipe
@@ -148,11 +150,9 @@ def test_a_planned_run_is_the_recorded_one_whichever_rule_it_has(tmp_path):
 
 def served(directory: Path) -> ob.RunRecord:
     """Serve a run and leave it; its schedule follows the rule that is recorded."""
-    opened = open_run(
-        NEW, LogisticSpec(), None, directory,
-        options=ServerOptions(clients=2, until=ob.Until(tasks=3)), seed=0, sample_shape=(4,), classes=2,
-        test=None, initial=None, label=None, recipe=None, checkpoint_seconds=60,
-    )  # fmt: skip
+    learner = server_learner(LogisticSpec(), sample_shape=(4,), classes=2)
+    experiment = Experiment(NEW, learner, until=ob.Until(tasks=3), evaluate=ob.Every())
+    opened = open_run(experiment, directory, ServerOptions(clients=2))
     assert isinstance(opened, OpenRun)
     opened.store.close()
     record = ob.read_run(directory)

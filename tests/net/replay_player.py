@@ -27,6 +27,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.sim.result import Run
+from tests.net.support import coordinator_from
 
 FOREVER = 1e12
 
@@ -53,7 +54,7 @@ def coordinator_of(
     **options: Any,
 ) -> Coordinator:
     wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "max_consecutive_failures": None, **options})
-    return Coordinator(algorithm, initial, wanted, RunInfo("run", {}, seed), train_root=train_root)
+    return coordinator_from(algorithm, initial, wanted, RunInfo("run", {}), seed=seed, train_root=train_root)
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """What several tests of the network use: data, a server that records, links that say hello, raw calls."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,11 +12,22 @@ import torch
 from grpc import aio
 
 import offbeat as ob
+from offbeat.algorithms.private import without_privacy
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.learner import NoTraining
+from offbeat.core.model import Model
+from offbeat.core.releases import ReleasePlan
+from offbeat.core.root import TrainRoot
 from offbeat.data.dataset import Dataset
+from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener, listen
 from offbeat.net.messages import FromSite, Heartbeat, Register, UpdateAck, UpdateSubmission
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits
 
@@ -45,6 +56,36 @@ def torch_left_alone() -> Iterator[None]:
     yield
     torch.set_num_threads(before)
     torch.set_rng_state(state)
+
+
+@dataclass(frozen=True)
+class Directed(NoTraining):
+    """A learner that says whether more is better of its metrics."""
+
+    higher_is_better: Mapping[str, bool] = field(default_factory=dict)
+
+
+def coordinator_from(
+    algorithm: Algorithm,
+    initial: Model,
+    options: ServerOptions,
+    info: RunInfo,
+    higher_is_better: Mapping[str, bool] = {},
+    *,
+    seed: int = 0,
+    train_root: TrainRoot | None = None,
+    release_plan: ReleasePlan | None = None,
+    seeds: FreshSeeds | None = None,
+) -> Coordinator:
+    """A coordinator of a run that starts from a model; limits and evaluations are those of the options."""
+    learner = Directed(options.clients, higher_is_better=higher_is_better)
+    experiment = Experiment(
+        without_privacy(algorithm), learner, seed, options.until, options.evaluate, options.guard
+    )
+    run = PreparedRun(
+        experiment, options.clients, initial, algorithm, train_root=train_root, release_plan=release_plan
+    )
+    return Coordinator(run, options, info, seeds)
 
 
 @dataclass

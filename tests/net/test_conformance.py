@@ -17,7 +17,6 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.releases import ReleasePlan
 from offbeat.net.client.private_update import private_update
 from offbeat.net.messages import UpdateSubmission
-from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
@@ -27,6 +26,7 @@ from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import FOREVER, Play, coordinator_of, name_of, rows_of
+from tests.net.support import coordinator_from
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
 
@@ -151,8 +151,8 @@ def test_a_server_with_noise_does_what_the_simulator_does(name: str, bands: int)
     there = next(row.seq for row in rows if row.name == "begin")
     wanted = ServerOptions(clients=max(1, there), lease=FOREVER, max_consecutive_failures=None, until=until)
     initial = learner.initial(SEED)
-    coordinator = Coordinator(
-        with_privacy(algorithm, privacy), initial, wanted, RunInfo("run", {}, SEED),
+    coordinator = coordinator_from(
+        with_privacy(algorithm, privacy), initial, wanted, RunInfo("run", {}), seed=SEED,
         release_plan=ReleasePlan(privacy, initial.layout.parameters, 5), seeds=InjectedSeeds(),
     )  # fmt: skip
     play = PrivatePlay(algorithm, learner, coordinator)

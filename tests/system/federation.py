@@ -56,6 +56,7 @@ from offbeat.runs.files import read_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, MODEL
 from offbeat.sim.replay import replay
+from tests.net.support import coordinator_from
 from tests.system.disk import Disk, watching
 from tests.system.loop import Loop, LoopClock, Process, SimpleQueue, Threads, sleep, virtual_time
 from tests.system.network import Network
@@ -297,8 +298,10 @@ class Federation:
     def _coordinator(self) -> Coordinator:
         every = Every(versions=1, keep_best="loss") if self._evaluates else Every()
         options = ServerOptions(clients=2, lease=LEASE, task_timeout=60.0, evaluate=every)
-        info = RunInfo("run", {"a": 1}, 1, None, BATCH)
-        return Coordinator(algorithms()[self.name], Model.empty(Layout.flat(SIZE)), options, info)
+        info = RunInfo("run", {"a": 1}, None, BATCH)
+        return coordinator_from(
+            algorithms()[self.name], Model.empty(Layout.flat(SIZE)), options, info, seed=1
+        )
 
     async def _take_part(self, machine: Machine) -> str:
         number = self.sites.index(machine)

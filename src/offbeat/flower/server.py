@@ -13,10 +13,11 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.refusals import Refusal
+from offbeat.experiment import Experiment
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
-from offbeat.net.server.learner import Trained
+from offbeat.net.server.learner import Trained, server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import FinishedRun, open_run
 from offbeat.runs.initial import Initial
@@ -54,18 +55,19 @@ def serve(
             f"{algorithm.name} as it is set recalls clients in mid-task, and nothing reaches a Flower "
             "node in mid-task: turn that off (urgent = false), or use Offbeat's own server (offbeat serve)"
         )
-    if options is not None and options.evaluate.at_clients:
+    options = options or ServerOptions()
+    if options.evaluate.at_clients:
         raise UsageError(
             f"evaluate.at = {options.evaluate.at!r} is not allowed on Flower, whose nodes do one thing at a "
             "time: choose server, or use Offbeat's own server (offbeat serve)"
         )
     if recipe is not None and recipe.get("privacy") is not None:
         raise Refusal.FLOWER.error()
-    opened = open_run(
-        algorithm, model, training, Path(state),
-        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
-        initial=initial, label=label, recipe=recipe, checkpoint_seconds=checkpoint_seconds,
-    )  # fmt: skip
+    learner = server_learner(model, training, test, sample_shape, classes)
+    experiment = Experiment(
+        algorithm, learner, seed, options.until, options.evaluate, options.guard, None, initial, label, recipe
+    )
+    opened = open_run(experiment, Path(state), options, checkpoint_seconds)
     if isinstance(opened, FinishedRun):
         return opened.reason
     reason = Federation(grid, opened.coordinator, opened.store, opened.evaluate, polling or Polling()).run()

@@ -22,8 +22,10 @@ from typing import Any
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.callbacks.registry import make_callbacks
 from offbeat.core.algorithm import Algorithm
+from offbeat.core.differences import first_difference
 from offbeat.core.errors import DivergedError, OffbeatError, RunError, UsageError
 from offbeat.core.schedule_rule import without_rule
+from offbeat.experiment import check_concurrency
 from offbeat.recipes.build import make_algorithm, make_learner, resume_run, run_recipe
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
@@ -151,11 +153,7 @@ def plan(
             learner = make_learner(own, own.seed, allowed)
             clients[data] = learner.clients
             check_metrics(own, learner, metric)
-        concurrency = algorithm.schedule.concurrency
-        if concurrency is not None and concurrency > clients[data]:
-            raise UsageError(
-                f"{text}: {concurrency} clients cannot train at the same time, there are {clients[data]}"
-            )
+        check_concurrency(algorithm, clients[data], text)
         runs += [
             PlannedRun(
                 own, own.algorithm, text, seed, out / directory_name(label, point) / f"seed-{seed}",
@@ -306,9 +304,11 @@ def _check_same(run: PlannedRun, algorithm: Algorithm) -> None:
         return
     record = read_run(run.directory)
     recorded = record.recipe and document_of(check(record.recipe, str(record.path)))  # with today's options
-    then = _essence(recorded), without_rule(record.entry("algorithm"))
-    if then != (_essence(document_of(run.recipe)), {"name": algorithm.name, **algorithm.hyperparameters}):
-        raise UsageError(f"{run.directory} holds another experiment's run: choose another --out")
+    then = {**_essence(recorded), "algorithm": without_rule(record.entry("algorithm"))}
+    described = {"name": algorithm.name, **algorithm.hyperparameters}
+    now = {**_essence(document_of(run.recipe)), "algorithm": described}
+    if (found := first_difference(then, now)) is not None:
+        raise UsageError(f"{run.directory} holds another experiment's run ({found}): choose another --out")
 
 
 def _essence(document: Mapping[str, Any] | None) -> dict[str, Any]:

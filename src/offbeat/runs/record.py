@@ -3,7 +3,7 @@
 import json
 import re
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import ValidationError, convert
 
-from offbeat.core.errors import RunError, UsageError
+from offbeat.core.errors import UsageError
 from offbeat.core.journal import Row, expand
 from offbeat.runs import checksums
 from offbeat.runs.checksums import Key, read_table
@@ -117,20 +117,6 @@ class RunRecord(Presentation):
         if name not in self.meta:
             raise damage(self.path / DATABASE, f"has no entry {name} in its table meta")
         return self.meta[name]
-
-    def check_same(self, what: str, now: Mapping[str, Any]) -> None:
-        """Raises `RunError` unless what the run was started with, by its name in meta, is given again."""
-        then, now = self.meta.get(what, {}), json.loads(json.dumps(now))
-        for key in {**then, **now}:
-            if key not in now:
-                found = "now there is no such option; use the version of Offbeat it was started with"
-            elif now[key] != then.get(key):
-                found = f"now it is {now[key]!r}"
-            else:
-                continue
-            raise RunError(
-                f"{self.path} was started with another {what}: {key} was {then.get(key)!r}, {found}"
-            )
 
     def rows(
         self, kind: str | None = None, *, after: int | None = None, limit: int | None = None

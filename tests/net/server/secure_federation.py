@@ -34,6 +34,7 @@ from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
+from tests.net.support import coordinator_from
 
 SIZE, SITES, TASKS = 6, 5, 12
 HELPERS = ("a", "b", "c")
@@ -125,8 +126,8 @@ class SecureFederation:
             **{**self.options, **more},
         )
         spec = {"privacy": {"secure": {"helpers": list(self.names)}}}
-        return Coordinator(
-            with_privacy(algorithm, complete), initial, wanted, RunInfo("run", spec, 0),
+        return coordinator_from(
+            with_privacy(algorithm, complete), initial, wanted, RunInfo("run", spec),
             release_plan=ReleasePlan(complete, self.size, self.sites), seeds=FreshSeeds(self.seeds),
         )  # fmt: skip
 

@@ -25,6 +25,7 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from tests.net.support import coordinator_from
 
 HELLO = Register(samples=30, steps_per_epoch=3, held_out=8)
 NONE = Register(samples=30, steps_per_epoch=3)
@@ -39,12 +40,13 @@ def coordinator(
 ) -> Coordinator:
     """FedBuff that aggregates each update, with sites that hold out samples."""
     options = {"clients": sites, "lease": 50.0, "evaluation_timeout": 5.0, **options}
-    c = Coordinator(
+    c = coordinator_from(
         ob.fedbuff(1, steps=4),
         NoTraining(1, 3).initial(0),
         ServerOptions(evaluate=every or ob.Every(versions=1, at="clients"), **options),
-        RunInfo("r1", {"a": 1}, seed=1, classes=2, batch_size=10),
+        RunInfo("r1", {"a": 1}, classes=2, batch_size=10),
         higher_is_better or {},
+        seed=1,
     )
     for i in range(sites):
         c.receive(float(i), "ab"[i], HELLO)

@@ -9,12 +9,12 @@ import offbeat as ob
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Train
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
-from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, TaskRecord
 from offbeat.testing import check_journal
+from tests.net.support import coordinator_from
 
 LAYOUT = ob.Layout.flat(2)
 
@@ -24,7 +24,7 @@ class Sites:
 
     def __init__(self, algorithm: ob.Algorithm, **options: Any) -> None:
         made = ServerOptions(clients=3, **options)
-        self.server = Coordinator(algorithm, ob.Model.empty(LAYOUT), made, RunInfo("run", {}, 0))
+        self.server = coordinator_from(algorithm, ob.Model.empty(LAYOUT), made, RunInfo("run", {}))
         self.now = 0.0
         self.tasks: dict[str, tuple[float, TaskAssignment]] = {}
         self.closed: list[tuple[str, str]] = []
@@ -77,8 +77,8 @@ def test_a_round_goes_on_with_those_who_delivered() -> None:
     assert sites.server.server.version > 3
     assert sites.server.server.counts["lost"] == 1
     check_journal(sites.rows)
-    again = Coordinator(
-        ob.fedavg(steps=20), ob.Model.empty(LAYOUT), ServerOptions(clients=3), RunInfo("run", {}, 0)
+    again = coordinator_from(
+        ob.fedavg(steps=20), ob.Model.empty(LAYOUT), ServerOptions(clients=3), RunInfo("run", {})
     )
     for client, name in enumerate("abc"):
         again.registry.add(name, client)

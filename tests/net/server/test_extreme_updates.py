@@ -16,11 +16,11 @@ from offbeat.net.messages import (
     TaskFailed,
     UpdateSubmission,
 )
-from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.validation import INTEGERS_PER_STEP, LARGEST_LR, LARGEST_METRIC, SMALLEST_LR
 from tests.conformance.test_same_everywhere import OPTIONS
+from tests.net.support import coordinator_from
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MOST = LARGEST_METRIC
@@ -52,7 +52,7 @@ class Sites:
         self.chance, self.now = Random(seed), 0.0
         self.ranges = algorithm.objective.metric_ranges
         self.tasks: dict[str, TaskAssignment] = {}
-        self.server = Coordinator(algorithm, model, terms, RunInfo("run", {}, seed, classes=2))
+        self.server = coordinator_from(algorithm, model, terms, RunInfo("run", {}, classes=2), seed=seed)
         for k in range(count):
             samples = self.chance.choice((1, 10, 2**40))
             epoch = min(samples, self.chance.choice((1, 2)))

@@ -5,9 +5,9 @@ import torch
 
 import offbeat as ob
 from offbeat.net.messages import Register, Rejected, TaskAssignment, UpdateAck, UpdateSubmission
-from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from tests.net.support import coordinator_from
 
 LAYOUT = ob.Layout.flat(3)
 INTEGERS = torch.zeros(0, dtype=torch.int64)
@@ -18,7 +18,7 @@ class Federation:
 
     def __init__(self, sites: int, **options: object) -> None:
         made = ServerOptions(clients=sites, lease=1e9, **options)  # type: ignore[arg-type]
-        self.server = Coordinator(ob.fedasync(steps=1), ob.Model.empty(LAYOUT), made, RunInfo("run", {}, 0))
+        self.server = coordinator_from(ob.fedasync(steps=1), ob.Model.empty(LAYOUT), made, RunInfo("run", {}))
         self.tasks: dict[str, TaskAssignment] = {}
         self.said: dict[str, list[UpdateAck | Rejected]] = {f"site-{k}": [] for k in range(sites)}
         self.now = 0.0

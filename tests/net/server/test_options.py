@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.experiment import Experiment
+from offbeat.net.server.learner import server_learner
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.serve import open_run
 
@@ -43,9 +45,8 @@ def test_a_measure_or_a_majority_is_enough(
 def test_the_log_says_so_at_the_start(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         open_run(
-            ob.fedasync(steps=1), torch.nn.Linear(3, 2), None, tmp_path / "run",
-            options=ServerOptions(clients=2), seed=0, sample_shape=None, classes=None, test=None,
-            initial=None, label=None, recipe=None, checkpoint_seconds=1e9,
+            Experiment(ob.fedasync(steps=1), server_learner(torch.nn.Linear(3, 2)), evaluate=ob.Every()),
+            tmp_path / "run", ServerOptions(clients=2),
         ).store.close()  # type: ignore[union-attr]  # fmt: skip
     (said,) = [record.getMessage() for record in caplog.records]
     assert said.startswith("a run that begins with 2 of 3 sites has no majority")

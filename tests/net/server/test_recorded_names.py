@@ -8,6 +8,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.data import without_clients
+from offbeat.experiment import Experiment
 from offbeat.net import ServerOptions
 from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.server.serve import open_run
@@ -19,11 +20,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def serve_once(directory: Path) -> None:
     """Open the run of a wrapped module and close it again."""
     learner = ob.TorchLearner(lambda: nn.DataParallel(nn.Linear(2, 2)), without_clients(None))
-    opened = open_run(
-        ob.fedavg(steps=2), learner, None, directory, options=ServerOptions(clients=2), seed=0,
-        sample_shape=None, classes=None, test=None, initial=None, label=None, recipe=None,
-        checkpoint_seconds=1e9,
-    )  # fmt: skip
+    experiment = Experiment(ob.fedavg(steps=2), learner, evaluate=ob.Every())
+    opened = open_run(experiment, directory, ServerOptions(clients=2))
     assert isinstance(opened, OpenRun)
     opened.store.close()
 

@@ -27,6 +27,7 @@ from offbeat.net.server.summary import snapshot
 from offbeat.sim.replay import replay
 from offbeat.testing import check_journal
 from tests.net.server.test_server_recovery import META, state, tensors
+from tests.net.support import coordinator_from
 from tests.sampling import mostly_thorough
 
 LAYOUT = ob.Layout.flat(3)
@@ -74,7 +75,7 @@ class Federation:
     def make(self) -> Coordinator:
         given = {"evaluate": ob.Every(versions=1), **self.given}
         options = ServerOptions(clients=self.count, lease=1e9, **given)  # type: ignore[arg-type]
-        return Coordinator(ALGORITHMS[self.name](), self.initial, options, RunInfo("run", {}, 0))
+        return coordinator_from(ALGORITHMS[self.name](), self.initial, options, RunInfo("run", {}))
 
     def send(self, name: str, message: Register | UpdateSubmission | TaskFailed) -> None:
         self.now += 1.0

@@ -21,6 +21,7 @@ from offbeat.net.messages import (
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
+from tests.net.support import coordinator_from
 
 LAYOUT = Layout(
     (
@@ -38,9 +39,9 @@ def coordinator(algorithm: ob.Algorithm | None = None, **options: Any) -> Coordi
     model = Model.empty(LAYOUT)
     model.values.zero_()
     model.integers.zero_()
-    info = RunInfo("r", {}, 1, classes=2)
-    return Coordinator(
-        algorithm or ob.fedasync(steps=6), model, ServerOptions(**{"guard": None, **options}), info
+    info = RunInfo("r", {}, classes=2)
+    return coordinator_from(
+        algorithm or ob.fedasync(steps=6), model, ServerOptions(**{"guard": None, **options}), info, seed=1
     )
 
 

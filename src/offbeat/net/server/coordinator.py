@@ -19,20 +19,17 @@ run's clock, and never goes back whatever the caller says.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf
 from operator import itemgetter
 from typing import Any
 
-from offbeat.core.algorithm import Algorithm
-from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, ClientResults, Left, Metrics, Timer, Version
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan
-from offbeat.core.root import TrainRoot
+from offbeat.experiment import PreparedRun
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
 from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
@@ -54,61 +51,45 @@ class Coordinator:
     """Drives one algorithm with the sites of a network.
 
     Args:
-        algorithm: The algorithm.
-        initial: The initial model.
+        run: The run.
         options: The server's options.
-        info: The run.
-        higher_is_better: Whether more is better of the metrics whose names do not tell.
-        train_root: Makes the server's own update of a version. None where the aggregator needs none.
-        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
+        info: What sites are told of the run.
         seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
+        experiment: What the run is.
+        algorithm: The algorithm that is driven.
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
         collapse: Judges the evaluations.
         secure: The helpers, of a run with secure aggregation; None of any other.
 
     Raises:
-        UsageError: The algorithm requires what a network has not, or trains more clients at the same time
-            than the run begins with.
+        UsageError: The algorithm requires what a network has not.
     """
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        initial: Model,
+        run: PreparedRun,
         options: ServerOptions,
         info: RunInfo,
-        higher_is_better: Mapping[str, bool] = {},
-        train_root: TrainRoot | None = None,
-        release_plan: ReleasePlan | None = None,
         seeds: FreshSeeds | None = None,
     ) -> None:
+        algorithm, plan = run.algorithm, run.release_plan
         check_algorithm(algorithm)
-        concurrency = algorithm.schedule.concurrency
-        if concurrency is not None and concurrency > options.clients:
-            raise UsageError(
-                f"{algorithm.name}: {concurrency} clients cannot train at the same time when the run begins "
-                f"with {options.clients}; choose at most {options.clients}, or begin with more (clients)"
-            )
-        self.algorithm, self.options, self.info = algorithm, options, info
-        driver = self.driver = Driver(
-            algorithm, initial, options, info.seed, higher_is_better, train_root, release_plan, seeds
-        )
+        self.experiment, self.algorithm, self.options, self.info = run.experiment, algorithm, options, info
+        driver = self.driver = Driver(run, options, seeds)
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
-        self._handler = MessageHandler(driver, algorithm, info, options)
+        self._handler = MessageHandler(driver, run, info, options)
         self.secure = driver.secure = None
-        if release_plan is not None and release_plan.privacy.secure is not None:
-            self.secure = driver.secure = SecureAggregation(
-                driver, release_plan, options.unmasking, options.helpers
-            )
+        if plan is not None and plan.privacy.secure is not None:
+            self.secure = driver.secure = SecureAggregation(driver, plan, options.unmasking, options.helpers)
         self._unheard: Measurements = []
         self.rejected = self._handler.rejected
         self.now = 0.0
-        self.evaluations = EvaluationLog(options.until, higher_is_better)
+        self.evaluations = EvaluationLog(run.experiment.until, run.higher_is_better)
         self.collapse: Collapse = CollapseDetector()
-        self._initial_norm = parameter_norm(initial)
+        self._initial_norm = parameter_norm(run.initial)
         self._ticked = self._back_since = 0.0
         self._next_evaluation = 0.0
 
@@ -174,7 +155,7 @@ class Coordinator:
             self.secure.tick(now)
             if self.secure.busy:
                 if now >= self._end():
-                    self.stop(now, self.options.until.out_of_time)
+                    self.stop(now, self.experiment.until.out_of_time)
                 return
         if now - self._ticked > lease / 2:
             for site in sites.values():
@@ -199,7 +180,7 @@ class Coordinator:
                 self.driver.apply(now, Timer(timer))
         self._evaluate_by_time(now)
         if now >= self._end():
-            self.stop(now, self.options.until.out_of_time)
+            self.stop(now, self.experiment.until.out_of_time)
         self._evaluate_at_clients(now)
 
     def next_due(self) -> float:
@@ -237,7 +218,7 @@ class Coordinator:
 
     def _end(self) -> float:
         """When the run ends at the latest: seconds count from its beginning, not from the server's start."""
-        return self.driver.began + (self.options.until.seconds or inf)
+        return self.driver.began + (self.experiment.until.seconds or inf)
 
     # ---- evaluation ----
 
@@ -255,7 +236,7 @@ class Coordinator:
 
     def _record(self, e: Evaluation, metrics: Metrics, clients: ClientResults) -> None:
         if clients and not self.evaluations.count:
-            check_found(self.options.until, self.options.evaluate, metrics)
+            check_found(self.experiment.until, self.experiment.evaluate, metrics)
         norm = parameter_norm(e.model) / self._initial_norm if self._initial_norm else inf
         metrics = {**metrics, **self.collapse.to_record(metrics, norm)}
         row = self.evaluations.add(e.t, e.version, e.tasks, e.bytes_up, e.bytes_down, metrics)
@@ -288,7 +269,7 @@ class Coordinator:
             return
         while True:
             if (done := evaluations.done(now)) is not None:
-                if done.clients or self.options.evaluate.at_server:
+                if done.clients or self.experiment.evaluate.at_server:
                     self._record(done.evaluation, done.metrics, done.clients)
             elif driver.ending is None or not evaluations.idle:
                 return
@@ -311,15 +292,16 @@ class Coordinator:
 
     def last_evaluation(self) -> Evaluation | None:
         """The version the run ends with, to be evaluated; None means that it is not, or was at the sites."""
-        every = self.options.evaluate
+        every = self.experiment.evaluate
         return None if every.never or every.at_clients else self.driver.evaluation(self.now)
 
     def _evaluation_due(self) -> float:
         """When a version is to be evaluated because of the time."""
-        return inf if self.options.evaluate.seconds is None else max(self._next_evaluation, self.driver.began)
+        never = self.experiment.evaluate.seconds is None
+        return inf if never else max(self._next_evaluation, self.driver.began)
 
     def _evaluate_by_time(self, now: float) -> None:
-        every, began = self.options.evaluate.seconds, self.driver.began
+        every, began = self.experiment.evaluate.seconds, self.driver.began
         if every is not None and self.driver.ending is None and now >= self._evaluation_due():
             self.driver.evaluate(now)
             self._next_evaluation = began + every * ((now - began) // every + 1)

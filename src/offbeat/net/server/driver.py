@@ -6,10 +6,9 @@ messages that come in: `handlers` makes events of those, `coordinator` of the ti
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from math import inf
 
-from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
 from offbeat.core.engine import Engine
 from offbeat.core.events import (
@@ -30,8 +29,8 @@ from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
-from offbeat.core.releases import PrivacyLedger, ReleasePlan, Releases, ReleaseSeeds
-from offbeat.core.root import TrainRoot
+from offbeat.core.releases import PrivacyLedger, Releases, ReleaseSeeds
+from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
     FromServer,
     ModelResponse,
@@ -57,13 +56,8 @@ class Driver:
     """Applies events to the engine, the registry and the effects.
 
     Args:
-        algorithm: The algorithm.
-        initial: The initial model.
+        run: The run.
         options: The server's options.
-        seed: The run's seed.
-        higher_is_better: Whether more is better of the metrics whose names do not tell.
-        train_root: Makes the server's own update of a version. None where the aggregator needs none.
-        release_plan: What is fixed for the sums of a run with privacy. None means that there is none.
         seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
@@ -81,27 +75,24 @@ class Driver:
 
     def __init__(
         self,
-        algorithm: Algorithm,
-        initial: Model,
+        run: PreparedRun,
         options: ServerOptions,
-        seed: int,
-        higher_is_better: Mapping[str, bool] = {},
-        train_root: TrainRoot | None = None,
-        release_plan: ReleasePlan | None = None,
         seeds: FreshSeeds | None = None,
     ) -> None:
         self.seeds, releases, ledger = seeds or FreshSeeds(), None, None
-        if release_plan is not None:
-            masked = release_plan.privacy.secure is not None
-            releases = Releases(release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding), masked)
-            ledger = PrivacyLedger(release_plan) if release_plan.noise is not None else None
-        self.tensors = GlobalModel(algorithm, initial, train_root=train_root, releases=releases)
-        if options.guard is not None:
-            self.tensors.set_guard(options.guard, options.clients)
+        experiment, plan = run.experiment, run.release_plan
+        if plan is not None:
+            masked = plan.privacy.secure is not None
+            releases = Releases(plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding), masked)
+            ledger = PrivacyLedger(plan) if plan.noise is not None else None
+        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, releases=releases)
+        if experiment.guard is not None:
+            self.tensors.set_guard(experiment.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
         self.engine = Engine(
-            algorithm.schedule, seed, self._record, self.tensors, nbytes, options.until, ledger
-        )
+            run.algorithm.schedule, experiment.seed, self._record, self.tensors, nbytes, experiment.until,
+            ledger,
+        )  # fmt: skip
         self.server = self.engine.server
         self.registry = Registry()
         self.effects = Effects()
@@ -110,14 +101,15 @@ class Driver:
         self.began = inf
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
-        self._options, self._seed = options, seed
+        self._options, self._experiment = options, experiment
         self.secure: SecureAggregation | None = None
         self.directions = SiteDirections()
         self.client_evaluations: ClientEvaluations | None = None
-        if options.evaluate.at_clients:
+        every = experiment.evaluate
+        if every.at_clients:
             self.client_evaluations = ClientEvaluations(
-                self.registry, self.send, self._evaluate_here if options.evaluate.at_server else None,
-                options.evaluation_timeout, higher_is_better,
+                self.registry, self.send, self._evaluate_here if every.at_server else None,
+                options.evaluation_timeout, run.higher_is_better,
             )  # fmt: skip
 
     def _record(self, row: Row) -> None:
@@ -148,7 +140,7 @@ class Driver:
             self._tell(command)
         if isinstance(event, WantsModel):
             self.answer(event.task)
-        if any(isinstance(c, Aggregate) and self._options.evaluate.after(c.version) for c in commands):
+        if any(isinstance(c, Aggregate) and self._experiment.evaluate.after(c.version) for c in commands):
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
         if self.engine.waiting:
             if begin and self.secure is not None:
@@ -314,9 +306,10 @@ class Driver:
     def assign(self, command: Train) -> None:
         """Give a task to its site, or give it again."""
         c, (base, model) = command, self.tensors.bases[command.task]
+        seed = self._experiment.seed
         self.send(
             self._name(c),
-            TaskAssignment(c.task, base, c.steps, self._seed, model, c.ask_after, c.lr_factor, c.hold),
+            TaskAssignment(c.task, base, c.steps, seed, model, c.ask_after, c.lr_factor, c.hold),
         )
 
     def answer(self, task: TaskId) -> None:

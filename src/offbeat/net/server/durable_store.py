@@ -109,7 +109,7 @@ class DurableStore:
             if meta is None:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
-            if (name := coordinator.options.evaluate.keep_best) is not None:
+            if (name := coordinator.experiment.evaluate.keep_best) is not None:
                 recorded = (
                     [] if meta is not None else [(m.version, m.t) for m in read_run(directory).evaluations()]
                 )
@@ -243,8 +243,8 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     checkpoint = record.checkpoint()
     if checkpoint is None:
         raise damage(record.path / DATABASE, "has no checkpoint")
-    options = coordinator.options
-    follow_recorded_rules(coordinator.tensors, record, options.guard, options.clients)
+    guard, clients = coordinator.experiment.guard, coordinator.options.clients
+    follow_recorded_rules(coordinator.tensors, record, guard, clients)
     if recorded_rule(record) == 1:
         coordinator.collapse = CollapseDetectorRule1()
     for name, client, labels in record.sites():

@@ -12,12 +12,13 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from offbeat.core.algorithm import Algorithm, Task
+from offbeat.core.algorithm import Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
+from offbeat.experiment import PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.net.messages import (
     LABELS_NEEDED,
@@ -72,7 +73,6 @@ class RunInfo(Struct, frozen=True):
     Attributes:
         run: The run's name.
         spec: The run specification that each site is sent, as plain JSON values.
-        seed: The run's seed.
         classes: Number of classes of the data; None means any.
         batch_size: Samples in a batch.
         drop_last: Whether the incomplete batch of each pass is left out.
@@ -80,7 +80,6 @@ class RunInfo(Struct, frozen=True):
 
     run: str
     spec: Mapping[str, Any]
-    seed: int
     classes: int | None = None
     batch_size: int = 1
     drop_last: bool = False
@@ -91,8 +90,8 @@ class MessageHandler:
 
     Args:
         driver: Applies the events, and sends the answers.
-        algorithm: The algorithm.
-        info: The run.
+        run: The run.
+        info: What sites are told of it.
         options: The server's options.
 
     Attributes:
@@ -100,17 +99,18 @@ class MessageHandler:
         breaker: The circuit breaker of the sites.
     """
 
-    def __init__(self, driver: Driver, algorithm: Algorithm, info: RunInfo, options: ServerOptions) -> None:
+    def __init__(self, driver: Driver, run: PreparedRun, info: RunInfo, options: ServerOptions) -> None:
         self.rejected: Counter[str] = Counter()
         self.breaker = CircuitBreaker(options.max_consecutive_failures)
         self._driver, self._info, self._options = driver, info, options
-        self._codec, self._labels_needed = algorithm.codec, Feature.LABELS in algorithm.requires
+        self._codec, self._every = run.algorithm.codec, run.experiment.evaluate
+        self._labels_needed = Feature.LABELS in run.algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
         releases = driver.tensors.releases
         self._private, self._unit = releases is not None, 1
         if releases is not None:
             self._unit = releases.plan.privacy.samples_unit
-        self._ranges = algorithm.objective.metric_ranges
+        self._ranges = run.algorithm.objective.metric_ranges
         self._told_diverged = False
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
@@ -285,7 +285,7 @@ class MessageHandler:
         if driver.secure is not None and not driver.secure.ready:
             return
         if not self._server.begun and driver.ending is None and len(self._server.fleet) >= options.clients:
-            if options.evaluate.versions is not None:
+            if self._every.versions is not None:
                 driver.evaluate(now)
             driver.apply(now, Begin())
 

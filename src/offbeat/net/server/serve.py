@@ -12,22 +12,22 @@ from typing import Any, Protocol
 import torch
 from msgspec import Struct
 
-from offbeat.algorithms.private import check_buffers, check_client_metrics, complete_privacy, with_privacy
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
-from offbeat.core.algorithm import Algorithm, check_layout
-from offbeat.core.buffers import finalizer, unchanged
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import unchanged
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.module_tensors import without_prefixes
 from offbeat.core.privacy import Privacy, Secure
 from offbeat.core.refusals import Refusal
 from offbeat.core.releases import ReleasePlan
-from offbeat.core.root import train_root
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
-from offbeat.core.streams import check_seed
+from offbeat.experiment import Experiment, check_entry
+from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.run_spec import RunSpec, make_run_spec
@@ -43,12 +43,11 @@ from offbeat.net.transport import OnChannel
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model
 from offbeat.runs.files import read_model
-from offbeat.runs.initial import Initial, start_from
+from offbeat.runs.initial import Initial
 from offbeat.runs.record import RunRecord, holds_run, read_run
 from offbeat.runs.schema import FORMAT, MODEL, SERVED
 from offbeat.secure.committee import entry_bytes, rule_of
 from offbeat.secure.refusals import SecureRefusal
-from offbeat.version import __version__
 
 log = logging.getLogger(__name__)
 ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
@@ -120,11 +119,13 @@ async def serve(
         RunError: The run fails.
     """
     clock, calls = clock or SystemClock(), CallbackList(callbacks)
-    opened = open_run(
-        algorithm, model, training, Path(state),
-        options=options, seed=seed, sample_shape=sample_shape, classes=classes, test=test,
-        initial=initial, label=label, recipe=recipe, privacy=privacy, checkpoint_seconds=checkpoint_seconds,
+    options = options or ServerOptions()
+    learner = server_learner(model, training, test, sample_shape, classes)
+    experiment = Experiment(
+        algorithm, learner, seed, options.until, options.evaluate, options.guard, privacy, initial, label,
+        recipe,
     )  # fmt: skip
+    opened = open_run(experiment, Path(state), options, checkpoint_seconds)
     if isinstance(opened, FinishedRun):
         return await _serve_finished(opened, listen, clock, linger)
     service = Service(opened, clock, linger, calls)
@@ -172,27 +173,22 @@ async def _serve_finished(ended: FinishedRun, listen: ListenFactory, clock: Cloc
 
 
 def open_run(
-    algorithm: Algorithm,
-    model: Trained,
-    training: Training | None,
+    experiment: Experiment,
     directory: Path,
-    *,
-    options: ServerOptions | None,
-    seed: int,
-    sample_shape: tuple[int, ...] | None,
-    classes: int | None,
-    test: Any,
-    initial: Initial | None,
-    label: str | None,
-    recipe: Mapping[str, Any] | None,
-    checkpoint_seconds: float,
-    privacy: Privacy | None = None,
+    options: ServerOptions,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     seeds: FreshSeeds | None = None,
 ) -> OpenRun | FinishedRun:
     """Open a run in its state directory, new or as it was left.
 
-    The arguments are those of `serve`; `seeds` gives the seeds of releases, None means fresh ones. The
-    process computes with one thread from here on, as the simulator does: more would change the last bits.
+    The process computes with one thread from here on, as the simulator does: more would change the last bits.
+
+    Args:
+        experiment: What the run is; its learner is a server's.
+        directory: The state directory.
+        options: The server's options.
+        checkpoint_seconds: Seconds between two checkpoints, at most.
+        seeds: Gives the seeds of releases. None means fresh ones.
 
     Returns:
         The run, which may have ended already.
@@ -201,59 +197,48 @@ def open_run(
         UsageError: What is asked cannot be served.
         RunError: The directory holds another run, or one that cannot go on.
     """
-    options = options or ServerOptions()
-    check_seed(seed)
-    learner = server_learner(model, training, test, sample_shape, classes)
+    learner, seed = experiment.learner, experiment.seed
+    assert isinstance(learner, TorchLearner | LoopLearner)
     tested = evaluates(learner)
-    _check_evaluation(options, algorithm, tested)
+    _check_evaluation(options, experiment, tested)
     found = read_run(directory) if holds_run(directory) else None
-    plan = None
-    if privacy is not None:
-        plan = _release_plan(privacy, algorithm, learner.initial(seed).layout, options, found)
-    spec = make_run_spec(algorithm, learner, seed, plan.privacy if plan is not None else None)
+    clients, layout = options.clients, learner.initial(seed).layout
+    if (privacy := experiment.privacy) is not None:
+        _check_private(privacy, experiment, options)
+        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, found))
+        clients = _recorded_clients(options, found)
+    plan = experiment.release_plan(layout, clients)
+    if plan is not None:
+        _check_releases(plan, options, found)
+    spec = make_run_spec(experiment.algorithm, learner, seed, plan.privacy if plan is not None else None)
     if found is not None:
         _check_same(found, spec)
-        algorithm = _with_recorded_rule(algorithm, found)
+        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
         if found.status == "finished":
             delete_secrets(directory)  # of a server that died just then
             shared = None
             if options.share_model is not None:
-                final = read_model(directory / MODEL, learner.initial(seed).layout)
+                final = read_model(directory / MODEL, layout)
                 shared = choose_model(options.share_model, final, directory)
             return FinishedRun(str(found.entry("run")), found.stop_reason or "", shared)
     torch.set_num_threads(1)
-    first = start_from(learner.initial(seed), initial)
-    if (reason := options.unguarded(tested=tested, bounded=privacy is not None)) is not None:
+    prepared = experiment.prepare(clients, tested=tested)
+    if (reason := options.unguarded(tested=tested, bounded=plan is not None)) is not None:
         log.warning(reason)
-    if found is not None and found.entry("initial") != first.digest():
-        raise RunError(f"{directory} was started with another initial model: give the same model and initial")
-    complete = finalizer(algorithm.buffers, learner if tested else None, first, seed)
-    if tested and (options.until.metrics or options.evaluate.keep_best):  # now, not when all sites are there
-        check_found(options.until, options.evaluate, learner.evaluate(complete(first)))
-    check_layout(algorithm, first.layout)
-    root = train_root(algorithm.name, algorithm.aggregator.root_training, learner, seed)
-    meta, run, label = None, token_hex(8), label or algorithm.name
+    if found is not None:
+        prepared.check_initial(found)
+    complete, until, every = prepared.complete, experiment.until, experiment.evaluate
+    if tested and (until.metrics or every.keep_best):  # now, not when all sites are there
+        check_found(until, every, learner.evaluate(complete(prepared.initial)))
+    meta, run, label = None, token_hex(8), experiment.name
     if found is not None:
         run, label = str(found.entry("run")), found.label
     else:
-        meta = {
-            "offbeat": __version__,
-            "label": label,
-            "algorithm": spec.algorithm,
-            "seed": seed,
-            "clients": options.clients,
-            "recipe": recipe,
-            "run": run,
-            "plan": spec.document(),
-            "initial": first.digest(),
-            "higher_is_better": learner.higher_is_better,
-            **({"privacy": plan.recorded} if plan is not None else {}),
-        }
+        served = {"algorithm": spec.algorithm, "run": run, "plan": spec.document()}
+        meta = prepared.metadata() | served | {"clients": options.clients}
     training = spec.training
-    info = RunInfo(run, spec.document(), seed, spec.classes, training.batch_size, training.drop_last)
-    if plan is not None:
-        algorithm = with_privacy(algorithm, plan.privacy)
-    coordinator = Coordinator(algorithm, first, options, info, learner.higher_is_better, root, plan, seeds)
+    info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
+    coordinator = Coordinator(prepared, options, info, seeds)
     one_at_a_time = Lock()  # of the threads that use the learner
 
     def completed(version: Model) -> Model:
@@ -271,30 +256,33 @@ def open_run(
     return OpenRun(coordinator, store, evaluate if tested else None, label)
 
 
-def _release_plan(
-    privacy: Privacy, algorithm: Algorithm, layout: Layout, options: ServerOptions, found: RunRecord | None
-) -> ReleasePlan:
-    """What is fixed for the releases of a run since its beginning. Raises `UsageError` for what cannot be."""
+def _recorded_clients(options: ServerOptions, found: RunRecord | None) -> int:
+    """Number of sites with which a run with privacy began: more, it may be, than it waits for now."""
+    if found is not None and "privacy" in found.meta:
+        return int(found.meta["privacy"]["clients"])
+    return options.clients
+
+
+def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOptions) -> None:
+    """Raises `UsageError` for options that a server with privacy has not."""
     if privacy.secure is not None and not privacy.secure.helpers:
         raise Refusal.NO_HELPERS.error()
     if options.norm_bound is not None:
         raise Refusal.NORM_BOUND.error()
-    if options.evaluate.at_clients:
-        raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {options.evaluate.at!r}")
-    clients = options.clients
-    if found is not None and "privacy" in found.meta:  # which may have begun with more sites than now
-        clients = int(found.meta["privacy"]["clients"])
-    check_client_metrics(privacy, options.until, options.evaluate)
-    check_buffers(algorithm, layout)
-    privacy = complete_privacy(_with_recorded_committee(privacy, found), algorithm, clients)
-    noise, most = privacy.noise, max(clients, options.clients)  # sites for which the run waits
+    if (every := experiment.evaluate).at_clients:
+        raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
+
+
+def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord | None) -> None:
+    """Raises `UsageError` for releases that a server cannot make."""
+    privacy = plan.privacy
+    noise, most = privacy.noise, max(plan.clients, options.clients)  # sites for which the run waits
     if noise is not None and noise.budget.delta * most >= 1:
         raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
-    if privacy.fewest > clients:
-        raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=clients)
+    if privacy.fewest > plan.clients:
+        raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
     if found is None or options.helpers is not None:  # else its committee goes on by its own rule
         _check_requests(privacy)
-    return ReleasePlan(privacy, layout.parameters, clients)
 
 
 def _with_recorded_committee(privacy: Privacy, found: RunRecord | None) -> Privacy:
@@ -321,11 +309,11 @@ def _check_requests(privacy: Privacy) -> None:
         )
 
 
-def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool) -> None:
+def _check_evaluation(options: ServerOptions, experiment: Experiment, tested: bool) -> None:
     """Raises `UsageError` for evaluations that cannot be made, or do not tell what ends the run."""
-    every = options.evaluate
+    every = experiment.evaluate
     hint = "give test data, and evaluate seconds or versions"
-    check_evaluated(options.until, every, tested, hint)
+    check_evaluated(experiment.until, every, tested, hint)
     if options.share_model == "best" and every.keep_best is None:
         raise UsageError(
             "share_model = 'best' needs evaluate.keep_best, the metric that it is best by: give it, "
@@ -333,7 +321,7 @@ def _check_evaluation(options: ServerOptions, algorithm: Algorithm, tested: bool
         )
     if every.at_server and every.at_clients and not tested:
         raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
-    if every.at_clients and algorithm.buffers == "recompute":
+    if every.at_clients and experiment.algorithm.buffers == "recompute":
         raise UsageError(
             "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
             "statistics: choose follow, mean or local, or evaluate.at = 'server'"
@@ -364,7 +352,7 @@ def _check_same(record: RunRecord, spec: RunSpec) -> None:
             "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
             "was changed, and offbeat report, replay and journal read it"
         )
-    record.check_same("plan", _as_recorded(spec.document(), record.meta["plan"]))
+    check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
 
 
 def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
