@@ -91,6 +91,7 @@ def _buffers(s: Situation) -> Tensor:
 ATTACKS: dict[str, Callable[[Situation], Tensor]] = {
     "95 (1 + |w|)": lambda s: s.update(95 * (1 + float(s.values.norm())) * s.steps**0.5 * s.direction),
     "95": lambda s: s.update(95 * s.steps**0.5 * s.direction),
+    "1.4 (1 + |w|)": lambda s: s.update(1.4 * (1 + float(s.values.norm())) * s.steps**0.5 * s.direction),
     "3e20": lambda s: s.update(3e18 * s.direction),
     "25 n U": lambda s: s.update(25 * s.norm * s.direction),
     "-10 n": lambda s: s.update(-10 * s.result.delta[: s.parameters]),

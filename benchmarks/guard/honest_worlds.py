@@ -11,10 +11,12 @@ SCAFFOLD), learning rates of 0.003 to 0.5 times 1 - momentum, numbers of steps a
 Counted are updates that the guard refuses, versions that it skips, rollbacks that it demands, and evaluations
 at which the rule of collapse finds that the model has collapsed. Each of them is a false alarm.
 
-A training that does not work without the guard is counted apart: one of its losses is not finite or above
-twice the first one, or the median loss of the second half of its evaluations is not below the first. What is
-in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws and rules
-were tuned on worlds below 30,000 and from 1,000,000 on, and judged on those from 30,000 on.
+An update whose own model, where its client's training has ended, has a loss of more than twice the first one
+is of a client whose training diverges: where the guard refuses it, that is counted as `diverged`, and is no
+false alarm. A training that does not work without the guard is counted apart: one of its losses is not finite
+or above twice the first one, or the median loss of the second half of its evaluations is not below the first.
+What is in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws
+and rules were tuned on worlds below 40,000 and from 1,000,000 on, and judged on those from 40,000 on.
 
 With no false alarm in n worlds, the share of worlds with one is below 3 / n, with 95 % confidence.
 """
@@ -31,12 +33,14 @@ import torch
 from torch import nn
 
 import offbeat as ob
+from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
 from offbeat.core.model import Model
+from offbeat.core.objective import Objective
 from offbeat.net.server.collapse import CollapseDetector, parameter_norm
 
 FIELDS = (
-    "world", "algorithm", "clients", "model", "partition", "lr", "updates", "versions", "refused", "skipped",
-    "rolled_back", "collapsed", "works", "first_loss", "last_loss", "reason",
+    "world", "algorithm", "clients", "model", "partition", "lr", "updates", "versions", "refused", "diverged",
+    "skipped", "rolled_back", "collapsed", "works", "first_loss", "last_loss", "reason",
 )  # fmt: skip
 CLASSES, FEATURES, NORM = 5, 12, "parameter_norm"
 SPREAD = {"kind": "random"}
@@ -112,8 +116,8 @@ def labels(rng: np.random.Generator, kind: str, client: int, n: int) -> np.ndarr
     return rng.choice(CLASSES, n, p=p)
 
 
-def make(number: int) -> tuple[dict[str, Any], Callable[[Any], ob.Run]]:
-    """A world: what it is, and a function that runs it with a guard."""
+def make(number: int) -> tuple[dict[str, Any], "Learner", Callable[[Any], ob.Run]]:
+    """A world: what it is, its learner, and a function that runs it with a guard."""
     rng = np.random.default_rng([20261125, number])
     clients = int(rng.choice([1, 2, 3, 4, 5, 8, 12, 20]))
     name = str(rng.choice(sorted(ob.ALGORITHMS)))
@@ -157,13 +161,29 @@ def make(number: int) -> tuple[dict[str, Any], Callable[[Any], ob.Run]]:
         "partition": kind,
         "lr": lr,
     }
-    return about, lambda guard: ob.simulate(
-        made, world, learner, seed=number, until=until, evaluate=ob.Every(versions=1), guard=guard
+    return (
+        about,
+        learner,
+        lambda guard: ob.simulate(
+            made, world, learner, seed=number, until=until, evaluate=ob.Every(versions=1), guard=guard
+        ),
     )
 
 
 class Learner(ob.TorchLearner):
-    """A learner that measures the norm of the parameters too."""
+    """A learner that measures the norm of the parameters too, and keeps the clients' models by task."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.models: dict[int, Model] = {}
+
+    def train(
+        self, base: Model, task: LocalTask, objective: Objective, inputs: TaskInputs = NO_INPUTS
+    ) -> LocalResult:
+        """Train a task, and keep the client's model at its end."""
+        result = super().train(base, task, objective, inputs)
+        self.models[task.task] = Model(base.layout, base.values + result.delta, base.integers)
+        return result
 
     def evaluate(self, model: Model) -> dict[str, float]:
         """Evaluate a model."""
@@ -175,20 +195,24 @@ class Learner(ob.TorchLearner):
 
 def count(number: int) -> dict[str, Any]:
     """Run one world, and count its false alarms."""
-    about, run_with = make(number)
+    about, learner, run_with = make(number)
     try:
         run = run_with(ob.Guard())
     except ob.RunError as error:  # a training that diverges; ended by the guard if it works without it
         works_without = works(without_guard(run_with))
-        ended = {"updates": 0, "versions": 0, "refused": int(works_without), "skipped": 0, "rolled_back": 0}
+        ended = {"updates": 0, "versions": 0, "refused": int(works_without), "diverged": 0}
+        ended |= {"skipped": 0, "rolled_back": 0}
         return {**about, **ended, "collapsed": 0, "works": works_without, "reason": str(error)}
-    refused = [row for row in run.entries("lost") if str(row["reason"]).startswith("rejected: ")]
+    rejected = [row for row in run.entries("lost") if str(row["reason"]).startswith("rejected: ")]
+    most = 2 * run.metrics[0]["loss"]
+    refused = [row for row in rejected if learner.evaluate(learner.models[row["task"]])["loss"] <= most]
     skipped, back = run.entries("skipped"), run.entries("rolled_back")
     losses, found = [row["loss"] for row in run.metrics], collapses(run.metrics)
     unguarded = without_guard(run_with) if refused or skipped or back else losses
     reasons = [str(row["reason"]) for row in (*refused, *skipped, *back)] + found
     return {
-        **about, "updates": run.summary.aggregated, "versions": run.summary.versions, "refused": len(refused),
+        **about, "updates": run.summary.aggregated, "versions": run.summary.versions,
+        "refused": len(refused), "diverged": len(rejected) - len(refused),
         "skipped": len(skipped), "rolled_back": len(back), "collapsed": len(found), "works": works(unguarded),
         "first_loss": losses[0], "last_loss": losses[-1], "reason": reasons[0] if reasons else "",
     }  # fmt: skip
@@ -248,7 +272,7 @@ def main() -> None:
     honest = [row for row in rows if row["works"] == "True"]
     others = [row for row in rows if row["works"] != "True"]
     print(f"{len(rows)} worlds: {len(honest)} whose training works, {len(others)} whose does not")
-    for what in ("refused", "skipped", "rolled_back", "collapsed"):
+    for what in ("refused", "diverged", "skipped", "rolled_back", "collapsed"):
         first, second = (sum(int(row[what]) > 0 for row in some) for some in (honest, others))
         print(f"{what}: in {first} of {len(honest)} worlds, and in {second} of the {len(others)} others")
     updates, versions = (sum(int(row[what]) for row in honest) for what in ("updates", "versions"))

@@ -41,6 +41,17 @@ def test_the_numbers_by_hand() -> None:
     assert guard.check(0, 4, update(240.0), MODEL) is None  # n = 240 / √4 = 120
 
 
+def test_what_is_small_beside_the_initial_model_passes_whatever_is_usual() -> None:
+    """‖w₀‖ = 3: up to 1.5 · 4 = 6, which is 6,000 times the usual norm; in the warm-up too."""
+    initial = Model(LAYOUT, torch.tensor([3.0, 0.0, 0.0, 0.0]), torch.zeros(0, dtype=torch.int64))
+    guard = new(3, initial)
+    for client, norm in enumerate([5.9, 0.001, 0.001]):
+        assert guard.check(client, 1, update(norm), initial, task=client) is None
+    assert guard.poisoned is None
+    assert guard.check(0, 4, update(11.9), initial) is None
+    assert guard.check(0, 1, update(6.1), initial) is not None
+
+
 @pytest.mark.parametrize("times", [100, 1e3, 1e6, 1e18, 1e30])
 def test_an_absurd_update_is_refused_however_finite(times: float) -> None:
     guard = warmed()

@@ -17,8 +17,9 @@ The rules, in order:
    and the driver goes back to the last good version, or to the initial model.
 3. From then on n may be at most `factor` times the usual one, and `OF_BUFFERS` times as much for buffers:
    statistics of unequal clients differ more than their gradients do.
-4. An n of the parameters of at most `OF_INITIAL` · (1 + ‖w₀‖) is never absurd: one such update does not ruin
-   a model, and the usual norm says little where most clients have nothing left to learn.
+4. An n of the parameters of at most `OF_INITIAL` · (1 + ‖w₀‖) is never absurd: it goes no farther than
+   training from the initial model may, and the usual norm says little where most clients have nothing left to
+   learn.
 
 A new version is checked too: its values, and what its aggregation has changed in the memories of the parts,
 must be finite. The norm of its step, before the server steps and after, may be at most `OF_STEPS` times as
@@ -52,7 +53,7 @@ from offbeat.core.validation import checked_dataclass
 GUARD_RULE = 2
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
-FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 0.5
+FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
 OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
 _REMEMBERED = 1000  # refusals one after another
 
@@ -63,7 +64,8 @@ class Guard:
 
     Attributes:
         factor: Most times the usual norm that an update's norm may be, at least 2. Of honest updates on very
-            unequal clients, the largest that was seen is 14 times the usual one.
+            unequal clients that are larger than rule 4 allows, the largest that was seen is 18 times the usual
+            one.
     """
 
     factor: Annotated[float, Field(ge=2, allow_inf_nan=False)] = 30.0
