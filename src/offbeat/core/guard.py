@@ -63,9 +63,8 @@ class Guard:
     """Options of the guard.
 
     Attributes:
-        factor: Most times the usual norm that an update's norm may be, at least 2. Of honest updates on very
-            unequal clients that are larger than rule 4 allows, the largest that was seen is 18 times the usual
-            one.
+        factor: Most times the usual norm that an update's norm may be, at least 2. Of honest updates of very
+            unequal clients beyond rule 4, the largest that was seen is 18 times the usual one.
     """
 
     factor: Annotated[float, Field(ge=2, allow_inf_nan=False)] = 30.0
