@@ -107,13 +107,13 @@ def far(norm: float, loss: float, accuracy: float | None = None) -> list[bool | 
         (0.24, 1.59, None, False),
         (0.26, 1.61, None, False),
         (0.0, 1.61, None, True),
-        (4.1, 2.01, None, True),
-        (4.1, 1.99, None, False),
-        (3.9, 2.01, None, False),
-        (inf, 2.01, None, False),  # the initial model was zero
-        (4.1, 2.01, 0.45, True),  # two fifths of what lies between 0.1 and 1 are 0.46
-        (4.1, 2.01, 0.47, False),
-        (0.1, 1.9, 0.47, False),
+        (4.1, 2.41, None, True),  # a fifth more is 2.4
+        (4.1, 2.39, None, False),
+        (3.9, 2.41, None, False),
+        (inf, 2.41, None, False),  # the initial model was zero
+        (4.1, 2.41, 0.39, True),  # a third of what lies between 0.1 and 1 is 0.4
+        (4.1, 2.41, 0.41, False),
+        (0.1, 1.9, 0.41, False),
     ],
 )
 def test_weights_far_from_the_initial_ones_without_a_gain(

@@ -12,12 +12,12 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
    to a good one than a model that an early attack has left, or
 5. if `WINDOW` evaluations in a row are of a model whose parameters' norm is less than a quarter of the
    initial model's, and whose loss has not gained a fifth of l₀, or whose norm is more than four times as
-   large, and whose loss is above l₀. From weights that are nearly zero, or very large, training begins anew,
-   and more slowly than from the initial ones.
+   large, and whose loss is above 1.2 l₀. From weights that are nearly zero, or very large, training begins
+   anew, and more slowly than from the initial ones.
 
 A model that keeps its accuracy has not collapsed, whatever its loss: an overconfident one has a large loss.
 So 2 and 3 say nothing of an evaluation whose accuracy has kept its share of what had been gained, measured in
-the same way (a half for 2). And 4 and 5 say nothing of one that has gained a fifth, for 5 two fifths, of what
+the same way (a half for 2). And 4 and 5 say nothing of one that has gained a fifth, for 5 a third, of what
 lies between the first accuracy and 1. With unequal data one update may spoil a version for a while; so one
 evaluation alone says nothing. An evaluation without a metric "loss" says nothing either.
 
@@ -35,7 +35,8 @@ from offbeat.core.model import Model
 WINDOW, JUMPS = 5, 3
 TIMES, KEPT = 4.0, 0.5  # of a jump
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3  # of a slow loss
-OVER, GAINED, ORDINARY = 0.75, 0.2, 4.0
+OVER, GAINED = 0.75, 0.2
+ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
 
 RELATIVE_NORM = "relative_norm"
 """Metric of an evaluation, of a model that 5 speaks of: the norm of its parameters by the initial model's."""
@@ -129,8 +130,8 @@ class CollapseDetector:
         shrunk, grown = norm < 1 / ORDINARY, ORDINARY < norm < inf
         if "loss" not in metrics or not (shrunk or grown):
             return {}
-        gained = self._losses.gained(metrics["loss"], GAINED if shrunk else 0.0)
-        gained = gained or self._learnt(metrics.get("accuracy"), GAINED_MUCH)
+        gained = self._losses.gained(metrics["loss"], GAINED if shrunk else GROWN)
+        gained = gained or self._learnt(metrics.get("accuracy"), LEARNT)
         return {} if gained else {RELATIVE_NORM: norm}
 
     def _reason(self, loss: float) -> str | None:
