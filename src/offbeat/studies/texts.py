@@ -204,7 +204,8 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
     """What a claim says; of several of an item that say the same, with the label that each says it of."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
-    return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    says = judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    return f"{says}: “{judged.claim.quote}”" if judged.claim.quote else says
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
