@@ -71,6 +71,10 @@ def test_a_verdict_follows_the_words(tmp_path: Path) -> None:
 def test_an_undecided_claim_says_what_it_would_have_shown(tmp_path: Path) -> None:
     study, results = a_study(FASTER, FASTER | {"by": "best"}), Results(tmp_path)
     fill(study, results, fedavg=SLOW, fedbuff=(3.0, 5.0, 4.0))
+    wild = Results(tmp_path / "wild")
+    fill(study, wild, fedavg=SLOW, fedbuff=(0.1, 90.0, 1.0))
+    text = verdict_text(item_rows(study, "table-1", "laptop", wild), judged(study, wild)[0])
+    assert text == "undecided; would have shown only more than 10.00x"
     faster, constant = judged(study, results)
     text = verdict_text(faster.measured.rows, faster)
     assert text.startswith("undecided; would have shown ")

@@ -1,7 +1,7 @@
 """An item's table and its claims as texts, for Markdown and for terminals."""
 
 from collections.abc import Sequence
-from math import exp, inf, isfinite
+from math import exp, inf, isfinite, log
 from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
@@ -173,7 +173,10 @@ def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
     size = None if judged.last is None else judged.last.detectable(judged.question)
     shown = ""
     if judged.verdict == Verdict.UNDECIDED and size is not None:
-        shown = f"; would have shown {_effects(rows, judged.by, [size])}"
+        most = log(10) if judged.by in COSTS else 0.5
+        large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
+        shown = "only more than " * (large and size > most)
+        shown = f"; would have shown {shown}{_effects(rows, judged.by, [min(size, most) if large else size])}"
     return f"{judged.verdict.value}{asked}{shown}"
 
 
