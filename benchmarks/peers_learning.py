@@ -217,7 +217,7 @@ a loop of ours trains and delivers for all of them, and APPFL's scheduler gets i
 formula comes as near to the paper's as it can.
 
 {table(kept)}
-Times are geometric means with the 95 % bootstrap interval over seeds; a run that did not get there counts
+Times are geometric means with Student's 95 % interval over seeds; a run that did not get there counts
 as {SECONDS:.0f} s. Written by `benchmarks/peers_learning.py --page docs/peers.md` from
 `studies/results/peers.json`; how fast the peers run is on [another page](speed.md).
 """

@@ -26,17 +26,29 @@ def test_means_over_the_last_fifth_seed_by_seed():
     (found,) = findings(GROUPS, [Claim("a is better", "a", ["b"])])
     assert (found.agreeing, found.seeds) == (1, 2)
     assert round(found.mean, 9) == round((0.1 - 0.2) / 2, 9)
-    assert cells(found) == ("a > b (accuracy)", "-5 ± 21 points", "1 of 2", "no")
+    assert cells(found) == ("a > b (accuracy)", "-5 ± 21 points", "1 of 2", "undecided")
 
 
 def test_a_lower_loss_and_smaller_changes_are_better():
     by_loss, by_change = findings(
         GROUPS, [Claim("lower", "b", ["a"], by="loss"), Claim("steady", "b", ["a"], by="change")]
     )
-    assert cells(by_loss) == ("b < a (loss)", "+0.05 ± 0.21", "1 of 2", "on average")
+    assert cells(by_loss) == ("b < a (loss)", "+0.05 ± 0.21", "1 of 2", "undecided")
     assert (round(by_change.mean, 9), by_change.agreeing) == (0.0, 1)
     (always,) = findings({"a": [RUNS[0]], "b": [RUNS[1]]}, [Claim("up", "a", ["b"])])
-    assert cells(always)[2:] == ("1 of 1", "yes")
+    assert cells(always)[2:] == ("1 of 1", "undecided")  # one seed decides nothing
+
+
+def test_a_gap_is_held_or_not_by_student_s_interval():
+    levels = {"a": (0.6, 0.62, 0.61), "b": (0.5, 0.53, 0.5), "c": (0.6, 0.5, 0.7)}
+    runs = group_runs([run(label, seed, x) for label, own in levels.items() for seed, x in enumerate(own)])
+
+    def verdict(better: str, than: str) -> str:
+        (found,) = findings(runs, [Claim("it is better", better, [than])])
+        return cells(found)[3]
+
+    assert [verdict("a", "b"), verdict("b", "a"), verdict("c", "b")] == ["held", "not held", "undecided"]
+    assert verdict("a", "a") == "undecided"
 
 
 def test_any_metric_is_better_as_it_says() -> None:
@@ -47,8 +59,8 @@ def test_any_metric_is_better_as_it_says() -> None:
     ]
     claims = [Claim("more", "a", ["b"], by="auroc"), Claim("less", "b", ["a"], by="distance")]
     more, less = findings(group_runs(runs), claims)
-    assert cells(more) == ("a > b (auroc)", "+25 points", "1 of 1", "yes")
-    assert cells(less) == ("b < a (distance)", "+2.5", "1 of 1", "yes")
+    assert cells(more) == ("a > b (auroc)", "+25 points", "1 of 1", "undecided")
+    assert cells(less) == ("b < a (distance)", "+2.5", "1 of 1", "undecided")
 
 
 def test_labels_without_runs_are_left_out():

@@ -109,7 +109,7 @@ def _print_table(
     table = make_table(records, target=target, metric=metric, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
-    claimed = plain_table("the paper says", "here", "gap", "seeds", "holds")
+    claimed = plain_table("the paper says", "here", "gap", "seeds", "verdict")
     for found in findings(group_runs(records), claims_of(records[0].recipe)):
         add_row(claimed, found.says, *cells(found))
     if claimed.rows:

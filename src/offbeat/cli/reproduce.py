@@ -34,7 +34,8 @@ def reproduce(
     labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
     undecided: Annotated[
-        bool, typer.Option("--undecided", help="only what leaves a claim undecided, with five seeds")
+        bool,
+        typer.Option("--undecided", help="only claims that are undecided, to their next number of seeds"),
     ] = False,
     jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
     results: Annotated[Path | None, typer.Option(metavar="DIR", help="where rows of results are")] = None,
@@ -105,15 +106,31 @@ def _cells(
 ) -> "list[Cell]":
     """The runs that are asked for."""
     from offbeat.studies.judge import item_cells, undecided_cells
-    from offbeat.studies.verdicts import UNDECIDED_SEEDS
+    from offbeat.studies.multiplicity import LOOKS
 
     if undecided and seeds is None:
-        seeds = UNDECIDED_SEEDS
+        seeds = max(LOOKS)
     cells = []
+    judged = _Judged(size, results)
     for study, item in items:
         asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
-        cells += undecided_cells(study, item, size, results, asked) if undecided else asked
+        cells += undecided_cells(judged.item(study, item), asked) if undecided else asked
     return cells
+
+
+class _Judged:
+    """Items at a size, each judged with all of its paper."""
+
+    def __init__(self, size: "Size", results: "Results") -> None:
+        self._size, self._results = size, results
+        self._items: dict[tuple[str, str], JudgedItem] = {}
+
+    def item(self, study: "Study", item: str) -> "JudgedItem":
+        from offbeat.studies.family import judge_paper
+
+        if (study.name, item) not in self._items:
+            self._items.update(judge_paper(study, self._size, self._results))
+        return self._items[study.name, item]
 
 
 def _reproduce(
@@ -125,14 +142,13 @@ def _reproduce(
     report: Path | None,
     allowed: "Allowed",
 ) -> None:
-    from offbeat.studies.judge import item_rows, judge_item
-
     for study in {study.name: study for study, _ in chosen}.values():
         if processes and study.sizes[size].not_here:
             err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)
     elsewhere = _run(cells, results, processes, allowed) if processes else 0
+    family = _Judged(size, results)
     for study, item in chosen:
-        judged = judge_item(item_rows(study, item, size, results))
+        judged = family.item(study, item)
         _print_item(judged)
         if report is not None:
             _write_item(judged, results, report)
@@ -207,16 +223,13 @@ def _write(path: Path, text: str) -> None:
 
 def _list(results: "Results") -> None:
     """Print every item with the runs there are of it at each size, and its latest verdict."""
-    from offbeat.studies.judge import item_rows, judge_item, known_cells
     from offbeat.studies.load import all_items
+    from offbeat.studies.study import SIZES
 
-    table, cells = plain_table("item", "title", "runs made", "verdict"), {}
+    table = plain_table("item", "title", "runs made", "verdict")
+    families = {size: _Judged(size, results) for size in SIZES}
     for name, (study, item) in all_items().items():
-        judged = []
-        for size in study.sizes:
-            if (study.name, size) not in cells:
-                cells[study.name, size] = known_cells(study, size, results)
-            judged.append(judge_item(item_rows(study, item, size, results, cells[study.name, size])))
+        judged = [families[size].item(study, item) for size in study.sizes]
         made = [f"{j.rows.size} {j.rows.made}/{max(j.rows.planned, j.rows.made)}" for j in judged]
         verdict = next((j.verdict for j in judged if j.rows.made), judged[0].verdict)
         add_row(table, name, study.items[item].title, ", ".join(made), verdict)

@@ -2,12 +2,14 @@
 
 A claim is compared by a number per run, taken over the last fifth of its time: the mean of a metric, or the
 mean absolute change of the first metric shown (the accuracy, if there is one) from one evaluation to the
-next. Seeds are paired. Nothing is said to hold that the runs do not show.
+next. Seeds are paired. A pair is held or not held by Student's t at 5 %, two-sided, as the rule of studies
+(docs/studies.md) has it for one pair and one look; with fewer than three seeds it is undecided.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import sqrt
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,10 +18,13 @@ from pydantic import Field, TypeAdapter
 from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import checked_dataclass
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
+from offbeat.report.statistics import student_t
 from offbeat.report.units import mean_text
 from offbeat.runs.record import RunRecord
 
 CHANGE = "change"
+LEAST_SEEDS = 3
+"""Fewest seeds with which a claim is held or not held."""
 LAST = 0.2  # of a run's time: what a claim is compared by
 
 
@@ -79,14 +84,21 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
 
 
 def cells(finding: Finding) -> tuple[str, str, str, str]:
-    """The pair, the gap, the seeds that agree, and whether it holds: on average, in every seed, or not."""
+    """The pair, the gap, the seeds that agree, and whether it is held, not held or undecided."""
     sign = ">" if finding.measure.higher_is_better else "<"
     scale, unit = finding.measure.scale, " points" if finding.measure.is_share else ""
     pair = f"{finding.better} {sign} {finding.than} ({finding.by})"
     std = scale * finding.std if finding.seeds > 1 else None
     gap = f"{mean_text(scale * finding.mean, std, sign=True)}{unit}"
-    verdict = "no" if finding.mean <= 0 else "yes" if finding.agreeing == finding.seeds else "on average"
-    return pair, gap, f"{finding.agreeing} of {finding.seeds}", verdict
+    return pair, gap, f"{finding.agreeing} of {finding.seeds}", _verdict(finding)
+
+
+def _verdict(finding: Finding) -> str:
+    """What Student's interval of the gap says; runs that do not vary say nothing."""
+    if finding.seeds < LEAST_SEEDS or not finding.std:
+        return "undecided"
+    half = student_t(finding.seeds - 1) * finding.std / sqrt(finding.seeds)
+    return "held" if finding.mean > half else "not held" if finding.mean < -half else "undecided"
 
 
 def level(run: RunRecord, metric: str, change: bool = False) -> float | None:

@@ -9,13 +9,14 @@ from offbeat.studies.judge import (
     item_cells,
     item_rows,
     judge_item,
+    judge_items,
 )
 from offbeat.studies.load import check_study, find_item, load_study, study_document
 from offbeat.studies.rows import ResultRow, Results, RunCurve
 from offbeat.studies.run import run_cells
 from offbeat.studies.study import Item, PaperClaim, Study, StudySize
 from offbeat.studies.tuning import Trial, Tuned, tune
-from offbeat.studies.verdicts import Interval, Verdict, claim_verdict, interval, log_ratio, pair_verdict
+from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
 
 __all__ = [
     "Cell",
@@ -35,15 +36,14 @@ __all__ = [
     "Tuned",
     "Verdict",
     "check_study",
-    "claim_verdict",
     "find_item",
     "interval",
     "item_cells",
     "item_rows",
     "judge_item",
+    "judge_items",
     "load_study",
     "log_ratio",
-    "pair_verdict",
     "run_cells",
     "study_cells",
     "study_document",

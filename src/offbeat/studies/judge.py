@@ -1,24 +1,31 @@
-"""An item judged by its rows: its table, and a verdict on each claim with the pairs it rests on."""
+"""Items judged by their rows: a verdict on each claim, with the pairs and the answers it rests on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import log, log1p
 from statistics import fmean
 
 from offbeat.core.metric_names import NamedMetric, first_shown
+from offbeat.studies.answers import (
+    QUANTIFIERS,
+    LookAnswers,
+    Quantifier,
+    equal_over_looks,
+    over_looks,
+)
+from offbeat.studies.average import LEAST_SEEDS, PairSample, Sides, column_correlation
 from offbeat.studies.cells import Cell, study_cells
+from offbeat.studies.multiplicity import false_discovery, looks, next_look
 from offbeat.studies.rows import Cost, ResultRow, Results
 from offbeat.studies.run import target_of
 from offbeat.studies.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
 from offbeat.studies.verdicts import (
-    Interval,
     Verdict,
-    claim_verdict,
+    answer_verdict,
     experiment_verdict,
-    interval,
     log_ratio,
-    pair_verdict,
 )
 
 Arm = tuple[str, str]
@@ -38,6 +45,7 @@ class ItemRows:
         targets: Its target by column, of the columns that have one.
         planned: Number of runs that it has, with those that have no row.
         limits: Virtual seconds to which its runs are limited, by column.
+        seeds: The seeds of the recipe.
     """
 
     study: Study
@@ -48,6 +56,7 @@ class ItemRows:
     targets: Mapping[str, float]
     planned: int
     limits: Mapping[str, float]
+    seeds: range
 
     @property
     def item(self) -> Item:
@@ -111,69 +120,170 @@ class JudgedPair:
     Attributes:
         better: The arm that is said to be ahead.
         than: The other arm.
-        verdict: What the runs say.
         seeds: The seeds that both have.
-        advantages: The advantage in each seed that says something; of a cost, its logarithm.
+        advantages: The advantage in each seed whose two runs are of the same kind of processor; of a cost,
+            its logarithm. None where neither arm got to the target.
         paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
             there. None where the paper has no such numbers.
     """
 
     better: Arm
     than: Arm
-    verdict: Verdict
     seeds: frozenset[int]
-    advantages: Mapping[int, float]
+    advantages: Mapping[int, float | None]
     paper: float | None
 
-    @cached_property
-    def mean(self) -> Interval | None:
-        """The mean advantage with its interval over seeds; None where no seed says anything."""
-        return interval(list(self.advantages.values()))
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of its arms."""
+        return frozenset((self.better[1], self.than[1]))
+
+    def mean(self, seeds: range) -> float | None:
+        """The mean advantage over some seeds; None where none of them says anything."""
+        found = [each for seed, each in self.advantages.items() if seed in seeds]
+        if len(found) < LEAST_SEEDS or all(each is None for each in found):
+            return None
+        return fmean(each or 0.0 for each in found)
 
 
 @dataclass(frozen=True)
-class JudgedClaim:
-    """A claim with its verdict and its pairs.
+class MeasuredClaim:
+    """A claim with what was measured of it.
 
     Attributes:
+        rows: The rows of its item.
         claim: The claim.
         by: What is compared.
-        verdict: The verdict.
         pairs: Its pairs of arms that are run at the size.
         named: Number of pairs that it names.
     """
 
+    rows: ItemRows
     claim: PaperClaim
     by: str
-    verdict: Verdict
     pairs: tuple[JudgedPair, ...]
     named: int
 
-    def count(self, verdict: Verdict) -> int:
-        """Number of pairs of a verdict."""
-        return sum(pair.verdict == verdict for pair in self.pairs)
+    @property
+    def question(self) -> Quantifier:
+        """Of which pairs it speaks; with one pair all questions are one."""
+        return self.claim.quantifier if len(self.pairs) > 1 else "average"
+
+    @property
+    def margin(self) -> float:
+        """What the claimed arm is ahead by at least, in the unit of advantages."""
+        return log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
+
+    @property
+    def matters(self) -> float | None:
+        """Least difference that matters: a tenth of a cost, half a point of a share."""
+        if self.by in COSTS:
+            return log(1.1)
+        metric = NamedMetric.of(self.rows.metric if self.by in VALUES else self.by)
+        return 0.005 if metric.is_share and self.by != "change" else None
 
     @cached_property
-    def mean(self) -> Interval | None:
-        """The mean advantage over all pairs, with its interval over seeds; no verdict rests on it."""
-        return interval(self._means())
+    def key(self) -> Hashable:
+        """What is the same in claims that compare the same numbers: they are one claim."""
+        targets = self.rows.targets if self.by in COSTS else {}
+        pairs = frozenset(
+            (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
+        )
+        metric = self.rows.metric if self.by in (*COSTS, *VALUES) else None
+        return self.rows.study.name, self.rows.size, self.by, metric, self.claim.margin, self.question, pairs
 
-    @cached_property
-    def on_average(self) -> Verdict:
-        """What the mean advantage over all pairs says; no other verdict rests on it."""
-        margin = log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
-        return pair_verdict(self._means(), margin)
+    @property
+    def complete(self) -> int:
+        """Number of the first seeds of which all pairs have both runs."""
+        begin = self.rows.seeds.start
+        everywhere = (
+            frozenset[int]()
+            .union(*(p.seeds for p in self.pairs))
+            .intersection(*(p.seeds for p in self.pairs))
+        )
+        return next((seed - begin for seed in range(begin, begin + 1000) if seed not in everywhere), 0)
 
-    def _means(self) -> list[float]:
-        """The mean advantage over all pairs in each seed that all have: more of some pairs would shift it."""
-        run = [pair for pair in self.pairs if pair.seeds]
-        everywhere = frozenset(run[0].seeds if run else ()).intersection(*(pair.seeds for pair in run))
-        by_seed: dict[int, list[float]] = {}
-        for pair in run:
-            for seed, advantage in pair.advantages.items():
-                if seed in everywhere:
-                    by_seed.setdefault(seed, []).append(advantage)
-        return [fmean(advantages) for advantages in by_seed.values()]
+    @property
+    def looks(self) -> dict[int, float]:
+        """The looks that its runs allow, with their levels."""
+        levels = looks(len(self.rows.seeds))
+        return {seeds: level for seeds, level in levels.items() if seeds <= self.complete}
+
+    def samples(self, seeds: int) -> list[PairSample]:
+        """Its pairs with the seeds of a look, in blocks: of a column, or of several that pairs join."""
+        used = range(self.rows.seeds.start, self.rows.seeds.start + seeds)
+        block = _blocks([pair.columns for pair in self.pairs])
+        return [
+            PairSample(block[pair.better[1]], {s: v for s, v in pair.advantages.items() if s in used})
+            for pair in self.pairs
+        ]
+
+
+def _blocks(pairs: Sequence[frozenset[str]]) -> dict[str, str]:
+    """By column one column for all that pairs join."""
+    block = {column: column for pair in pairs for column in pair}
+    for pair in pairs:
+        joined = {block[column] for column in pair}
+        block = {column: min(joined) if own in joined else own for column, own in block.items()}
+    return block
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with its verdict and the answers to all questions.
+
+    Attributes:
+        measured: The claim and what was measured.
+        looks: What each look answers.
+        answers: The verdict by question.
+        verdict: The verdict on what it says.
+    """
+
+    measured: MeasuredClaim
+    looks: tuple[LookAnswers, ...]
+    answers: Mapping[Quantifier, Verdict]
+    verdict: Verdict
+
+    @property
+    def claim(self) -> PaperClaim:
+        """The claim."""
+        return self.measured.claim
+
+    @property
+    def by(self) -> str:
+        """What is compared."""
+        return self.measured.by
+
+    @property
+    def pairs(self) -> tuple[JudgedPair, ...]:
+        """Its pairs."""
+        return self.measured.pairs
+
+    @property
+    def question(self) -> Quantifier:
+        """The question that its verdict answers."""
+        return self.measured.question
+
+    @property
+    def mixed(self) -> int:
+        """Number of pairs that are left out, as too few of their seeds are of one kind of processor."""
+        return sum(len(pair.seeds) >= LEAST_SEEDS > len(pair.advantages) for pair in self.pairs)
+
+    @property
+    def last(self) -> LookAnswers | None:
+        """What the last look answers; None before the first."""
+        return self.looks[-1] if self.looks else None
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the last look."""
+        start = self.measured.rows.seeds.start
+        return range(start, start + (self.last.seeds if self.last else 0))
+
+    @property
+    def effects(self) -> list[float]:
+        """The mean advantage of each pair that says something, over the seeds of the last look."""
+        return [mean for pair in self.pairs if (mean := pair.mean(self.seeds)) is not None]
 
 
 @dataclass(frozen=True)
@@ -223,6 +333,7 @@ def item_rows(
         {column: target for column, target in targets.items() if target is not None},
         sum(cell.seed - cell.recipe.seed < cell.recipe.seeds for cell in planned),
         {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
+        next((range(cell.recipe.seed, cell.recipe.seed + cell.recipe.seeds) for cell in planned), range(0)),
     )  # fmt: skip
 
 
@@ -267,68 +378,138 @@ def _arm(text: str, column: str) -> Arm:
     return label, own if at else column
 
 
-def judge_item(rows: ItemRows) -> JudgedItem:
-    """Judge the claims of an item by its rows.
+def judge_items(items: Sequence[ItemRows]) -> list[JudgedItem]:
+    """Judge items together, as those of a paper are: the more claims, the more a verdict asks of each.
 
-    Columns and labels that are not run at its size are left out of its claims. Where there are no real data
-    the verdict says so.
+    Columns and labels that are not run at an item's size are left out of its claims. Claims on data that are
+    not real get no verdict; the causes of a paper are a family of their own, beside its claims.
     """
-    claims = tuple(judge_claim(rows, claim) for claim in rows.item.claims)
-    if rows.study.no_real_data is not None:
-        return JudgedItem(rows, claims, Verdict.NO_REAL_DATA)
-    return JudgedItem(rows, claims, experiment_verdict([claim.verdict for claim in claims]))
+    measured = [[measure_claim(rows, claim) for claim in rows.item.claims] for rows in items]
+    every = [claim for claims in measured for claim in claims]
+    answered = _answered(every)
+    families = [
+        [claim for claim in every if bool(claim.rows.item.explains) == cause and _is_judged(claim)]
+        for cause in (False, True)
+    ]
+    verdicts = [_verdicts(family, answered) for family in families]
+    return [
+        _judged_item(rows, [_judged(claim, answered, verdicts[bool(rows.item.explains)]) for claim in claims])
+        for rows, claims in zip(items, measured, strict=True)
+    ]
 
 
-def undecided_cells(
-    study: Study, name: str, size: Size, results: Results, cells: Sequence[Cell]
-) -> list[Cell]:
-    """Those of some runs whose arms leave a claim of an item undecided with the recipe's number of seeds.
-
-    More seeds than the recipe's do not count, so that a call that goes on chooses as the first one did. Of a
-    pair that says nothing in any seed more seeds are not expected to say more: it is left out.
+def judge_item(rows: ItemRows, family: Sequence[ItemRows] = ()) -> JudgedItem:
+    """Judge an item.
 
     Args:
-        study: The study.
-        name: The item.
-        size: The size.
-        results: Where the rows are.
-        cells: The runs, with as many seeds as are wanted.
+        rows: The item.
+        family: Other items that it is judged with.
     """
-    judged = judge_item(item_rows(study, name, size, results, study_cells(study, size)))
-    arms = {
-        arm
-        for claim in judged.claims
-        if claim.verdict == Verdict.UNDECIDED
-        for pair in claim.pairs
-        if pair.verdict == Verdict.UNDECIDED and pair.advantages
-        for arm in (pair.better, pair.than)
-    }
-    return [cell for cell in cells if (cell.label, cell.column) in arms]
+    others = [other for other in family if (other.study.name, other.name) != (rows.study.name, rows.name)]
+    return judge_items([rows, *others])[0]
 
 
-def judge_claim(rows: ItemRows, claim: PaperClaim) -> JudgedClaim:
-    """Judge a claim by the rows of its item."""
+def _judged_item(rows: ItemRows, claims: Sequence[JudgedClaim]) -> JudgedItem:
+    if rows.study.no_real_data is not None:
+        return JudgedItem(rows, tuple(claims), Verdict.NO_REAL_DATA)
+    return JudgedItem(rows, tuple(claims), experiment_verdict([claim.verdict for claim in claims]))
+
+
+def _is_judged(claim: MeasuredClaim) -> bool:
+    """Whether there are enough runs of a claim, of real data, that can be compared."""
+    compared = any(len(pair.advantages) >= LEAST_SEEDS for pair in claim.pairs)
+    return bool(claim.looks) and compared and claim.rows.study.no_real_data is None
+
+
+Answers = Mapping[Hashable, tuple[LookAnswers, ...]]
+
+
+def _answered(claims: Sequence[MeasuredClaim]) -> Answers:
+    """What each look of each claim answers, by the claim's key."""
+    by_study: defaultdict[tuple[str, int], dict[Hashable, list[PairSample]]] = defaultdict(dict)
+    for claim in claims:
+        for seeds in claim.looks:
+            by_study[claim.rows.study.name, seeds][claim.key] = claim.samples(seeds)
+    shared = {place: column_correlation(list(samples.values())) for place, samples in by_study.items()}
+    distinct = {claim.key: claim for claim in claims}
+    return {
+        key: tuple(
+            LookAnswers(
+                by_study[claim.rows.study.name, seeds][key], seeds, level, claim.margin, claim.matters,
+                shared[claim.rows.study.name, seeds],
+            )
+            for seeds, level in claim.looks.items()
+        )
+        for key, claim in distinct.items()
+    }  # fmt: skip
+
+
+Verdicts = Mapping[tuple[Hashable, Quantifier], Verdict]
+
+
+def _verdicts(family: Sequence[MeasuredClaim], answered: Answers) -> Verdicts:
+    """The verdict on each question of each distinct claim of a family."""
+    found: dict[tuple[Hashable, Quantifier], Verdict] = {}
+    keys = list(dict.fromkeys(claim.key for claim in family))
+    for question in QUANTIFIERS:
+        sides: list[Sides] = [over_looks(answered[key], question) for key in keys]
+        differ = false_discovery([side.two_sided for side in sides])
+        equal = false_discovery([equal_over_looks(answered[key], question) for key in keys])
+        for key, side, different, same in zip(keys, sides, differ, equal, strict=True):
+            found[key, question] = answer_verdict(side, different, same)
+    return found
+
+
+def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> JudgedClaim:
+    no_data = claim.rows.study.no_real_data is not None
+    none = Verdict.NO_REAL_DATA if no_data else Verdict.NOT_RUN
+    answers = {question: verdicts.get((claim.key, question), none) for question in QUANTIFIERS}
+    if len(claim.pairs) == 1:
+        answers = dict.fromkeys(QUANTIFIERS, answers["average"])
+    return JudgedClaim(claim, answered.get(claim.key, ()), answers, answers[claim.question])
+
+
+def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
+    """Those of some runs that bring the undecided claims of an item to their next look.
+
+    Seeds are added to all pairs of a claim; a call that goes on chooses as the first one did, as a look is
+    taken only when all of its runs are there.
+
+    Args:
+        judged: The item.
+        cells: The runs, with as many seeds as are wanted at most.
+    """
+    wanted: dict[Arm, int] = {}
+    for claim in judged.claims:
+        if claim.verdict == Verdict.UNDECIDED and claim.last is not None:
+            seeds = next_look(len(judged.rows.seeds), claim.last.seeds) or 0
+            for pair in claim.pairs:
+                for arm in (pair.better, pair.than):
+                    wanted[arm] = max(seeds, wanted.get(arm, 0))
+    begin = judged.rows.seeds.start
+    return [cell for cell in cells if cell.seed - begin < wanted.get((cell.label, cell.column), 0)]
+
+
+def measure_claim(rows: ItemRows, claim: PaperClaim) -> MeasuredClaim:
+    """Pair the runs of a claim's arms."""
     by = claim.by or rows.item.shows
     named = claim_arms(rows.study, rows.name, claim)
     arms = [pair for pair in named if all(arm in rows.runs for arm in pair)]
-    pairs = tuple(_judge_pair(rows, claim, by, *pair) for pair in arms)
-    verdict = claim_verdict([pair.verdict for pair in pairs])
-    if rows.study.no_real_data is not None:
-        verdict = Verdict.NO_REAL_DATA
-    return JudgedClaim(claim, by, verdict, pairs, len(named))
+    return MeasuredClaim(rows, claim, by, tuple(_measure_pair(rows, by, *pair) for pair in arms), len(named))
 
 
-def _judge_pair(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
+def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair:
     ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
+    one, other = rows.runs[better], rows.runs[than]
     seeds = [seed for seed in ahead if seed in behind]
     sign = _sign(rows, by)
-    advantages = [_advantage(ahead[seed], behind[seed], sign) for seed in seeds]
-    margin = log1p(claim.margin) if by in COSTS else claim.margin
-    said = {seed: each for seed, each in zip(seeds, advantages, strict=True) if each is not None}
-    return JudgedPair(
-        better, than, pair_verdict(advantages, margin), frozenset(seeds), said,
-        _paper_advantage(rows.item, by, better, than, sign),
-    )  # fmt: skip
+    advantages = {
+        seed: _advantage(ahead[seed], behind[seed], sign)
+        for seed in seeds
+        if one[seed].processor_name == other[seed].processor_name  # other kinds round otherwise
+    }
+    paper = _paper_advantage(rows.item, by, better, than, sign)
+    return JudgedPair(better, than, frozenset(seeds), advantages, paper)
 
 
 def _sign(rows: ItemRows, by: str) -> float:

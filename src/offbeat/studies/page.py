@@ -3,34 +3,28 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from textwrap import fill
 
 import yaml
 
 from offbeat.recipes.recipe import Section
+from offbeat.studies.answers import Quantifier
 from offbeat.studies.cells import Cell
-from offbeat.studies.judge import JudgedClaim, JudgedItem, item_rows, judge_item, known_cells
+from offbeat.studies.judge import ItemRows, JudgedClaim, JudgedItem, item_rows, judge_items, known_cells
 from offbeat.studies.load import all_items
 from offbeat.studies.rows import Results
 from offbeat.studies.study import SIZES, Size, Study
-from offbeat.studies.texts import NO_EFFECT, Grid, claim_cells, effect_in_prose, markdown
+from offbeat.studies.texts import ASKED, CLAIM_HEADS, NO_EFFECT, Grid, claim_cells, effect_in_prose, markdown
 from offbeat.studies.verdicts import Verdict, experiment_verdict
 
-_HEADS = [
-    "experiment, item",
-    "the paper says",
-    "in the paper",
-    "here [95 %]",
-    "pairs",
-    "runs",
-    "verdict",
-    "beside it",
-    "command",
-]
+_HEADS = ["experiment, item", *CLAIM_HEADS[:-1], "runs", CLAIM_HEADS[-1], "beside it", "command"]
 _EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|least|largest)\}")
+_UNSHOWN = (Verdict.NOT_HELD, Verdict.NO_DIFFERENCE, Verdict.UNDECIDED)
 _WIDTH = 120
+Run = tuple[str, str, str, str, int]
+"""Study, size, label, column and seed of a run."""
 OURS = "ours: "
 """What an item and a claim begin with that are not the paper's."""
 
@@ -95,12 +89,25 @@ class JudgedExperiment:
         items: Its items.
         causes: Items that show why it comes out as it does; its verdict does not rest on them.
         verdict: Its verdict.
+        again: The experiment whose runs have all of its runs, of those that have. None means that it has runs
+            of its own, or none.
     """
 
     experiment: PaperExperiment
     items: tuple[JudgedItem, ...]
     causes: tuple[JudgedItem, ...]
     verdict: Verdict
+    again: str | None = None
+
+    @property
+    def runs(self) -> frozenset[Run]:
+        """Its runs."""
+        return frozenset(
+            (item.rows.study.name, item.rows.size, *arm, seed)
+            for item in self.items
+            for arm, rows in item.rows.runs.items()
+            for seed in rows
+        )
 
 
 def load_experiments() -> Experiments:
@@ -120,13 +127,34 @@ def judge_experiments(
     """
     known = all_items() if items is None else items
     cells: dict[str, list[Cell]] = {}
-    judged = {}
+    papers: defaultdict[str, dict[str, ItemRows]] = defaultdict(dict)
     for name, (study, item) in known.items():
         size = largest_size(study, results)
         if study.name not in cells:
             cells[study.name] = known_cells(study, size, results)
-        judged[name] = judge_item(item_rows(study, item, size, results, cells[study.name]))
-    return [_judged(experiment, judged) for experiment in load_experiments().experiments]
+        papers[name.partition("/")[0]][name] = item_rows(study, item, size, results, cells[study.name])
+    judged = {
+        name: item
+        for rows in papers.values()
+        for name, item in zip(rows, judge_items([*rows.values()]), strict=True)
+    }
+    return _with_again([_judged(experiment, judged) for experiment in load_experiments().experiments])
+
+
+def _with_again(judged: Sequence[JudgedExperiment]) -> list[JudgedExperiment]:
+    """Say of each experiment whose runs are all another's whose they are: the largest one's."""
+    runs = {each.experiment.name: each.runs for each in judged}
+    place = {name: number for number, name in enumerate(runs)}
+
+    def again(name: str) -> str | None:
+        wider = [
+            other
+            for other, others in runs.items()
+            if runs[name] and (runs[name] < others or (runs[name] == others and place[other] < place[name]))
+        ]
+        return max(wider, key=lambda other: (len(runs[other]), -place[other]), default=None)
+
+    return [replace(each, again=again(each.experiment.name)) for each in judged]
 
 
 def largest_size(study: Study, results: Results) -> Size:
@@ -169,16 +197,19 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
         "[Studies](studies.md) has the rule by which a claim is held, not held or undecided; a laptop's runs "
         "are smaller than the paper's, as each study says. This page is written by "
         "`offbeat reproduce --page docs/papers.md` from the rows in `studies/results`.",
-        "An experiment's verdict stands in its first row, in bold; below it are the claims of its tables "
-        "and figures. The effect of a claim is how many times as long the other one takes, or by how much "
-        "the first is ahead; of a claim on several pairs, the mean over them with its interval over seeds, "
-        "then the median, the least and the largest pair. What begins with *ours* is no claim of the "
-        "paper's: it tests why an experiment comes out as it does, and has no part in its verdict.",
+        "An experiment's verdict stands in its first row, in bold; below it are the claims of its tables and "
+        "figures. The effect of a claim is how many times as long the other one takes, or by how much the "
+        "first is ahead; of a claim on several pairs of arms, the mean over them with its 95 % interval by "
+        "Welch's t, then the median, the least and the largest pair. Beside it stands what the runs say of "
+        "the mean and of every pair, and in how many pairs the claimed one is ahead, by shrinkage [with its "
+        "95 % interval]. The verdict answers what the paper's words ask: of the mean, where no other "
+        "question stands in brackets. Of an undecided claim it says which effect its runs would have shown "
+        "in four of five cases. What begins with *ours* is no claim of the paper's: it tests why an "
+        "experiment comes out as it does, and has no part in its verdict.",
         markdown(_counts(judged, papers, _hours(results, {study.name for study, _ in known.values()}))),
-        "A claim of several pairs is held only if every pair is, so most of those with many pairs stay "
-        "undecided. What the mean over their pairs says is beside their number; the claims of a table and of "
-        "the figure of the same runs both count. Left out are the worked examples and what stands in for "
-        "data that cannot be had.",
+        _distinct_text(judged),
+        "Claims that compare the same numbers, as those of a table and of the figure of the same runs, count "
+        "once below. Left out are the worked examples and what stands in for data that cannot be had.",
         markdown(_claim_counts(judged, papers)),
     ]
     for name, paper in papers.items():
@@ -231,18 +262,19 @@ def _counts(
     return [heads, *by_paper, row("**all**", judged, sum(hours.values()))]
 
 
+def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
+    """Of how many experiments with runs of their own the page speaks."""
+    run = [each for each in judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
+    own = [each for each in run if each.again is None]
+    return (
+        f"Runs were made of {len(run)} of the {len(judged)} experiments, on real data; the runs of "
+        f"{len(run) - len(own)} are those of another experiment again, as its row says. So the page speaks "
+        f"of {len(own)} distinct experiments."
+    )
+
+
 def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper]) -> Grid:
-    """The claims of the papers by verdict, and the undecided ones by what their mean says."""
-
-    def row(title: str, claims: Sequence[JudgedClaim]) -> list[str]:
-        undecided = [claim for claim in claims if claim.verdict == Verdict.UNDECIDED]
-        counts = [sum(claim.verdict == verdict for claim in claims) for verdict in Verdict]
-        average = [sum(claim.on_average == verdict for claim in undecided) for verdict in decided]
-        rest = len(undecided) - sum(average)
-        counts[2:3] = [counts[2], *average, rest]
-        return [title, *map(str, counts), str(len(claims))]
-
-    decided = (Verdict.HELD, Verdict.NOT_HELD)
+    """The distinct claims of the papers by verdict; of all also the answers to other questions."""
     own = {
         name: [
             claim
@@ -253,10 +285,17 @@ def _claim_counts(judged: Sequence[JudgedExperiment], papers: Mapping[str, Paper
         ]
         for name in papers
     }
-    heads = ["claims", "held", "not held", "undecided", "of these on average held", "on average not held"]
-    heads += ["neither", "not run", "no real data here", "all"]
-    rows = [row(paper.name, own[name]) for name, paper in papers.items()]
-    return [heads, *rows, row("**all**", [claim for claims in own.values() for claim in claims])]
+    every = [claim for claims in own.values() for claim in claims]
+    rows = [_claim_row(paper.name, own[name]) for name, paper in papers.items()]
+    rows.append(_claim_row("**all**", every))
+    rows += [_claim_row(f"all, if they spoke of {ASKED[name]}", every, name) for name in ("average", "every")]
+    return [["claims", *Verdict, "distinct", "with those that are said again"], *rows]
+
+
+def _claim_row(title: str, claims: Sequence[JudgedClaim], question: Quantifier | None = None) -> list[str]:
+    distinct = {claim.measured.key: claim for claim in claims}.values()
+    verdicts = [claim.verdict if question is None else claim.answers[question] for claim in distinct]
+    return [title, *(str(verdicts.count(each)) for each in Verdict), str(len(distinct)), str(len(claims))]
 
 
 def _table(own: Sequence[JudgedExperiment]) -> Iterator[list[str]]:
@@ -268,17 +307,8 @@ def _table(own: Sequence[JudgedExperiment]) -> Iterator[list[str]]:
             name = item.rows.full_name
             if name in told:
                 title = f"{OURS}{item.rows.item.title}"
-                yield [
-                    title,
-                    f"its claims stand with {told[name]}",
-                    "",
-                    "",
-                    "",
-                    "",
-                    item.verdict.value,
-                    "",
-                    _command(item),
-                ]
+                beside = f"its claims stand with {told[name]}"
+                yield _row(title, beside, verdict=item.verdict.value, command=_command(item))
             else:
                 told[name] = each.experiment.name.partition("/")[2]
                 yield from _item_rows(item, OURS)
@@ -288,33 +318,46 @@ def _rows(judged: JudgedExperiment) -> Iterator[list[str]]:
     experiment = judged.experiment
     name = f"{experiment.name.partition('/')[2]}: {experiment.title}"
     test = f"`pytest {experiment.test}`" if experiment.test else ""
-    beside = "; ".join(filter(None, [experiment.notes, experiment.no_real_data]))
+    again = f"the runs of {judged.again.partition('/')[2]} again" if judged.again else None
+    beside = "; ".join(filter(None, [experiment.notes, again, experiment.no_real_data]))
     commands = test or " ".join(_command(item) for item in judged.items if not item.claims)
     exact = "exact" if test else ""
-    yield [f"**{name}**", "", "", "", "", exact, f"**{judged.verdict}**", beside, commands]
+    yield _row(
+        f"**{name}**", "", runs=exact, verdict=f"**{judged.verdict}**", beside=beside, command=commands
+    )
     for item in judged.items:
         yield from _item_rows(item)
+
+
+def _row(
+    first: str, says: str, *, runs: str = "", verdict: str = "", beside: str = "", command: str = ""
+) -> list[str]:
+    """A row without the numbers of a claim."""
+    return [first, says, *[""] * (len(CLAIM_HEADS) - 2), runs, verdict, beside, command]
 
 
 def _item_rows(item: JudgedItem, ours: str = "") -> Iterator[list[str]]:
     for place, claim in enumerate(item.claims):
         first = "" if place else f"{ours}{item.rows.item.title}"
-        yield [first, *_claim(item, claim, ours), _beside(item, claim), _command(item)]
+        says, *numbers, verdict = claim_cells(item.rows, claim)
+        says = f"{ours}{says.removeprefix(ours)}"
+        yield [first, says, *numbers, _runs(item, claim), verdict, _beside(item, claim), _command(item)]
 
 
-def _claim(item: JudgedItem, claim: JudgedClaim, ours: str) -> list[str]:
-    says, paper, here, pairs, verdict = claim_cells(item.rows, claim)
-    says = f"{ours}{says.removeprefix(ours)}"
-    counts = sorted({len(pair.seeds) for pair in claim.pairs} - {0})
-    seeds = " to ".join(map(str, dict.fromkeys([*counts[:1], *counts[-1:]])))
-    return [says, paper, here, pairs, f"{item.rows.size}, {seeds} seeds" if seeds else "none", verdict]
+def _runs(item: JudgedItem, claim: JudgedClaim) -> str:
+    """Size and seeds of a claim: of those there are, as many as the last look has."""
+    most = max((len(pair.seeds) for pair in claim.pairs), default=0)
+    if not most:
+        return "none"
+    used = len(claim.seeds)
+    return f"{item.rows.size}, {used} seeds" + (f" (of some pairs {most})" if most > used else "")
 
 
 def _beside(item: JudgedItem, claim: JudgedClaim) -> str:
     study = item.rows.study
     not_here = study.sizes[item.rows.size].not_here if not item.rows.made else None
     told = study.no_real_data if not (not_here or "").startswith(study.no_real_data or "") else None
-    cause = claim.claim.cause if claim.verdict in (Verdict.NOT_HELD, Verdict.UNDECIDED) else None
+    cause = claim.claim.cause if claim.verdict in _UNSHOWN else None
     return "; ".join(filter(None, [cause, item.rows.item.notes, told, not_here]))
 
 

@@ -84,6 +84,11 @@ class ResultRow:
     reached: Mapping[str, Mapping[str, Spent | None]]
 
     @property
+    def processor_name(self) -> str:
+        """Kind of processor: runs of another kind differ in the last digits, and so in the end."""
+        return self.machine.partition(",")[0]
+
+    @property
     def diverged(self) -> bool:
         """Whether it ended because its training diverged."""
         return self.ended.endswith(DIVERGED)

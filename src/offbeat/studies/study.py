@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from offbeat.recipes.recipe import Section
+from offbeat.studies.answers import Quantifier
 
 Size = Literal["paper", "laptop", "seconds"]
 SIZES: tuple[Size, ...] = ("paper", "laptop", "seconds")
@@ -34,6 +35,9 @@ class PaperClaim(Section):
         columns: Columns in which it is said of arms without "@". None means the item's.
         margin: What it is better by at least: in the metric's own unit, or for a cost as a share (0.5: the
             other takes 1.5 times as much). Below 0 it says "not worse by more than".
+        quantifier: Of which of its pairs of arms it speaks, as the paper words it: of their mean ("faster"),
+            of every one ("in all cases"), of most ("usually") or of some ("can sometimes").
+        quote: The paper's words that say so.
         cause: Why it does not hold, as an experiment has shown.
     """
 
@@ -43,6 +47,8 @@ class PaperClaim(Section):
     by: str | None = None
     columns: list[str] | None = None
     margin: float = 0.0
+    quantifier: Quantifier = "average"
+    quote: str | None = None
     cause: str | None = None
 
 

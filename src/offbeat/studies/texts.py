@@ -1,15 +1,17 @@
 """An item's table and its claims as texts, for Markdown and for terminals."""
 
 from collections.abc import Sequence
-from math import exp, inf, isfinite, log1p
+from math import exp, inf, isfinite, log
 from statistics import median
 
 from offbeat.core.metric_names import NamedMetric
+from offbeat.report.statistics import CONFIDENCE
 from offbeat.report.units import number_text
+from offbeat.studies.answers import Quantifier
 from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
 from offbeat.studies.rows import Cost
 from offbeat.studies.study import COSTS, VALUES, Number
-from offbeat.studies.verdicts import LEAST_SEEDS, Interval, Verdict, interval, log_ratio
+from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
 
 Grid = list[list[str]]
 """Rows of cells, the heads first."""
@@ -56,7 +58,7 @@ def what_is_shown(rows: ItemRows) -> str:
     else:
         names = {"worst": "the worst client's final", "level": "mean over the last fifth of"}
         shown = f"{names.get(item.shows, item.shows)} {rows.measure.title}"
-    return f"{shown}; here [95 % interval over seeds] / in the paper"
+    return f"{shown}; here [95 % by Student's t over seeds] / in the paper"
 
 
 def _cell(rows: ItemRows, arm: Arm) -> str:
@@ -124,28 +126,58 @@ def _ratios(found: Interval) -> str:
     return f"{mean} [{low}, {high}]" if found.n > 1 else mean
 
 
+CLAIM_HEADS = [
+    "the paper says",
+    "in the paper",
+    "here [95 % by t]",
+    "on average",
+    "every pair",
+    "pairs ahead",
+    "verdict",
+]
+"""Heads of `claim_cells`."""
+ASKED: dict[Quantifier, str] = {
+    "average": "on average", "every": "every pair", "most": "most pairs", "some": "some pair",
+}  # fmt: skip
+"""The questions as they are read."""
+
+
 def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
-    """A claim, its effect in the paper and here, its pairs, and its verdict."""
-    effects = [pair.mean.mean for pair in judged.pairs if pair.mean is not None]
+    """A claim, its effect in the paper and here, the answers to the questions, and its verdict."""
     papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
-    here = _effects(rows, judged.by, effects)
-    if judged.mean is not None:
-        mean = _effect_with_interval(rows, judged.by, judged.mean)
-        here = mean if len(effects) == 1 else f"mean {mean}; {here}"
+    several = len(judged.pairs) > 1
     return [
         _said(rows, judged),
         f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
-        here,
+        _here(rows, judged),
+        judged.answers["average"].value if several else "",
+        judged.answers["every"].value if several else "",
         pair_counts(judged),
-        verdict_text(judged),
+        verdict_text(rows, judged),
     ]
 
 
-def verdict_text(judged: JudgedClaim) -> str:
-    """The verdict on a claim; of an undecided one also what the mean over its pairs says."""
-    if judged.verdict != Verdict.UNDECIDED or judged.on_average not in (Verdict.HELD, Verdict.NOT_HELD):
-        return judged.verdict.value
-    return f"{judged.verdict.value}; on average {judged.on_average.value}"
+def _here(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The mean effect with its interval, and of several pairs the median, the least and the largest."""
+    found = None if judged.last is None else judged.last.effect
+    if found is None or not judged.effects:
+        return NO_EFFECT
+    low, high = found.interval(CONFIDENCE)
+    mean = _effect_with_interval(rows, judged.by, Interval(found.mean, low, high, len(judged.seeds)))
+    return f"mean {mean}; {_effects(rows, judged.by, judged.effects)}" if len(judged.pairs) > 1 else mean
+
+
+def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The verdict on a claim and the question it answers; of an undecided one what it would have shown."""
+    asked = "" if judged.question == "average" else f" ({ASKED[judged.question]})"
+    size = None if judged.last is None else judged.last.detectable(judged.question)
+    shown = ""
+    if judged.verdict == Verdict.UNDECIDED and size is not None:
+        most = log(10) if judged.by in COSTS else 0.5
+        large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
+        shown = "only more than " * (large and size > most)
+        shown = f"; would have shown {shown}{_effects(rows, judged.by, [min(size, most) if large else size])}"
+    return f"{judged.verdict.value}{asked}{shown}"
 
 
 def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
@@ -158,12 +190,12 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
         sign: "+" where the sentence says that the claimed one is ahead, "-" that it is behind.
 
     Returns:
-        The effect; "–" with fewer than three seeds that all pairs have, or of the other sign.
+        The effect; "–" before the first look, or of the other sign.
     """
-    effects = [pair.mean.mean for pair in judged.pairs if pair.mean is not None]
-    if not effects or judged.mean is None or judged.mean.n < LEAST_SEEDS:
+    effects, last = judged.effects, judged.last
+    if not effects or last is None or last.effect is None:
         return NO_EFFECT
-    value = {"mean": judged.mean.mean, "least": min(effects), "largest": max(effects)}[what]
+    value = {"mean": last.effect.mean, "least": min(effects), "largest": max(effects)}[what]
     if not isfinite(value) or (value >= 0) != (sign == "+"):
         return NO_EFFECT
     size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
@@ -175,26 +207,29 @@ def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -
 def _said(rows: ItemRows, judged: JudgedClaim) -> str:
     """What a claim says; of several of an item that say the same, with the label that each says it of."""
     alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
-    return judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    says = judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    return f"{says}: “{judged.claim.quote}”" if judged.claim.quote else says
 
 
 def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
     """In how many pairs the paper's own numbers are as it claims, where not in all."""
-    least = log1p(judged.claim.margin) if judged.by in COSTS else judged.claim.margin
-    so = sum(advantage >= least - _ROUNDING for advantage in papers)
+    so = sum(advantage >= judged.measured.margin - _ROUNDING for advantage in papers)
     return "" if so == len(papers) else f"; so in {so} of {len(papers)}"
 
 
 def pair_counts(judged: JudgedClaim) -> str:
-    """How many pairs have which verdict, "5 held, 1 undecided of 6"; of one pair the number of seeds."""
+    """How many pairs are ahead, "24 of 27 [22, 26]", and how many were not run or cannot be compared."""
     if not judged.pairs:
-        return f"none of {judged.named} at this size"
-    fewer = f" ({judged.named} named)" if len(judged.pairs) < judged.named else ""
-    if len(judged.pairs) == 1:
-        return f"1 pair, {len(judged.pairs[0].seeds)} seeds{fewer}"
-    kinds = (Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED, Verdict.NOT_RUN)
-    counts = [f"{judged.count(kind)} {kind.value}" for kind in kinds if judged.count(kind)]
-    return f"{', '.join(counts)} of {len(judged.pairs)}{fewer}"
+        return f"none of {judged.measured.named} at this size"
+    number = len(judged.pairs)
+    fewer = [f"{judged.measured.named} named"] if number < judged.measured.named else []
+    if mixed := judged.mixed:
+        fewer.append(f"{mixed} of other processors than its partner")
+    beside = f" ({'; '.join(fewer)})" if fewer else ""
+    found = None if judged.last is None else judged.last.ahead
+    if number == 1 or found is None:
+        return f"{number} pair{'s' * (number > 1)}{beside}"
+    return f"{found.expected:.0f} of {found.of} [{found.low}, {found.high}]{beside}"
 
 
 def _effect_with_interval(rows: ItemRows, by: str, found: Interval) -> str:
@@ -232,8 +267,7 @@ def _points(rows: ItemRows, by: str) -> str:
 
 def claim_grid(judged: JudgedItem) -> Grid:
     """The claims of an item with their verdicts."""
-    heads = ["the paper says", "advantage there", "here [95 %]", "pairs", "verdict"]
-    return [heads, *(claim_cells(judged.rows, claim) for claim in judged.claims)]
+    return [CLAIM_HEADS, *(claim_cells(judged.rows, claim) for claim in judged.claims)]
 
 
 def markdown(grid: Grid) -> str:
