@@ -284,7 +284,7 @@ def test_usage_errors_are_value_errors_of_ours():
 
 def test_more_clients_at_once_than_there_are_is_refused():
     for algorithm in (ob.fedbuff(concurrency=3), ob.fedasync(concurrency=3), ob.fedavg(clients_per_round=3)):
-        with pytest.raises(UsageError, match=f"{algorithm.name}: 3 clients .* there are 2; choose at most 2"):
+        with pytest.raises(UsageError, match=f"{algorithm.name}: 3 clients .* there are 2: choose at most 2"):
             ob.simulate(algorithm, world=ob.World(clients=2))
 
 

@@ -243,7 +243,10 @@ def test_compare_and_compare_again(recipe: str, offbeat: Any) -> None:
     assert second.out == first.out
     assert before == {p: p.stat().st_mtime_ns for p in before}
     other = offbeat(*command, "--set", "training.lr=0.5")
-    assert "holds another experiment's run: choose another --out" in other.complaint()
+    assert (
+        "holds another experiment's run (training.lr was 0.1, now it is 0.5): choose another --out"
+        in other.complaint()
+    )
     assert before == {p: p.stat().st_mtime_ns for p in before}
     assert offbeat("report", "many", "-o", "r.html", "--baseline", "fedavg").code == 0
 

@@ -304,7 +304,7 @@ def test_a_run_is_resumed_with_the_same_privacy_only(learner, tmp_path: Path):
     with pytest.raises(KeyboardInterrupt):
         run(Interrupting(learner, 20), NOISY, out=tmp_path / "run")
     for other in (None, BANDS):
-        with pytest.raises(ob.RunError, match="was started with another privacy: options was"):
+        with pytest.raises(ob.RunError, match="was started with another privacy: options"):
             ob.resume(tmp_path / "run", make("fedbuff"), CALM, learner, until=UNTIL, privacy=other)
 
 
