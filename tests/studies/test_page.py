@@ -36,7 +36,9 @@ def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int
     return {"accuracy": {"0.5": (seconds, 1, 3, 100)}}
 
 
-def test_the_page_in_the_documentation_is_what_the_rows_give() -> None:
+def test_the_page_in_the_documentation_is_what_the_rows_give(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged = judged_rows()
+    monkeypatch.setattr("offbeat.studies.page.judge_experiments", lambda *_: list(judged))
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     assert render_page(Results(ROOT / "studies" / "results")) == page, (
         "offbeat reproduce --page docs/papers.md"
