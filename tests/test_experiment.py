@@ -12,6 +12,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.differences import first_difference
 from offbeat.experiment import Experiment
+from tests.core.test_schedule_rule import change_meta
 
 X = torch.randn(40, 3, generator=torch.Generator().manual_seed(1))
 Y = (X[:, 0] > 0).long()
@@ -77,7 +78,7 @@ def begun(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
         ),
         ({"learner": learner(ob.Training(batch_size=4))}, "another training: batch_size was 5, now it is 4"),
         ({"learner": learner(loss=doubled)}, "another learner: loss was '', now it is 'tests.test_exper"),
-        ({"learner": learner(data=data(X + 0.1))}, "another data: digest was '"),
+        ({"learner": learner(data=data(X + 0.1))}, "another data: sizes was ["),
         ({"learner": learner(data=data(y=1 - Y))}, "another data: digest was '"),
         ({"learner": learner(data=data(cut=19))}, "another data: digest was '"),
         ({"world": replace(WORLD, jitter=0.1)}, "another world: jitter was 0.0, now it is 0.1"),
@@ -104,6 +105,20 @@ def test_another_run_is_refused_in_one_line_that_says_what_differs(
     assert len(line) < 400
 
 
+@pytest.mark.parametrize("entry", ["training", "world", "data"])
+def test_an_entry_of_another_kind_is_damage(entry: str, begun: Path) -> None:
+    change_meta(begun, entry, ["x"])
+    with pytest.raises(ob.DamageError, match=entry):
+        resumed(begun)
+
+
+def test_the_last_bits_of_real_numbers_are_not_compared(begun: Path) -> None:
+    """Another processor may make them otherwise."""
+    near = torch.nextafter(X, torch.full_like(X, 9.0))
+    assert not torch.equal(near, X)
+    assert resumed(begun, learner=learner(data=data(near))).summary.versions == 6
+
+
 def test_the_same_run_goes_on_with_another_device_and_batch_of_evaluations(begun: Path) -> None:
     same = learner(ob.Training(batch_size=5, evaluation_batch_size=7))
     assert resumed(begun, learner=same).summary.versions == 6
@@ -122,8 +137,8 @@ def test_what_a_record_does_not_tell_is_not_compared(begun: Path) -> None:
 def test_differences_are_found_by_their_path() -> None:
     assert first_difference({"a": {"b": 1, "c": [1, 2]}}, {"a": {"b": 1, "c": (1, 2)}}) is None
     assert first_difference({"a": {"b": 1}}, {"a": {"b": 2}}) == "a.b was 1, now it is 2"
-    assert first_difference({"a": 1}, {}) == "a was 1, now there is no such option"
-    assert first_difference({}, {"a": 1}) == "a was None, now it is 1"
+    assert first_difference({"a": 1}, {}) == "a was 1, now it is not given"
+    assert first_difference({}, {"a": 1}) == "a was not given, now it is 1"
     long = first_difference({"a": "x" * 1000}, {"a": "y" * 1000})
     assert long is not None
     assert len(long) < 300

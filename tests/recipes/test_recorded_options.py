@@ -47,7 +47,7 @@ def test_a_replay_and_a_resumption_by_name_say_so(recorded: Path) -> None:
 def test_a_resumption_from_python_says_so(recorded: Path) -> None:
     algorithm = ob.fedasmu(steps=2, size=3)
     world, learner = ob.World(1.0, clients=3), ob.NoTraining(3)
-    with pytest.raises(RunError, match="limit was None, now there is no such option"):
+    with pytest.raises(RunError, match="limit was None, now it is not given"):
         ob.resume(recorded, algorithm, world, learner, until=ob.Until(tasks=5))
 
 

@@ -25,7 +25,9 @@ def _difference(then: Mapping[str, Any], now: Mapping[str, Any], path: str) -> s
             if found is not None:
                 return found
         elif key not in now:
-            return f"{name} was {_short(old)}, now there is no such option"
+            return f"{name} was {_short(old)}, now it is not given"
+        elif key not in then:
+            return f"{name} was not given, now it is {_short(new)}"
         elif old != new:
             return f"{name} was {_short(old)}, now it is {_short(new)}"
     return None

@@ -146,21 +146,29 @@ class FederatedData:
         """
         return label_counts(self.train, self.client_indices(client))
 
-    def digest(self) -> str:
-        """Digest of who has which samples, and of up to 64 samples that lie in memory.
+    def describe(self) -> dict[str, Any]:
+        """What a run's record says of the data, by which other data are told from these.
 
-        Samples of files are not read: what a loader makes of them may be random.
+        Returns:
+            `digest` of who has which samples, and of the integers of up to 64 samples that lie in memory;
+            `sizes` of their real numbers x, the means of |x| and |x − 1| to three digits: the last bits of
+            these may be others on another processor. Samples of files are not read: what a loader makes of
+            them may be random.
         """
-        found = sha256()
+        found, sizes = sha256(), list[str]()
         for rows in (self.rows, self.held_out):
             if rows is not None:
                 found.update(rows.offsets.numpy().tobytes())
                 found.update(rows.indices.numpy().tobytes())
         if isinstance(self.train, Dataset) and len(self.train):
-            some = torch.arange(0, len(self.train), max(1, len(self.train) // _DIGESTED))
+            some = torch.arange(0, len(self.train), -(-len(self.train) // _DIGESTED))
             for tensor in _tensors(self.train.gather(some)):
-                found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()[:16]
+                if tensor.is_floating_point():
+                    x = tensor.detach().double()
+                    sizes += [f"{float(x.abs().mean()):.3g}", f"{float((x - 1).abs().mean()):.3g}"]
+                else:
+                    found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return {"digest": found.hexdigest()[:16], "sizes": sizes}
 
     def numbered(self, client: int) -> "FederatedData":
         """The same data, whose only client has another number; those below it have no samples.

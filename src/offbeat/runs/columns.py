@@ -69,6 +69,9 @@ class _RecordedEntry(TypedDict, total=False):
     privacy: _PrivateEntry
     plan: _DescribedEntry
     learner: _DescribedEntry | None
+    training: dict[str, Any]
+    world: dict[str, Any]
+    data: dict[str, Any]
     rejected: dict[Name, Count]
 
 

@@ -83,7 +83,7 @@ class SimulatedRun:
         return told | {
             "learner": described,
             "training": describe_training(learner.training),
-            "data": {"digest": learner.data.digest()},
+            "data": learner.data.describe(),
         }
 
     @property
