@@ -23,38 +23,28 @@ def judged(*losses: float | None, accuracies: tuple[float, ...] | None = None) -
 
 def test_a_jump_by_hand() -> None:
     """l* is the first loss before five are there, then their median: 0.6 of 2.3, 1.0, 0.6, 0.5, 0.6."""
-    assert judged(2.3, *[11.6] * 3)[-1] == "its loss, 11.6, is above 11.5 at 3 evaluations in a row"
-    assert judged(2.3, 11.6, 11.6, 2.0, 11.6) == [True, False, False, True, False]
-    found = judged(2.3, 1.0, 0.6, 0.5, 0.6, 2.9, 3.1, 3.1, 3.1)
-    assert found == [
-        True,
-        True,
-        True,
-        True,
-        False,
-        False,
-        False,
-        False,
-        "its loss, 3.1, is above 3 at 3 evaluations in a row",
-    ]
+    assert judged(2.3, *[11.6] * 5)[-1] == "its loss, 11.6, is above 11.5 at 5 evaluations in a row"
+    assert judged(2.3, *[11.6] * 4, 2.0, 11.6)[1:] == [False] * 4 + [True, False]
+    found = judged(2.3, 1.0, 0.6, 0.5, 0.6, 2.9, *[3.1] * 5)
+    assert found[:-1] == [True] * 4 + [False] * 6
+    assert found[-1] == "its loss, 3.1, is above 3 at 5 evaluations in a row"
 
 
 def test_what_is_better_than_the_initial_model_is_no_jump() -> None:
-    assert judged(2.0, *[0.1] * 10, *[1.99] * 3)[-3:] == [False] * 3
-    found = judged(2.0, *[0.1] * 10, *[2.01] * 3)
-    assert found[-1] == "its loss, 2.01, is above 2 at 3 evaluations in a row"
+    assert judged(2.0, *[0.1] * 10, *[1.75] * 9)[-9:] == [False] * 9
+    found = judged(2.0, *[0.1] * 10, *[2.01] * 5)
+    assert found[-1] == "its loss, 2.01, is above 2 at 5 evaluations in a row"
 
 
 def test_what_is_lost_slowly_is_a_collapse() -> None:
-    """From 2.0 to 0.2: two thirds of the gain are lost at 1.4. The loss rises by 0.05 each time.
+    """From 2.0 to 0.2: seven eighths of the gain are lost at 1.775. The loss rises by 0.03 each time.
 
     Above 2.0 is a jump, which it never reaches.
     """
-    rising = [0.41 + 0.05 * k for k in range(25)]
+    rising = [0.31 + 0.03 * k for k in range(57)]
     found = judged(2.0, *[0.2] * 10, *rising)
     assert found[-1] == (
-        "its loss, 1.61, has lost more than two thirds of what was gained from 2 to 0.2, "
-        "at 5 evaluations in a row"
+        "its loss, 1.99, has lost more than 7/8 of what was gained from 2 to 0.2, at 8 evaluations in a row"
     )
     assert not any(isinstance(told, str) for told in found[:-1])
 
@@ -78,7 +68,7 @@ def test_a_fifth_of_the_accuracy_that_can_be_gained_is_worth_the_loss(
 
 def test_what_stays_worse_never_becomes_usual() -> None:
     found = judged(2.0, *[0.1] * 9, *[50.0] * 20)
-    assert [isinstance(told, str) for told in found].count(True) == 6
+    assert [isinstance(told, str) for told in found].count(True) == 4
     assert found[-20:].count(True) == 0  # none of them is one to go back to
 
 
@@ -88,7 +78,7 @@ def test_the_best_is_the_one_to_go_back_to() -> None:
 
 def test_a_gain_of_less_than_two_fifths_is_none_that_can_be_lost() -> None:
     assert judged(2.0, *[1.25] * 10, *[1.95] * 10)[-10:] == [False] * 10
-    assert isinstance(judged(2.0, *[1.15] * 10, *[1.75] * 5)[-1], str)
+    assert isinstance(judged(2.0, *[1.15] * 10, *[1.95] * 8)[-1], str)
 
 
 def far(norm: float, loss: float, accuracy: float | None = None) -> list[bool | str]:
@@ -153,7 +143,7 @@ def test_an_overconfident_model_has_not_collapsed() -> None:
 
 def test_losses_below_zero() -> None:
     assert judged(-0.5, -0.4, -0.6, -0.4, -3.0, -0.3) == [True, False, True, False, True, False]
-    assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, *[12.5] * 3)[-1], str)
+    assert isinstance(judged(-0.5, -3.0, -3.0, -3.0, -3.0, *[12.5] * 5)[-1], str)
 
 
 def test_without_a_loss_nothing_is_said() -> None:

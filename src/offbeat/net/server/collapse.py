@@ -5,9 +5,9 @@ slowly before it, does not become usual. l₀ is the first loss, which is of the
 median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 
 1. if a loss is not finite, or
-2. if `JUMPS` losses in a row are above l* + 4 |l*| and above l₀, or
-3. if `WINDOW` losses in a row have lost more than two thirds of what the run had gained, l₀ − l*, once it
-   had gained two fifths of l₀: a model that is led away in small steps never does the second, or
+2. if `WINDOW` losses in a row are above l* + 4 |l*| and above l₀, or
+3. if `SLOW_WINDOW` losses in a row have lost more than seven eighths of what the run had gained, l₀ − l*,
+   once it had gained two fifths of l₀: a model that is led away in small steps never does the second, or
 4. if `WINDOW` losses in a row are above 1.75 l₀: the initial model, to which the run can go back, is nearer
    to a good one than a model that an early attack has left, or
 5. if `WINDOW` evaluations in a row are of a model whose parameters' norm is less than a quarter of the
@@ -32,9 +32,9 @@ from typing import Protocol
 from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 
-WINDOW, JUMPS = 5, 3
+WINDOW, SLOW_WINDOW = 5, 8
 TIMES, KEPT = 4.0, 0.5  # of a jump
-GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3  # of a slow loss
+GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8  # of a slow loss
 OVER, GAINED = 0.75, 0.2
 ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
 
@@ -137,11 +137,12 @@ class CollapseDetector:
     def _reason(self, loss: float) -> str | None:
         """Why the model has collapsed, after the last evaluation was counted; None means that it has not."""
         first, best, in_a_row = self._losses.first, self._losses.best, f"{WINDOW} evaluations in a row"
-        if self._jumps >= JUMPS:
-            return f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {JUMPS} evaluations in a row"
+        if self._jumps >= WINDOW:
+            return f"its loss, {loss:.3g}, is above {self._jump_limit():.3g} at {in_a_row}"
         if self._losses.has_lost() and (not self._accuracies.recent or self._accuracies.has_lost()):
             gain = f"what was gained from {first:.3g} to {best:.3g}"
-            return f"its loss, {loss:.3g}, has lost more than two thirds of {gain}, at {in_a_row}"
+            at = f"at {SLOW_WINDOW} evaluations in a row"
+            return f"its loss, {loss:.3g}, has lost more than 7/8 of {gain}, {at}"
         if self._over >= WINDOW:
             return f"its loss, {loss:.3g}, is above {self._most():.3g} at {in_a_row}"
         if self._strange >= WINDOW:
@@ -176,21 +177,21 @@ class _Course:
     Attributes:
         first: The first; None before it.
         best: The lowest median of `WINDOW` in a row; at first the first.
-        recent: The last `WINDOW`.
+        recent: The last `SLOW_WINDOW`.
     """
 
     def __init__(self) -> None:
         self.first: float | None = None
         self.best = inf
-        self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.recent: deque[float] = deque(maxlen=SLOW_WINDOW)
 
     def add(self, value: float) -> None:
         """Add the next."""
         if self.first is None:
             self.first = self.best = value
         self.recent.append(value)
-        if len(self.recent) == WINDOW:
-            self.best = min(self.best, sorted(self.recent)[WINDOW // 2])
+        if len(self.recent) >= WINDOW:
+            self.best = min(self.best, sorted(list(self.recent)[-WINDOW:])[WINDOW // 2])
 
     def gained(self, value: float, share: float) -> bool:
         """Whether a value has gained more than a share of the first."""
@@ -201,8 +202,8 @@ class _Course:
         return self.first is not None and value < self.first - share * (self.first - self.best)
 
     def has_lost(self) -> bool:
-        """Whether all of the last `WINDOW` have lost a gain that was large."""
-        if self.first is None or len(self.recent) < WINDOW:
+        """Whether all of the last `SLOW_WINDOW` have lost a gain that was large."""
+        if self.first is None or len(self.recent) < SLOW_WINDOW:
             return False
         large = self.first - self.best > GAINED_MUCH * abs(self.first)
         return large and not any(self.keeps(value, KEPT_SLOWLY) for value in self.recent)
