@@ -50,10 +50,10 @@ def test_what_is_lost_slowly_is_a_collapse() -> None:
 
 
 def test_what_stays_worse_than_the_initial_model_is_a_collapse() -> None:
-    """1.75 times 2.0 is 3.5: five in a row, and one of 3.5 begins anew."""
-    assert judged(2.0, *[3.51] * 5)[-1] == "its loss, 3.51, is above 3.5 at 5 evaluations in a row"
-    assert judged(2.0, *[3.51] * 4, 3.5, *[3.51] * 4)[1:] == [False] * 9
-    found = judged(2.0, *[3.51] * 10)
+    """Twice 2.0 is 4.0: five in a row, and one of 4.0 begins anew."""
+    assert judged(2.0, *[4.01] * 5)[-1] == "its loss, 4.01, is above 4 at 5 evaluations in a row"
+    assert judged(2.0, *[4.01] * 4, 4.0, *[4.01] * 4)[1:] == [False] * 9
+    found = judged(2.0, *[4.01] * 10)
     assert [isinstance(told, str) for told in found].count(True) == 2
 
 
@@ -62,7 +62,7 @@ def test_a_fifth_of_the_accuracy_that_can_be_gained_is_worth_the_loss(
     accuracy: float, collapsed: bool
 ) -> None:
     """From 0.1 that is 0.28."""
-    found = judged(2.0, *[4.0] * 5, accuracies=(0.1, *[accuracy] * 5))
+    found = judged(2.0, *[4.5] * 5, accuracies=(0.1, *[accuracy] * 5))
     assert isinstance(found[-1], str) == collapsed
 
 

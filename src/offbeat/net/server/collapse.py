@@ -8,7 +8,7 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 2. if `WINDOW` losses in a row are above l* + 4 |l*| and above l₀, or
 3. if `SLOW_WINDOW` losses in a row have lost more than seven eighths of what the run had gained, l₀ − l*,
    once it had gained two fifths of l₀: a model that is led away in small steps never does the second, or
-4. if `WINDOW` losses in a row are above 1.75 l₀: the initial model, to which the run can go back, is nearer
+4. if `WINDOW` losses in a row are above 2 l₀: the initial model, to which the run can go back, is nearer
    to a good one than a model that an early attack has left, or
 5. if `WINDOW` evaluations in a row are of a model whose parameters' norm is less than a quarter of the
    initial model's, and whose loss has not gained a fifth of l₀, or whose norm is more than four times as
@@ -35,7 +35,7 @@ from offbeat.core.model import Model
 WINDOW, SLOW_WINDOW = 5, 8
 TIMES, KEPT = 4.0, 0.5  # of a jump
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8  # of a slow loss
-OVER, GAINED = 0.75, 0.2
+OVER, GAINED = 1.0, 0.2
 ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
 
 RELATIVE_NORM = "relative_norm"
