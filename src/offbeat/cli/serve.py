@@ -161,7 +161,7 @@ def serve(
     for option, address in (("--listen", listen), ("--dashboard", dashboard)):
         _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
-    learner = make_server_learner(loaded, loaded.seed, test, allowed)
+    learner = make_server_learner(loaded, test, allowed)
     if loaded.metric is not None and loaded.evaluate.at_server and learner.data.test is not None:
         check_metrics(loaded, learner, loaded.metric)
     called = make_callbacks(loaded.callbacks, allowed)
