@@ -45,6 +45,7 @@ from offbeat.data import (
     federate as federate,
     load as load,
 )
+from offbeat.experiment import Experiment as Experiment
 from offbeat.inference.export import ExportedModel as ExportedModel, export as export
 from offbeat.local.examples_privacy import ExamplesPrivacy as ExamplesPrivacy
 from offbeat.local.client_task import ClientTask as ClientTask

@@ -27,14 +27,13 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.secure.committee import VOTES, Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 SIZE, SITES, TASKS = 6, 5, 12
 HELPERS = ("a", "b", "c")
@@ -118,7 +117,7 @@ class SecureFederation:
         initial = Model(
             Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
         )
-        wanted = ServerOptions(
+        wanted = terms_of(
             clients=self.sites,
             lease=1e9,
             guard=None,
