@@ -23,7 +23,7 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.core.streams import Purpose, stream
-from offbeat.studies.verdicts import interval
+from offbeat.studies.interval import interval
 from offbeat.world.partitions import LabelDirichlet
 
 ROOT = Path(__file__).parents[1]

@@ -17,9 +17,9 @@ from offbeat.report.figures import blank_figure, save
 from offbeat.report.palette import AXIS, GRID, INK, MUTED
 from offbeat.report.units import byte_unit
 from offbeat.studies import ItemRows, Results
-from offbeat.studies.average import LEAST_SEEDS
 from offbeat.studies.rows import Cost
 from offbeat.studies.texts import Grid, markdown
+from offbeat.verdicts.average import LEAST_SEEDS
 
 BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}
 NOT_RUN = "not run"

@@ -12,7 +12,7 @@ from offbeat.studies.load import load_study, make_study
 from offbeat.studies.rows import Results
 from offbeat.studies.study import Study
 from offbeat.studies.texts import pair_counts, verdict_text
-from offbeat.studies.verdicts import Verdict
+from offbeat.verdicts.verdict import Verdict
 from tests.studies.study_files import DOCUMENT, row
 
 FASTER = {"says": "FedBuff is faster", "better": "fedbuff", "than": ["fedavg"]}

@@ -18,7 +18,7 @@ from offbeat.studies.page import (
     with_numbers,
 )
 from offbeat.studies.rows import Results
-from offbeat.studies.verdicts import Verdict
+from offbeat.verdicts.verdict import Verdict
 from tests.studies.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from offbeat.studies.rows import Results, RunCurve
 from offbeat.studies.run import estimate, missing, run_cells
 from offbeat.studies.study import Study
 from offbeat.studies.texts import item_grid, item_markdown, pair_counts
-from offbeat.studies.verdicts import Verdict
+from offbeat.verdicts.verdict import Verdict
 from tests.forks import OFFBEAT, Fork
 from tests.studies.study_files import DOCUMENT, row
 

@@ -11,7 +11,7 @@ from offbeat.studies.load import built_in_studies, load_study
 from offbeat.studies.rows import Results
 from offbeat.studies.run import run_cells
 from offbeat.studies.texts import item_grid, item_markdown
-from offbeat.studies.verdicts import Verdict
+from offbeat.verdicts.verdict import Verdict
 from tests.studies.generated_data import write_dataset
 
 pytestmark = pytest.mark.thorough

@@ -106,7 +106,7 @@ def _cells(
 ) -> "list[Cell]":
     """The runs that are asked for."""
     from offbeat.studies.judge import item_cells, undecided_cells
-    from offbeat.studies.multiplicity import LOOKS
+    from offbeat.verdicts.multiplicity import LOOKS
 
     if undecided and seeds is None:
         seeds = max(LOOKS)

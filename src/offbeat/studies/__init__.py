@@ -1,6 +1,7 @@
 """Studies: tables and figures of papers with their runs, rows of results, and verdicts on claims; tuning."""
 
 from offbeat.studies.cells import Cell, study_cells
+from offbeat.studies.interval import Interval, interval
 from offbeat.studies.judge import (
     ItemRows,
     JudgedClaim,
@@ -12,11 +13,11 @@ from offbeat.studies.judge import (
     judge_items,
 )
 from offbeat.studies.load import check_study, find_item, load_study, study_document
-from offbeat.studies.rows import ResultRow, Results, RunCurve
+from offbeat.studies.rows import ResultRow, Results, RunCurve, log_ratio
 from offbeat.studies.run import run_cells
 from offbeat.studies.study import Item, PaperClaim, Study, StudySize
 from offbeat.studies.tuning import Trial, Tuned, tune
-from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
+from offbeat.verdicts.verdict import Verdict
 
 __all__ = [
     "Cell",

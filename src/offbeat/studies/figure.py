@@ -12,10 +12,10 @@ from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make
 from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save
 from offbeat.report.palette import AXIS, GRID, INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
+from offbeat.studies.interval import interval
 from offbeat.studies.judge import ItemRows
 from offbeat.studies.rows import Cost, Results, RunCurve
 from offbeat.studies.study import COSTS
-from offbeat.studies.verdicts import interval
 
 _WIDE = 3
 """Most panels beside each other."""

@@ -8,25 +8,20 @@ from math import log, log1p
 from statistics import fmean
 
 from offbeat.core.metric_names import NamedMetric, first_shown
-from offbeat.studies.answers import (
+from offbeat.studies.cells import Cell, study_cells
+from offbeat.studies.rows import Cost, ResultRow, Results, log_ratio
+from offbeat.studies.run import target_of
+from offbeat.studies.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
+from offbeat.verdicts.answers import (
     QUANTIFIERS,
     LookAnswers,
     Quantifier,
     equal_over_looks,
     over_looks,
 )
-from offbeat.studies.average import LEAST_SEEDS, PairSample, Sides, column_correlation
-from offbeat.studies.cells import Cell, study_cells
-from offbeat.studies.multiplicity import false_discovery, looks, next_look
-from offbeat.studies.rows import Cost, ResultRow, Results
-from offbeat.studies.run import target_of
-from offbeat.studies.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
-from offbeat.studies.verdicts import (
-    Verdict,
-    answer_verdict,
-    experiment_verdict,
-    log_ratio,
-)
+from offbeat.verdicts.average import LEAST_SEEDS, PairSample, Sides, column_correlation
+from offbeat.verdicts.multiplicity import false_discovery, looks, next_look
+from offbeat.verdicts.verdict import Verdict, answer_verdict, experiment_verdict
 
 Arm = tuple[str, str]
 """A label and a column."""

@@ -10,14 +10,14 @@ from textwrap import fill
 import yaml
 
 from offbeat.recipes.recipe import Section
-from offbeat.studies.answers import Quantifier
 from offbeat.studies.cells import Cell
 from offbeat.studies.judge import ItemRows, JudgedClaim, JudgedItem, item_rows, judge_items, known_cells
 from offbeat.studies.load import all_items
 from offbeat.studies.rows import Results
 from offbeat.studies.study import SIZES, Size, Study
 from offbeat.studies.texts import ASKED, CLAIM_HEADS, NO_EFFECT, Grid, claim_cells, effect_in_prose, markdown
-from offbeat.studies.verdicts import Verdict, experiment_verdict
+from offbeat.verdicts.answers import Quantifier
+from offbeat.verdicts.verdict import Verdict, experiment_verdict
 
 _HEADS = ["experiment, item", *CLAIM_HEADS[:-1], "runs", CLAIM_HEADS[-1], "beside it", "command"]
 _EFFECT = re.compile(r"\{([+-])([\w-]+)#([1-9]\d*)\.(mean|least|largest)\}")

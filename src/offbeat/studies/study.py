@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from offbeat.recipes.recipe import Section
-from offbeat.studies.answers import Quantifier
+from offbeat.verdicts.answers import Quantifier
 
 Size = Literal["paper", "laptop", "seconds"]
 SIZES: tuple[Size, ...] = ("paper", "laptop", "seconds")

@@ -7,11 +7,12 @@ from statistics import median
 from offbeat.core.metric_names import NamedMetric
 from offbeat.report.statistics import CONFIDENCE
 from offbeat.report.units import number_text
-from offbeat.studies.answers import Quantifier
+from offbeat.studies.interval import Interval, interval
 from offbeat.studies.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
-from offbeat.studies.rows import Cost
+from offbeat.studies.rows import Cost, log_ratio
 from offbeat.studies.study import COSTS, VALUES, Number
-from offbeat.studies.verdicts import Interval, Verdict, interval, log_ratio
+from offbeat.verdicts.answers import Quantifier
+from offbeat.verdicts.verdict import Verdict
 
 Grid = list[list[str]]
 """Rows of cells, the heads first."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from offbeat.studies.multiplicity import LEVEL, LOOKS, false_discovery, looks, next_look, spent
+from offbeat.verdicts.multiplicity import LEVEL, LOOKS, false_discovery, looks, next_look, spent
 
 
 def test_the_level_of_all_looks_is_that_of_a_claim() -> None:

@@ -4,13 +4,13 @@ from math import log
 
 import pytest
 
-from offbeat.studies.answers import (
+from offbeat.verdicts.answers import (
     QUANTIFIERS,
     LookAnswers,
     equal_over_looks,
     over_looks,
 )
-from offbeat.studies.average import NOTHING, PairSample
+from offbeat.verdicts.average import NOTHING, PairSample
 
 
 def sample(block: str, *values: float | None) -> PairSample:

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.studies.average import Average, PairSample, Sides, average
+from offbeat.verdicts.average import Average, PairSample, Sides, average
 
 Array = NDArray[np.float64]
 _POINTS, _TAIL = 400, 14.0  # of the distribution of the mean over pairs, in logits of probability

@@ -2,8 +2,8 @@
 
 import pytest
 
-from offbeat.studies.average import NOTHING, PairSample, Sides, average
-from offbeat.studies.pair_counts import at_least, each_pair, pairs_ahead
+from offbeat.verdicts.average import NOTHING, PairSample, Sides, average
+from offbeat.verdicts.pair_counts import at_least, each_pair, pairs_ahead
 
 
 def sample(block: str, *values: float | None) -> PairSample:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from offbeat.studies.average import (
+from offbeat.verdicts.average import (
     NOTHING,
     Average,
     PairSample,

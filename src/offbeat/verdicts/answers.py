@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from offbeat.studies.average import NOTHING, Average, PairSample, Sides, average
-from offbeat.studies.multiplicity import spent
-from offbeat.studies.pair_counts import PairsAhead, at_least, each_pair, pairs_ahead
+from offbeat.verdicts.average import NOTHING, Average, PairSample, Sides, average
+from offbeat.verdicts.multiplicity import spent
+from offbeat.verdicts.pair_counts import PairsAhead, at_least, each_pair, pairs_ahead
 
 Quantifier = Literal["average", "every", "most", "some"]
 QUANTIFIERS: tuple[Quantifier, ...] = ("average", "every", "most", "some")
