@@ -113,7 +113,7 @@ def test_more_seeds_of_some_pairs_wait_for_the_others(tmp_path: Path) -> None:
     fill(study, results, 3, fedavg=SLOW, fedbuff=(1.0, 4.3, 3.9))
     fill(study, results, 5, fedavg_one=SLOW, fedbuff_one=(1.0, 4.3, 3.9, 9.0, 9.0))
     (claim,) = judged(study, results)
-    assert claim.measured.complete == 3
+    assert claim.measured.sampled.complete == 3
     assert [look.seeds for look in claim.looks] == [3]
     fill(study, results, 5, fedavg_two=SLOW, fedbuff_two=(1.0, 4.3, 3.9, 9.0, 9.0))
     (claim,) = judged(study, results)

@@ -1,6 +1,5 @@
 """Items judged by their rows: a verdict on each claim, with the pairs and the answers it rests on."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,16 +11,20 @@ from offbeat.studies.cells import Cell, study_cells
 from offbeat.studies.rows import Cost, ResultRow, Results, log_ratio
 from offbeat.studies.run import target_of
 from offbeat.studies.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
-from offbeat.verdicts.answers import (
-    QUANTIFIERS,
-    LookAnswers,
-    Quantifier,
-    equal_over_looks,
-    over_looks,
+from offbeat.verdicts.answers import QUANTIFIERS, LookAnswers, Quantifier
+from offbeat.verdicts.average import LEAST_SEEDS, PairSample
+from offbeat.verdicts.family import (
+    COST_THAT_MATTERS,
+    SHARE_THAT_MATTERS,
+    Answers,
+    SampledClaim,
+    Verdicts,
+    answer_claims,
+    complete_seeds,
+    judge_family,
 )
-from offbeat.verdicts.average import LEAST_SEEDS, PairSample, Sides, column_correlation
-from offbeat.verdicts.multiplicity import false_discovery, looks, next_look
-from offbeat.verdicts.verdict import Verdict, answer_verdict, experiment_verdict
+from offbeat.verdicts.multiplicity import next_look
+from offbeat.verdicts.verdict import Verdict, experiment_verdict
 
 Arm = tuple[str, str]
 """A label and a column."""
@@ -173,9 +176,9 @@ class MeasuredClaim:
     def matters(self) -> float | None:
         """Least difference that matters: a tenth of a cost, half a point of a share."""
         if self.by in COSTS:
-            return log(1.1)
+            return COST_THAT_MATTERS
         metric = NamedMetric.of(self.rows.metric if self.by in VALUES else self.by)
-        return 0.005 if metric.is_share and self.by != "change" else None
+        return SHARE_THAT_MATTERS if metric.is_share and self.by != "change" else None
 
     @cached_property
     def key(self) -> Hashable:
@@ -187,31 +190,16 @@ class MeasuredClaim:
         metric = self.rows.metric if self.by in (*COSTS, *VALUES) else None
         return self.rows.study.name, self.rows.size, self.by, metric, self.claim.margin, self.question, pairs
 
-    @property
-    def complete(self) -> int:
-        """Number of the first seeds of which all pairs have both runs."""
-        begin = self.rows.seeds.start
-        everywhere = (
-            frozenset[int]()
-            .union(*(p.seeds for p in self.pairs))
-            .intersection(*(p.seeds for p in self.pairs))
-        )
-        return next((seed - begin for seed in range(begin, begin + 1000) if seed not in everywhere), 0)
-
-    @property
-    def looks(self) -> dict[int, float]:
-        """The looks that its runs allow, with their levels."""
-        levels = looks(len(self.rows.seeds))
-        return {seeds: level for seeds, level in levels.items() if seeds <= self.complete}
-
-    def samples(self, seeds: int) -> list[PairSample]:
-        """Its pairs with the seeds of a look, in blocks: of a column, or of several that pairs join."""
-        used = range(self.rows.seeds.start, self.rows.seeds.start + seeds)
+    @cached_property
+    def sampled(self) -> SampledClaim:
+        """The claim with its pairs in blocks: of a column, or of several that pairs join."""
         block = _blocks([pair.columns for pair in self.pairs])
-        return [
-            PairSample(block[pair.better[1]], {s: v for s, v in pair.advantages.items() if s in used})
-            for pair in self.pairs
-        ]
+        return SampledClaim(
+            self.key, self.rows.study.name,
+            [PairSample(block[pair.better[1]], pair.advantages) for pair in self.pairs], self.rows.seeds,
+            complete_seeds(self.rows.seeds.start, [pair.seeds for pair in self.pairs]),
+            self.question, self.margin, self.matters,
+        )  # fmt: skip
 
 
 def _blocks(pairs: Sequence[frozenset[str]]) -> dict[str, str]:
@@ -381,12 +369,17 @@ def judge_items(items: Sequence[ItemRows]) -> list[JudgedItem]:
     """
     measured = [[measure_claim(rows, claim) for claim in rows.item.claims] for rows in items]
     every = [claim for claims in measured for claim in claims]
-    answered = _answered(every)
-    families = [
-        [claim for claim in every if bool(claim.rows.item.explains) == cause and _is_judged(claim)]
+    answered = answer_claims([claim.sampled for claim in every])
+    verdicts = [
+        judge_family(
+            [
+                claim.sampled for claim in every
+                if bool(claim.rows.item.explains) == cause and claim.rows.study.no_real_data is None
+            ],
+            answered,
+        )
         for cause in (False, True)
-    ]
-    verdicts = [_verdicts(family, answered) for family in families]
+    ]  # fmt: skip
     return [
         _judged_item(rows, [_judged(claim, answered, verdicts[bool(rows.item.explains)]) for claim in claims])
         for rows, claims in zip(items, measured, strict=True)
@@ -408,51 +401,6 @@ def _judged_item(rows: ItemRows, claims: Sequence[JudgedClaim]) -> JudgedItem:
     if rows.study.no_real_data is not None:
         return JudgedItem(rows, tuple(claims), Verdict.NO_REAL_DATA)
     return JudgedItem(rows, tuple(claims), experiment_verdict([claim.verdict for claim in claims]))
-
-
-def _is_judged(claim: MeasuredClaim) -> bool:
-    """Whether there are enough runs of a claim, of real data, that can be compared."""
-    compared = any(len(pair.advantages) >= LEAST_SEEDS for pair in claim.pairs)
-    return bool(claim.looks) and compared and claim.rows.study.no_real_data is None
-
-
-Answers = Mapping[Hashable, tuple[LookAnswers, ...]]
-
-
-def _answered(claims: Sequence[MeasuredClaim]) -> Answers:
-    """What each look of each claim answers, by the claim's key."""
-    by_study: defaultdict[tuple[str, int], dict[Hashable, list[PairSample]]] = defaultdict(dict)
-    for claim in claims:
-        for seeds in claim.looks:
-            by_study[claim.rows.study.name, seeds][claim.key] = claim.samples(seeds)
-    shared = {place: column_correlation(list(samples.values())) for place, samples in by_study.items()}
-    distinct = {claim.key: claim for claim in claims}
-    return {
-        key: tuple(
-            LookAnswers(
-                by_study[claim.rows.study.name, seeds][key], seeds, level, claim.margin, claim.matters,
-                shared[claim.rows.study.name, seeds],
-            )
-            for seeds, level in claim.looks.items()
-        )
-        for key, claim in distinct.items()
-    }  # fmt: skip
-
-
-Verdicts = Mapping[tuple[Hashable, Quantifier], Verdict]
-
-
-def _verdicts(family: Sequence[MeasuredClaim], answered: Answers) -> Verdicts:
-    """The verdict on each question of each distinct claim of a family."""
-    found: dict[tuple[Hashable, Quantifier], Verdict] = {}
-    keys = list(dict.fromkeys(claim.key for claim in family))
-    for question in QUANTIFIERS:
-        sides: list[Sides] = [over_looks(answered[key], question) for key in keys]
-        differ = false_discovery([side.two_sided for side in sides])
-        equal = false_discovery([equal_over_looks(answered[key], question) for key in keys])
-        for key, side, different, same in zip(keys, sides, differ, equal, strict=True):
-            found[key, question] = answer_verdict(side, different, same)
-    return found
 
 
 def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> JudgedClaim:
