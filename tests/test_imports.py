@@ -52,7 +52,7 @@ MAY_USE: dict[str, set[str]] = {
         "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
     "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},
-    "report": {"lazy", "core", "runs", "version"},
+    "report": {"lazy", "core", "runs", "verdicts", "version"},
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
         "named",
