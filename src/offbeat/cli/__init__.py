@@ -33,10 +33,12 @@ from offbeat.cli import (
     verify,
 )  # fmt: skip
 from offbeat.cli.console import err, out
+from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError
 
 app = typer.Typer(
+    cls=Commands,
     help="Asynchronous federated learning: simulate, compare, look.",
     no_args_is_help=True,
     add_completion=False,
