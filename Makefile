@@ -7,12 +7,12 @@ BIN := .venv/bin
 
 env: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml papers/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e ".[digits,net,flower,dev,docs]"
+		-e ".[digits,net,flower,papers,dev,docs]" -e ./papers
 	@touch $@
 
 demo: env
@@ -69,4 +69,4 @@ check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
 
 clean:
-	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info
+	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

@@ -17,10 +17,10 @@ from time import process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.studies.texts import markdown
 from offbeat.verdicts.answers import LookAnswers, Quantifier, equal_over_looks, over_looks
 from offbeat.verdicts.average import PairSample
 from offbeat.verdicts.multiplicity import LEVEL, false_discovery, looks
+from offbeat_papers.texts import markdown
 
 Array = NDArray[np.float64]
 MARKS = "<!-- verdict_rates.py: begin -->\n", "<!-- verdict_rates.py: end -->"

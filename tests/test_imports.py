@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 import offbeat
+import offbeat_papers
 from offbeat import parts
 from tests.forks import Fork
 
 ROOT = Path(offbeat.__file__).parent
+PAPERS = Path(offbeat_papers.__file__).parent
 pytestmark = pytest.mark.xdist_group("imports")  # every module is parsed once
 
 # What each part of the package may import of the package, besides itself. The order is the direction:
@@ -58,12 +60,15 @@ MAY_USE: dict[str, set[str]] = {
         "named",
         "world", "algorithms", "documents", "runs", "sim", "report", "version",
     },
-    "studies": {"allowed", "core", "documents", "recipes", "report", "runs", "verdicts", "version"},
+    "studies": set(),  # says where they are now
     "notebook": {"core", "report", "runs"},
     "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
+PAPERS_MAY_USE = {
+    "allowed", "cli", "core", "documents", "lazy", "recipes", "report", "runs", "verdicts", "version",
+}  # fmt: skip
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 
 IO = {"time", "datetime", "threading", "asyncio", "socket", "random", "multiprocessing", "os", "sqlite3",
@@ -76,10 +81,10 @@ BUILTIN_IO = {"open", "input", "print", "__import__", "exec", "eval"}
 
 
 @cache
-def sources() -> dict[Path, ast.Module]:
-    """Every module of the package, parsed once."""
-    paths = sorted(ROOT.rglob("*.py"))
-    return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
+def sources(root: Path = ROOT) -> dict[Path, ast.Module]:
+    """Every module of a package, parsed once."""
+    paths = sorted(root.rglob("*.py"))
+    return {path.relative_to(root): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
 @cache
@@ -180,6 +185,21 @@ def test_only_the_adapter_imports_flower():
     assert not wrong
 
 
+def test_the_papers_use_what_is_below_them_and_the_package_does_not_know_them():
+    wrong = {
+        str(path): beyond
+        for path, tree in sources(PAPERS).items()
+        if (beyond := ours(tree) - PAPERS_MAY_USE - {"__init__"})
+    }
+    assert not wrong
+    knowing = [
+        str(path)
+        for path, tree in sources().items()
+        if any(name.split(".")[0] == "offbeat_papers" for name in imported(tree))
+    ]
+    assert not knowing
+
+
 def test_the_checks_would_notice():
     tree = ast.parse("def f():\n    import time\n    from offbeat.sim.result import Run\n    import offbeat")
     assert set(imported(tree)) == {"time", "offbeat.sim.result.Run", "offbeat"}
@@ -215,7 +235,7 @@ def test_a_subpackage_is_an_attribute_and_not_among_the_public_names():
 def test_no_class_name_means_two_things():
     """A reader who searches for a name finds one class."""
     where: dict[str, list[str]] = {}
-    for path, tree in sources().items():
+    for path, tree in (*sources().items(), *sources(PAPERS).items()):
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(path))
@@ -231,7 +251,8 @@ def test_importing_the_package_loads_no_pytorch():
 
 
 def test_every_module_says_what_it_is():
-    assert not [str(path) for path, tree in sources().items() if tree.body and not ast.get_docstring(tree)]
+    trees = [*sources().items(), *sources(PAPERS).items()]
+    assert not [str(path) for path, tree in trees if tree.body and not ast.get_docstring(tree)]
 
 
 @pytest.mark.parametrize("name", ["laws", "world", "fedbuff", "simulate"])

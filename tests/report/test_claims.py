@@ -7,13 +7,13 @@ import pytest
 
 from offbeat.report import Claim, Finding, claims_of, findings, group_runs, write_html
 from offbeat.report.claims import finding_rows
-from offbeat.studies.cells import study_cells
-from offbeat.studies.judge import item_rows, judge_items
-from offbeat.studies.load import make_study
-from offbeat.studies.rows import Results
 from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.cells import study_cells
+from offbeat_papers.judge import item_rows, judge_items
+from offbeat_papers.load import make_study
+from offbeat_papers.rows import Results
+from tests.papers.study_files import DOCUMENT, row
 from tests.report.report_fakes import FakeRun, evaluation
-from tests.studies.study_files import DOCUMENT, row
 
 HELD, NOT_HELD, UNDECIDED = Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED
 

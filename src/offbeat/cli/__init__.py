@@ -22,7 +22,6 @@ from offbeat.cli import (
     helper,
     join,
     list,
-    reproduce,
     runs,
     serve,
     simulate,
@@ -78,7 +77,7 @@ def _main(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
-    reproduce.reproduce, runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
+    runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,

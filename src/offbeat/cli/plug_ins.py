@@ -16,8 +16,8 @@ from offbeat.core.errors import OffbeatError, RunError, UsageError
 
 GROUP = "offbeat.commands"
 """The group of the entry points."""
-EXTRAS: dict[str, str] = {}
-"""The extra of Offbeat that has a command, by the command's name."""
+EXTRAS = {"reproduce": "papers"}
+"""By a command's name the extra of Offbeat that has it, and the folder of a checkout."""
 
 
 class Commands(TyperGroup):
@@ -38,7 +38,8 @@ def _plug_in(name: str) -> Any:
     entry = next(iter(entry_points(group=GROUP, name=name)), None)
     if entry is None:
         extra = EXTRAS.get(name)
-        missing = f"offbeat {name} is not installed: pip install 'offbeat[{extra}]'"
+        get = f"pip install 'offbeat[{extra}]', or in a checkout: pip install -e ./{extra}"
+        missing = f"offbeat {name} is not installed: {get}"
         return None if extra is None else _unavailable(name, UsageError(missing))
     app = typer.Typer(add_completion=False, rich_markup_mode=None)
     try:
