@@ -4,6 +4,7 @@ import pytest
 
 from tests.papers.digests import DIGESTS, STUDIES, lines
 
+pytestmark = pytest.mark.xdist_group("papers")  # the studies are read once
 PINNED = [line.split() for line in DIGESTS.read_text(encoding="utf-8").splitlines()]
 
 

@@ -22,13 +22,14 @@ from offbeat_papers.rows import Results
 from tests.papers.study_files import DOCUMENT, row
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.xdist_group("papers")  # their rows are judged once
+RESULTS = Results(ROOT / "papers" / "results")
+pytestmark = pytest.mark.xdist_group("papers")  # the studies are read, and their rows judged, once
 
 
 @cache
 def judged_rows() -> tuple[JudgedExperiment, ...]:
     """The experiments by the rows of the repository."""
-    return tuple(judge_experiments(Results(ROOT / "papers" / "results")))
+    return tuple(judge_experiments(RESULTS))
 
 
 def reached_at(seconds: float) -> dict[str, dict[str, tuple[float, int, int, int]]]:
@@ -40,9 +41,7 @@ def test_the_page_in_the_documentation_is_what_the_rows_give(monkeypatch: pytest
     judged = judged_rows()
     monkeypatch.setattr("offbeat_papers.page.judge_experiments", lambda *_: list(judged))
     page = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
-    assert render_page(Results(ROOT / "papers" / "results")) == page, (
-        "offbeat reproduce --page docs/papers.md"
-    )
+    assert render_page(RESULTS) == page, "offbeat reproduce --page docs/papers.md"
 
 
 def test_there_are_57_experiments_and_each_item_belongs_to_one() -> None:

@@ -62,6 +62,20 @@ def test_a_row_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert found["d"].cost("time", "accuracy", 0.7) is None
 
 
+def test_rows_are_read_again_when_their_file_has_changed(tmp_path: Path) -> None:
+    results, other = Results(tmp_path), Results(tmp_path)
+    assert results.rows("p/s") == {}
+    other.append(row("d"), [])
+    first = results.rows("p/s")
+    assert list(first) == ["d"]
+    first.clear()
+    assert results.rows("p/s")["d"] is results.rows("p/s")["d"], "it is read once"
+    other.append(row("e"), [])
+    assert list(results.rows("p/s")) == ["d", "e"]
+    other.path("p/s").unlink()
+    assert results.rows("p/s") == {}
+
+
 def test_a_row_that_a_crash_has_cut_is_dropped_and_what_follows_is_whole(tmp_path: Path) -> None:
     results = Results(tmp_path)
     results.append(row("d"), [])

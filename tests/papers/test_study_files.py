@@ -13,12 +13,15 @@ from offbeat_papers.load import (
     built_in_studies,
     check_study,
     find_item,
+    leaderboard_studies,
     load_study,
     make_study,
     study_recipe,
 )
 from offbeat_papers.study import Study
 from tests.papers.study_files import DOCUMENT, documented
+
+pytestmark = pytest.mark.xdist_group("papers")  # the studies are read once
 
 
 def changed(**keys: Any) -> dict[str, Any]:
@@ -105,6 +108,33 @@ def test_the_documented_study_is_valid(tmp_path: Path) -> None:
     assert (item, study.item_columns(item)) == ("table-1", ["normal", "exponential"])
     with pytest.raises(ob.UsageError, match=r'did you mean ".*:table-1"'):
         find_item(f"{path}:table-2")
+
+
+def test_what_is_done_to_a_loaded_study_stays_with_it() -> None:
+    first = load_study("wireless/figure-4")
+    first.recipe["clients"] = 1
+    assert load_study("wireless/figure-4").recipe["clients"] != 1
+
+
+def test_a_file_is_named_by_its_folder_wherever_it_is_loaded_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "s.yaml").write_text(documented())
+        monkeypatch.chdir(tmp_path / name)
+        assert load_study("s.yaml").name == f"{name}/s"
+    (tmp_path / "two" / "s.yaml").write_text(documented().replace("two speeds", "three"))
+    assert "three" in load_study("s.yaml").title
+
+
+def test_the_leaderboard_s_studies_have_names_and_are_no_papers() -> None:
+    names = set(leaderboard_studies())
+    assert names == {f"leaderboard/{data}" for data in ("cifar10", "digits", "fashion", "hapt")}
+    study, item = find_item("leaderboard/digits:board")
+    assert (study.name, item) == ("leaderboard/digits", "board")
+    assert not names & set(built_in_studies())
+    assert not [name for name in all_items() if name.startswith("leaderboard")]
 
 
 def test_a_study_that_is_not_there() -> None:

@@ -167,6 +167,7 @@ class Results:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._read: dict[Path, tuple[tuple[int, ...], dict[str, ResultRow]]] = {}
 
     def path(self, study: str) -> Path:
         """File of a study's rows."""
@@ -179,12 +180,19 @@ class Results:
     def rows(self, study: str) -> dict[str, ResultRow]:
         """Rows of a study by digest, in the order of the file; of several of a run the last.
 
+        A file is read again when it has changed.
+
         Raises:
             UsageError: The file has other columns, or a row that cannot be read.
         """
         path = self.path(study)
-        found = (_read_row(row, path) for row in _read(path, [field.name for field in fields(ResultRow)]))
-        return {row.digest: row for row in found}
+        state = _state(path)
+        read, found = self._read.get(path, ((), {}))
+        if read != state:
+            rows = [_read_row(row, path) for row in _read(path, [field.name for field in fields(ResultRow)])]
+            found = {row.digest: row for row in rows}
+            self._read[path] = state, found
+        return dict(found)
 
     def curves(self, study: str) -> dict[tuple[str, str], RunCurve]:
         """Curves of a study's runs by digest and metric; errors: as of `rows`."""
@@ -212,6 +220,15 @@ class Results:
         if not ignored.exists():
             ignored.write_text("*\n")
         return FileLock(runs / f"{name}.lock", mode=file_mode(runs), thread_local=False)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before; empty where there is none."""
+    try:
+        found = path.stat()
+    except OSError:  # reading it says why
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _curves(path: Path) -> Path:

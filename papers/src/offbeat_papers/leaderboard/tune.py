@@ -16,6 +16,7 @@ import argparse
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from copy import deepcopy
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,9 @@ LR = "training.lr"
 Document = dict[str, Any]
 
 
+@cache
 def read_board(path: Path = PLANS / "board.yaml") -> Document:
-    """The leaderboard's plan."""
+    """The leaderboard's plan, read once: nobody changes it."""
     found: Document = yaml.safe_load(path.read_text(encoding="utf-8"))
     return found
 
