@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
+.PHONY: demo check lines test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
@@ -32,7 +32,13 @@ docs: env
 timelines: env
 	$(BIN)/python docs/timelines.py
 
-check: lint docs
+# Lines of code by folder, and what the working tree has more than a commit: a figure for reviewers, without a limit.
+AGAINST ?= $(shell git rev-parse --quiet --verify HEAD^ 2>/dev/null)
+
+lines: env
+	@$(BIN)/python scripts/count_lines.py $(if $(AGAINST),--against $(AGAINST))
+
+check: lint docs lines
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
 # Three workers on two cores: many tests wait for processes and connections of their own.
