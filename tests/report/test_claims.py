@@ -1,18 +1,12 @@
 """A paper's claims beside the runs, by hand."""
 
-import random
-from pathlib import Path
+from dataclasses import replace
 
 import pytest
 
 from offbeat.report import Claim, Finding, claims_of, findings, group_runs, write_html
 from offbeat.report.claims import finding_rows
 from offbeat.verdicts.verdict import Verdict
-from offbeat_papers.cells import study_cells
-from offbeat_papers.judge import item_rows, judge_items
-from offbeat_papers.load import make_study
-from offbeat_papers.rows import Results
-from tests.papers.study_files import DOCUMENT, row
 from tests.report.report_fakes import FakeRun, evaluation
 
 HELD, NOT_HELD, UNDECIDED = Verdict.HELD, Verdict.NOT_HELD, Verdict.UNDECIDED
@@ -83,36 +77,6 @@ def test_a_claim_is_held_or_not_by_the_rule_of_studies(better: str, than: str, v
     assert verdicts(runs_of(a=A, b=B, c=WILD), Claim("it is better", better, [than])) == [verdict]
 
 
-def test_a_recipe_and_a_study_judge_the_same_numbers_alike(tmp_path: Path):
-    """Over many draws: what the rule of studies leaves undecided a comparison never calls held."""
-    rng, seen = random.Random(7), set()
-    for number in range(40):
-        effect = rng.choice([0.0, 0.02, 0.05])
-        base = [round(rng.gauss(0.5, 0.02), 4) for _ in range(4)]
-        levels = {
-            "fedavg": tuple(base[:3]),
-            "fedbuff": tuple(round(x + rng.gauss(effect, 0.02), 4) for x in base[:3]),
-        }
-        (here,) = verdicts(runs_of(**levels), Claim("it is better", "fedbuff", ["fedavg"]))
-        there = study_verdict(levels, tmp_path / str(number))
-        assert here == there
-        seen.add(here)
-    assert {HELD, UNDECIDED} <= seen
-
-
-def study_verdict(levels: dict[str, tuple[float, ...]], folder: Path) -> Verdict:
-    """The verdict of a study of one column on rows with these levels."""
-    claim = {"says": "it is better", "better": "fedbuff", "than": ["fedavg"], "by": "level"}
-    table = {"title": "Table 1", "shows": "level", "claims": [claim]}
-    study = make_study("p/s", {**DOCUMENT, "columns": {"one": {}}, "items": {"table-1": table}})
-    results = Results(folder)
-    for cell in study_cells(study, "laptop"):
-        level = {"accuracy": levels[cell.label][cell.seed]}
-        results.append(row(cell.digest, label=cell.label, seed=cell.seed, level=level), [])
-    (judged,) = judge_items([item_rows(study, "table-1", "laptop", results)])
-    return judged.claims[0].verdict
-
-
 def test_looks_follow_the_seeds_that_the_recipe_plans():
     close = {"a": (0.6, 0.62, 0.58), "b": (0.50, 0.5, 0.5)}
     claim = Claim("it is better", "a", ["b"])
@@ -158,6 +122,14 @@ def test_any_metric_is_better_as_it_says() -> None:
     more, less = findings(group_runs(runs), claims)
     assert cells(more)[:3] == ("a > b (auroc)", "+25 points", "1 of 1")
     assert cells(less)[:3] == ("b < a (distance)", "+2.5", "1 of 1")
+
+
+def test_runs_that_have_not_finished_do_not_count():
+    runs = runs_of(a=A, b=B)
+    claim = Claim("it is better", "a", ["b"])
+    runs["a"][0] = replace(runs["a"][0], status="interrupted")
+    (found,) = findings(runs, [claim])
+    assert (sorted(found.pairs[0].gaps), found.seeds, found.verdict) == ([1, 2], 0, UNDECIDED)
 
 
 def test_labels_without_runs_are_left_out():

@@ -217,6 +217,7 @@ def _measure(groups: Mapping[str, Sequence[RunRecord]], by: str) -> NamedMetric:
 
 
 def _levels(runs: Sequence[RunRecord], by: str, measure: NamedMetric) -> dict[int, float]:
-    """The level of each seed that has one."""
-    found = {run.seed: level(run, measure.name, by == CHANGE) for run in runs}
+    """The level of each seed that has one; of a run that has not finished it would be of another time."""
+    finished = [run for run in runs if run.status == "finished"]
+    found = {run.seed: level(run, measure.name, by == CHANGE) for run in finished}
     return {seed: number for seed, number in found.items() if number is not None}
