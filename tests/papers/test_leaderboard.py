@@ -71,6 +71,16 @@ def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
     assert peers.page(kept) == written, "python benchmarks/peers_learning.py --page docs/peers.md"
 
 
+def test_the_figure_has_every_algorithm_of_the_board(
+    boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ranks, "RESAMPLES", 100)
+    assert page.draw(page.everywhere(boards), tmp_path / "ranks.svg")
+    text = (tmp_path / "ranks.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {label} -->" in text for label in page.shared_labels(page.everywhere(boards)))
+    assert not page.draw({}, tmp_path / "none.svg")
+
+
 def test_every_label_has_four_options_and_every_study_builds() -> None:
     board = tune.read_board()
     assert set(board["options"]) == set(board["recipe"]["algorithms"])

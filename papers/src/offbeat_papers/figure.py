@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from offbeat.report.curves import CURVES_WITH_BANDS, Curve, in_shown_units, make_curve
-from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save
-from offbeat.report.palette import AXIS, GRID, INK, MUTED, Styles, choose_styles
+from offbeat.report.figures import LINE_STYLES, blank_figure, plain, save, style_axes
+from offbeat.report.palette import INK, MUTED, Styles, choose_styles
 from offbeat.report.static import draw_curve
 from offbeat_papers.interval import interval
 from offbeat_papers.judge import ItemRows
@@ -127,11 +127,7 @@ def _title(rows: ItemRows) -> str:
 
 
 def _style(ax: Axes, title: str) -> None:
-    ax.grid(visible=True, color=GRID, linewidth=0.8)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.spines[["left", "bottom"]].set_color(AXIS)
-    ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
+    style_axes(ax)
     ax.set_title(plain(title), loc="left", fontsize=10, color=INK)
 
 

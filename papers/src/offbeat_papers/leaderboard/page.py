@@ -10,8 +10,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from offbeat.report.figures import blank_figure, save
-from offbeat.report.palette import AXIS, GRID, INK, MUTED
+from offbeat.report.figures import blank_figure, save, style_axes
+from offbeat.report.palette import INK, MUTED
 from offbeat.report.units import byte_unit
 from offbeat.verdicts.average import LEAST_SEEDS
 from offbeat_papers import ItemRows, Results
@@ -232,11 +232,7 @@ def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
     figure = blank_figure(10.5, 0.26 * len(order) + 1.2)
     panels = figure.subplots(1, len(BY), sharey=True)
     for ax, (by, title) in zip(panels, BY.items(), strict=True):
-        ax.grid(visible=True, axis="x", color=GRID, linewidth=0.8)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color(AXIS)
-        ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
+        style_axes(ax, "x")
         ax.set_title(title, loc="left", fontsize=10, color=INK)
         for place, label in enumerate(order):
             each = found[by].get(label)
