@@ -13,7 +13,6 @@ from offbeat import (
     recipes as recipes,
     report as report,
     runs as runs,
-    studies as studies,
     testing as testing,
     world as world,
 )
