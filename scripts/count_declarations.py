@@ -2,9 +2,9 @@
 
     python scripts/count_declarations.py [FOLDER ...]
 
-A declaration is a function's signature, or a class, that has a parameter or field `seed` and one that says what is
-run (`RUN`). A value that travels whole, such as an Experiment or a Recipe, has both inside. Listed apart is what
-declares nothing (`APART`, each with the reason).
+A declaration is a function's signature, or a class, that has a parameter or field `seed` and one that says
+what is run (`RUN`). A value that travels whole, such as an Experiment or a Recipe, has both inside. What
+declares nothing is listed apart (`APART`, each with the reason).
 """
 
 import ast

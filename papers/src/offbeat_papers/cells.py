@@ -27,18 +27,21 @@ class Cell:
         size: Its size.
         column: Its column.
         label: Its label.
-        seed: Its seed.
         digest: Digest of all that determines its numbers; runs with the same one are the same run.
-        recipe: The experiment, with what the label sets.
+        recipe: The experiment, with what the label sets, and with the run's seed.
     """
 
     study: Study
     size: Size
     column: str
     label: str
-    seed: int
     digest: str
     recipe: Recipe
+
+    @property
+    def seed(self) -> int:
+        """Its seed."""
+        return self.recipe.seed
 
     @property
     def name(self) -> str:
@@ -106,7 +109,7 @@ def _column_cells(
         algorithm = algorithm_text(spec)
         for seed in range(recipe.seed, recipe.seed + count):
             name = digest(setting, algorithm, seed)
-            found.append(Cell(study, size, column, label, seed, name, own))
+            found.append(Cell(study, size, column, label, name, own.with_seed(seed)))
     return found
 
 

@@ -310,13 +310,15 @@ def item_rows(
             found[cell.seed] = known[cell.digest]
     targets = {cell.column: target_of(study, name, cell) for cell in planned}
     chosen = study.items[name].metric or next((cell.recipe.metric for cell in planned), None)
+    first = min((cell.seed for cell in planned), default=0)
+    count = next((cell.recipe.seeds for cell in planned), 0)
     recorded = [metric for arm in runs.values() for row in arm.values() for metric in row.final]
     return ItemRows(
         study, name, size, chosen or first_shown(recorded), runs,
         {column: target for column, target in targets.items() if target is not None},
-        sum(cell.seed - cell.recipe.seed < cell.recipe.seeds for cell in planned),
+        sum(cell.seed - first < cell.recipe.seeds for cell in planned),
         {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
-        next((range(cell.recipe.seed, cell.recipe.seed + cell.recipe.seeds) for cell in planned), range(0)),
+        range(first, first + count),
     )  # fmt: skip
 
 

@@ -87,7 +87,7 @@ class _Queue:
                 continue
             directory = self._results.runs(cell.study.name) / cell.digest
             label = f"{cell.study.name} {cell.size} {cell.column} {cell.label}"
-            run = PlannedRun(cell.recipe.with_seed(cell.seed), label, directory, allow=self._allow)
+            run = PlannedRun(cell.recipe, label, directory, allow=self._allow)
             self._taken[run.name] = run, cell, lock
             yield run
 
