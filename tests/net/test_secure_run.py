@@ -22,7 +22,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
+from offbeat.core.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, SitePolicy, join, serve
@@ -129,7 +129,7 @@ def in_clear(
     _, test = shares_of_digits(4, samples=240, test_samples=60)
     learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
     seeds = ReleaseSeeds(lambda release: noises[release.version], lambda task, release: seed_of(task.id))
-    tensors = GlobalModel(algorithm, learner.initial(3), releases=Releases(plan, seeds))
+    tensors = GlobalModel(algorithm, learner.initial(3), release=SummedUpdates(plan, seeds))
     engine = Engine(with_privacy(algorithm, plan.privacy).schedule, record.seed, lambda row: None, tensors)
     for row in record.rows("event"):
         if row.name in ("releasing", "released"):  # nothing is masked here

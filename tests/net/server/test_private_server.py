@@ -381,7 +381,7 @@ def test_participation_tells_nothing_of_an_update(times: float, tmp_path: Path) 
 def test_the_server_clips_whatever_the_site_did() -> None:
     """The step of a huge update is that of one of norm C, beside the noise."""
     c = coordinator_of(options_of(), Recorded())
-    plan = c.tensors.releases.plan  # type: ignore[union-attr]
+    plan = c.tensors.release.plan  # type: ignore[union-attr]
     y = plan.grid.round((torch.ones(SIZE) * 1e6).numpy(), bytes(32))
     assert abs(float((y.astype(float) ** 2).sum()) ** 0.5 / plan.grid.bound - 1) < 1e-3
     assert discrete_gaussian(plan.sigma, 3, bytes(32)).any()

@@ -448,7 +448,7 @@ def test_a_release_with_noise_that_fails_takes_its_turn_in_the_bands(tmp_path: P
     f.masked["site-2"] = lambda u: replace_update(u, delta=u.delta - 2**31)  # type: ignore[operator]
     drive(f, 2000)
     assert any("its sum has norm" in reason for reason in skips(f))
-    releases, ledger = f.coordinator.tensors.releases, f.coordinator.driver.engine.ledger
+    releases, ledger = f.coordinator.tensors.release, f.coordinator.driver.engine.ledger
     assert releases is not None
     assert ledger is not None
     assert ledger.releases == len(f.journal("released"))

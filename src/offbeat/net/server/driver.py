@@ -29,7 +29,7 @@ from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
-from offbeat.core.releases import PrivacyLedger, Releases, ReleaseSeeds
+from offbeat.core.releases import AwaitedSums, ReleaseSeeds, ledger_of, release_of
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
     FromServer,
@@ -79,19 +79,15 @@ class Driver:
         options: ServerOptions,
         seeds: FreshSeeds | None = None,
     ) -> None:
-        self.seeds, releases, ledger = seeds or FreshSeeds(), None, None
-        experiment, plan = run.experiment, run.release_plan
-        if plan is not None:
-            masked = plan.privacy.secure is not None
-            releases = Releases(plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding), masked)
-            ledger = PrivacyLedger(plan) if plan.noise is not None else None
-        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, releases=releases)
+        self.seeds, experiment = seeds or FreshSeeds(), run.experiment
+        release = release_of(run.release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding))
+        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, release=release)
         if experiment.guard is not None:
             self.tensors.set_guard(experiment.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
         self.engine = Engine(
             run.algorithm.schedule, experiment.seed, self._record, self.tensors, nbytes, experiment.until,
-            ledger,
+            ledger_of(run.release_plan),
         )  # fmt: skip
         self.server = self.engine.server
         self.registry = Registry()
@@ -128,8 +124,7 @@ class Driver:
             result: The update of an `Arrived`.
             begin: Whether a release that waits for its sum now is begun.
         """
-        commands = [*self.engine.waiting, *self._advance(now, event, result)]
-        commands = commands[: len(commands) - len(self.engine.waiting)]  # those that are carried out by now
+        commands = self._advance(now, event, result)
         for skipped in list(self.tensors.skipped):
             log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
             self._advance(now, skipped, None)
@@ -212,7 +207,7 @@ class Driver:
         """
         recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
-        self.seeds.repeating, checked = True, self.tensors.releases is None
+        self.seeds.repeating = True
         try:
             self._keep_good(good)
             while (row := recorded.peek()) is not None:
@@ -220,7 +215,7 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
-                if result is not None and result is not DAMAGED and checked:
+                if result is not None and result is not DAMAGED:
                     assert isinstance(event, Arrived)
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
@@ -238,9 +233,9 @@ class Driver:
     def _load_sum(self, event: Released) -> None:
         """S of a release that is repeated, as its helpers told it."""
         assert self.secure is not None
-        assert self.tensors.releases is not None
+        assert isinstance(self.tensors.release, AwaitedSums)
         if (total := self.secure.recorded_sum(event)) is not None:
-            self.tensors.releases.sums[event.version] = total
+            self.tensors.release.sums[event.version] = total
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:

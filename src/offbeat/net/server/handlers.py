@@ -106,10 +106,10 @@ class MessageHandler:
         self._codec, self._every = run.algorithm.codec, run.experiment.evaluate
         self._labels_needed = Feature.LABELS in run.algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
-        releases = driver.tensors.releases
-        self._private, self._unit = releases is not None, 1
-        if releases is not None:
-            self._unit = releases.plan.privacy.samples_unit
+        plan = run.release_plan
+        self._private, self._unit = plan is not None, 1
+        if plan is not None:
+            self._unit = plan.privacy.samples_unit
         self._ranges = run.algorithm.objective.metric_ranges
         self._told_diverged = False
 
@@ -423,8 +423,8 @@ class MessageHandler:
 
     @property
     def _guard(self) -> Guarding | None:
-        """The guard of the updates; with privacy it sees released values only."""
-        return None if self._private else self._driver.tensors.guard
+        """The guard of the updates."""
+        return self._driver.tensors.update_guard
 
     def _admit(self, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
         """Raises `InvalidUpdateError` where the guard refuses an update."""

@@ -23,7 +23,7 @@ from offbeat.core.events import (
     TaskId,
     Version,
 )
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.releases import AwaitedSums, ReleasePlan
 from offbeat.core.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.server.masked_updates import unpack
@@ -430,8 +430,8 @@ class SecureAggregation:
 
     def _check_sum(self, now: float, unmasking: AnyUnmasking) -> None:
         """Use a sum, unless it cannot be that of clipped updates."""
-        releases, manifest = self._driver.tensors.releases, self._manifest
-        assert releases is not None
+        releases, manifest = self._driver.tensors.release, self._manifest
+        assert isinstance(releases, AwaitedSums)
         assert manifest is not None
         assert unmasking.total is not None
         plan, noised = self._plan, releases.noised(self._release, unmasking.total)
@@ -468,8 +468,8 @@ class SecureAggregation:
             at_fault = {names[number]: why for number, why in sorted(unmasking.at_fault.items())}
         if not reason:
             assert total is not None
-            assert self._driver.tensors.releases is not None
-            self._driver.tensors.releases.sums[command.version] = total
+            assert isinstance(self._driver.tensors.release, AwaitedSums)
+            self._driver.tensors.release.sums[command.version] = total
             if command.version not in self.recorded:
                 self._driver.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
         event = Released(
