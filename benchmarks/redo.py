@@ -79,8 +79,8 @@ def redo(record: RunRecord, rows: Sequence[Row], updates: Path, seeds: Iterable[
     coordinator = Coordinator(run, ServerOptions(clients=record.clients), info, drawn)
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
-    if coordinator.secure is not None and plan is not None:
-        coordinator.secure.recorded = sums_in_clear(rows, plan, updates)
+    if plan is not None and plan.privacy.secure is not None:
+        coordinator.helpers.remember(sums_in_clear(rows, plan, updates))
     twice = 0
     tensors = coordinator.tensors
     versions: dict[Version, Model] = {}

@@ -64,3 +64,17 @@ def test_operands_count_by_themselves_and_once():
 )
 def test_what_is_no_condition_on_privacy_is_not_counted(source: str):
     assert kinds(source) == []
+
+
+@pytest.mark.parametrize(
+    "module",
+    [
+        "net/server/coordinator.py",
+        "net/server/driver.py",
+        "net/server/durable_store.py",
+        "net/server/handlers.py",
+        "core/engine.py",
+    ],
+)
+def test_the_path_without_privacy_does_not_ask_for_it(module: str):
+    assert conditions((ROOT / "src" / "offbeat" / module).read_text(encoding="utf-8")) == []

@@ -163,8 +163,8 @@ class Engine:
         self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:
             return
-        waiting = sum(task.client == event.client for task in self.server.held.values())
-        if self.ledger.exhausts(event.client, waiting):
+        held = sum(task.client == event.client for task in self.server.held.values())
+        if self.ledger.exhausts(event.client, held):
             self.exhausted = event.client
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:

@@ -85,8 +85,10 @@ class SecureFederation:
         size: int = SIZE,
         sites: int = SITES,
         secure: Mapping[str, Any] = {"helpers": HELPERS},
+        algorithm: ob.Algorithm | None = None,
         **options: Any,
     ) -> None:
+        self.algorithm = algorithm  # None means FedBuff
         self.size, self.sites, self.names = size, sites, tuple(secure["helpers"])
         self.directory, self.options, self.weighted, self.tasks_in_all = directory, options, weighted, tasks
         self.privacy = privacy_of(ob.Secure(**secure), **options.pop("privacy", {}))
@@ -113,17 +115,16 @@ class SecureFederation:
 
     def _coordinator(self, first: float = 0.0, **more: Any) -> Coordinator:
         staleness = {} if self.weighted else {"staleness": ConstantWeight()}
-        algorithm = ob.fedbuff(size=3, steps=1, **staleness)
+        algorithm = self.algorithm or ob.fedbuff(size=3, steps=1, **staleness)
         complete = complete_privacy(self.privacy, algorithm, self.sites)
         initial = Model(
             Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
         )
         wanted = ServerOptions(
             clients=self.sites,
-            lease=1e9,
             guard=None,
             until=ob.Until(tasks=self.tasks_in_all),
-            **{**self.options, **more},
+            **{"lease": 1e9, **self.options, **more},
         )
         spec = {"privacy": {"secure": {"helpers": list(self.names)}}}
         return coordinator_from(

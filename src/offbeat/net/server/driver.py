@@ -7,6 +7,7 @@ messages that come in: `handlers` makes events of those, `coordinator` of the ti
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
@@ -17,7 +18,6 @@ from offbeat.core.events import (
     Event,
     Left,
     Lost,
-    Released,
     RolledBack,
     Skipped,
     TaskId,
@@ -29,7 +29,7 @@ from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
 from offbeat.core.recorded import RecordedJournal
-from offbeat.core.releases import AwaitedSums, ReleaseSeeds, ledger_of, release_of
+from offbeat.core.releases import ReleaseSeeds, ledger_of, release_of
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
     FromServer,
@@ -41,12 +41,12 @@ from offbeat.net.messages import (
     TaskRecall,
     UploadGrant,
 )
+from offbeat.net.secure.helpers import Helpers, ServedRun
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
 from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.net.server.secure import SecureAggregation
 from offbeat.net.server.site_directions import SiteDirections
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Driver:
     Args:
         run: The run.
         options: The server's options.
+        helpers: Makes the run's helpers.
         seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
@@ -65,7 +66,7 @@ class Driver:
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
-        secure: The helpers, of a run with secure aggregation; None of any other.
+        helpers: The run's helpers.
         directions: Direction and size of each site's updates.
         client_evaluations: The evaluations at the sites; None means that there are none.
         skipped: Number of aggregations that were skipped.
@@ -77,6 +78,7 @@ class Driver:
         self,
         run: PreparedRun,
         options: ServerOptions,
+        helpers: Callable[[ServedRun], Helpers],
         seeds: FreshSeeds | None = None,
     ) -> None:
         self.seeds, experiment = seeds or FreshSeeds(), run.experiment
@@ -98,7 +100,6 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self._options, self._experiment = options, experiment
-        self.secure: SecureAggregation | None = None
         self.directions = SiteDirections()
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
@@ -107,22 +108,20 @@ class Driver:
                 self.registry, self.send, self._evaluate_here if every.at_server else None,
                 options.evaluation_timeout, run.higher_is_better,
             )  # fmt: skip
+        self.helpers = helpers(self)
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
 
     # ---- events ----
 
-    def apply(
-        self, now: float, event: Event, result: LocalResult | None = None, *, begin: bool = True
-    ) -> None:
+    def apply(self, now: float, event: Event, result: LocalResult | None = None) -> None:
         """Apply one event, and tell the sites what the algorithm commands.
 
         Args:
             now: Time of the event, in seconds of the run's clock.
             event: What happened.
             result: The update of an `Arrived`.
-            begin: Whether a release that waits for its sum now is begun.
         """
         commands = self._advance(now, event, result)
         for skipped in list(self.tensors.skipped):
@@ -137,10 +136,10 @@ class Driver:
             self.answer(event.task)
         if any(isinstance(c, Aggregate) and self._experiment.evaluate.after(c.version) for c in commands):
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
-        if self.engine.waiting:
-            if begin and self.secure is not None:
-                self.secure.begin(now)
-            return
+        self.helpers.settle(now, event, partial(self._settle, now))
+
+    def _settle(self, now: float) -> None:
+        """Draw the consequences of an event that has been carried out, up to its version."""
         if (rollback := self.tensors.poisoned) is not None:
             self.roll_back(now, rollback.reason)
         if self.engine.exhausted is not None:
@@ -220,22 +219,14 @@ class Driver:
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
-                if load is not None and isinstance(event, Released):
-                    self._load_sum(event)
+                if load is not None:
+                    self.helpers.recall(event)
                 self._advance(row.t, event, result)
                 self._keep_good(good)
-                if not self.engine.waiting:
-                    self._check_limits()
+                self.helpers.unless_waiting(self._check_limits)
         finally:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
-
-    def _load_sum(self, event: Released) -> None:
-        """S of a release that is repeated, as its helpers told it."""
-        assert self.secure is not None
-        assert isinstance(self.tensors.release, AwaitedSums)
-        if (total := self.secure.recorded_sum(event)) is not None:
-            self.tensors.release.sums[event.version] = total
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:
@@ -244,8 +235,7 @@ class Driver:
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""
         commands = self.engine.apply(now, event, result)
-        if self.secure is not None:
-            self.secure.enter_event(event)
+        self.helpers.enter_event(event)
         task, remembered = self.server.current_task, self._options.remembered
         for lost in self.registry.enter_event(now, event, task, remembered):
             self.tensors.lose(lost)
@@ -274,7 +264,7 @@ class Driver:
         for site in self.registry.sites.values():
             if site.connected:
                 self.send(site.name, RunFinished(reason))
-        for name in sorted(self.secure.connected) if self.secure is not None else ():
+        for name in sorted(self.helpers.connected):
             self.send(name, RunFinished(reason))
 
     def _check_limits(self) -> None:

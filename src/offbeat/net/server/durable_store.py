@@ -102,8 +102,7 @@ class DurableStore:
             self._secrets = open_secrets(directory, coordinator.tensors.release)
             on_error.callback(self._secrets.close)
             coordinator.driver.seeds.recorded = self._secrets.read()
-            if coordinator.secure is not None:
-                coordinator.secure.recorded = self._secrets.read_sums()
+            coordinator.helpers.remember(self._secrets.read_sums())
             if meta is None:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
@@ -181,15 +180,15 @@ class DurableStore:
 
         Not while a release waits for its sum: the version of the journal is not there yet.
         """
-        if coordinator.driver.engine.waiting:
-            return
+        coordinator.helpers.unless_waiting(partial(self._checkpoint, coordinator))
+
+    def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         states = ClientStates(self.directory)
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
         self._secrets.forget()
         coordinator.driver.seeds.recorded = {}
-        if coordinator.secure is not None:
-            coordinator.secure.recorded = {}
+        coordinator.helpers.remember({})
         self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
