@@ -10,7 +10,7 @@ from witness import ACKNOWLEDGED, SENT, read_models, read_seeds, read_tasks
 
 from offbeat.core.events import TaskId, Version
 from offbeat.core.journal import Row
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.server.release_seeds import ReleaseSeed
 from offbeat.runs.record import RunRecord, read_run
 

@@ -16,14 +16,14 @@ from safetensors.torch import load_file
 from witness import rounding_of
 
 from offbeat.algorithms.private import with_privacy, without_privacy
-from offbeat.core.accounting import coefficients
 from offbeat.core.events import Arrived, ClientId, TaskId, Version
 from offbeat.core.guard import Guard
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.accounting import coefficients
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.run_spec import read_run_spec
 from offbeat.net.server.coordinator import Coordinator

@@ -10,8 +10,8 @@ import offbeat as ob
 from offbeat import robust
 from offbeat.algorithms.private import check_buffers, complete_privacy, sum_only
 from offbeat.codec import TopK
-from offbeat.core.refusals import Refusal
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
 from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec

@@ -16,7 +16,7 @@ from offbeat.algorithms.private import without_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.learner import NoTraining
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.data.dataset import Dataset
 from offbeat.experiment import Experiment, PreparedRun

@@ -14,7 +14,7 @@ from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.client.private_update import private_update
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.durable_store import DurableStore

@@ -22,7 +22,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, SitePolicy, join, serve

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 import offbeat as ob
 from offbeat.algorithms.private import sum_only
-from offbeat.core.accounting import epsilon_of, largest_mu
 from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
-from offbeat.core.privacy import Budget, Noise, Privacy, Secure
+from offbeat.core.privacy.accounting import epsilon_of, largest_mu
+from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
 from offbeat.sim import backend
 from offbeat.sim.replay import replay
 from tests.sampling import thorough

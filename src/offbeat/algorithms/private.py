@@ -15,8 +15,8 @@ from offbeat.core.features import Feature
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import CLIENTS
 from offbeat.core.model import Layout
-from offbeat.core.privacy import MOST, Privacy
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.options import MOST, Privacy
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.wrapper import Wrapper, strip
 

@@ -43,7 +43,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
-from offbeat.core.releases import PrivacyLedger
+from offbeat.core.privacy.releases import PrivacyLedger
 from offbeat.core.server import UNSEEN, Server
 
 

@@ -2,8 +2,8 @@
 
 Engine and global model know the contract `Release` only. Without privacy it is `EachUpdate`, which adds
 nothing to what the algorithm says. With privacy a version is made of one sum of its updates
-(`core.releases`). Where the server learns that sum from helpers, a version and all that is commanded after it
-wait for them.
+(`core.privacy.releases`). Where the server learns that sum from helpers, a version and all that is commanded
+after it wait for them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -12,7 +12,7 @@ from flwr.serverapp import ServerApp
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.experiment import Experiment
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.local.training import Training

@@ -24,9 +24,9 @@ from offbeat.core.learner import (
 )
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model, Tensors
+from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.recorded import RecordedJournal, ReplayError
 from offbeat.core.release import EachUpdate, Release
-from offbeat.core.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.streams import Purpose, stream
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates

@@ -8,8 +8,8 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
 from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.journal import Row, event_of
+from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
-from offbeat.core.releases import ReleasePlan, ledger_of
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.runs.record import RunRecord
 

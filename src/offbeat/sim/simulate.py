@@ -16,7 +16,7 @@ from offbeat.core.learner import Learner, own_tensors
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import NamedMetric
 from offbeat.core.model import Model
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy.options import Privacy
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import EACH_VERSION, ENDS, Experiment
 from offbeat.runs.best import BestModel

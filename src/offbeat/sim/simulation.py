@@ -31,7 +31,7 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import MergePoint
-from offbeat.core.releases import ledger_of
+from offbeat.core.privacy.releases import ledger_of
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations

@@ -11,9 +11,9 @@ import offbeat as ob
 from offbeat.algorithms.private import complete_privacy, with_privacy
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.sums import SumGrid
 from offbeat.core.staleness import ConstantWeight
-from offbeat.core.sums import SumGrid
 from offbeat.net.messages import (
     FromServer,
     FromSite,

@@ -17,9 +17,9 @@ from offbeat.core.commands import Aggregate
 from offbeat.core.errors import DamageError, RunError
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
-from offbeat.core.noise import discrete_gaussian
-from offbeat.core.privacy import privacy_text
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.noise import discrete_gaussian
+from offbeat.core.privacy.options import privacy_text
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
 from offbeat.net.server.coordinator import Coordinator

@@ -12,8 +12,8 @@ import torch
 from msgspec.structs import replace as replace_update
 
 import offbeat as ob
-from offbeat.core.accounting import coefficients
-from offbeat.core.noise import banded_noise
+from offbeat.core.privacy.accounting import coefficients
+from offbeat.core.privacy.noise import banded_noise
 from offbeat.net.messages import Leave, Register, Rejected, UpdateAck, UpdateSubmission
 from offbeat.net.server.effects import Effects
 from offbeat.secure.committee import VOTES

@@ -28,8 +28,8 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
+from offbeat.core.privacy.releases import ReleaseSeeds, ledger_of, release_of
 from offbeat.core.recorded import RecordedJournal
-from offbeat.core.releases import ReleaseSeeds, ledger_of, release_of
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
     FromServer,

@@ -25,8 +25,8 @@ from offbeat.core.events import (
     TaskId,
     Version,
 )
-from offbeat.core.releases import AwaitedSums, ReleasePlan
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.releases import AwaitedSums, ReleasePlan
+from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun

@@ -21,9 +21,9 @@ from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import without_prefixes
-from offbeat.core.privacy import Privacy, Secure
-from offbeat.core.refusals import Refusal
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, check_entry
 from offbeat.local.learner import TorchLearner

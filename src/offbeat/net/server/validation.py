@@ -19,7 +19,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
 from offbeat.core.model import Layout, Model
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
 from offbeat.net.server.registry import SiteRecord
 from offbeat.net.server.site_directions import SiteDirections

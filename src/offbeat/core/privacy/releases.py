@@ -18,7 +18,14 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.accounting import (
+from offbeat.core.algorithm import Aggregator, SumOnly, Task, Update, UpdateSum
+from offbeat.core.commands import Aggregate, Command
+from offbeat.core.errors import AlgorithmError, RunError
+from offbeat.core.events import ClientId, Event, Released, TaskId, Version
+from offbeat.core.guard import Guarding
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model, Tensors
+from offbeat.core.privacy.accounting import (
     Spent,
     coefficients,
     epsilon_of,
@@ -29,19 +36,12 @@ from offbeat.core.accounting import (
     strict_epsilon_of,
     strict_largest_mu,
 )
-from offbeat.core.algorithm import Aggregator, SumOnly, Task, Update, UpdateSum
-from offbeat.core.commands import Aggregate, Command
-from offbeat.core.errors import AlgorithmError, RunError
-from offbeat.core.events import ClientId, Event, Released, TaskId, Version
-from offbeat.core.guard import Guarding
-from offbeat.core.learner import LocalResult
-from offbeat.core.model import Model, Tensors
-from offbeat.core.noise import banded_noise, discrete_gaussian
-from offbeat.core.privacy import Noise, Privacy
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.noise import banded_noise, discrete_gaussian
+from offbeat.core.privacy.options import Noise, Privacy
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
 from offbeat.core.release import EachUpdate, MadeAtOnce, Release
 from offbeat.core.server import UNSEEN
-from offbeat.core.sums import Integers, SumGrid, clipped, largest_weight
 
 LEAST_SIGMA = 10_000
 _DIGITS = 6  # of the figures in a journal: a replay on another machine must give them again

@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core import sums
 from offbeat.core.algorithm import SumOnly, Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.model import Layout, Model
-from offbeat.core.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
+from offbeat.core.privacy import sums
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
 
 SIZE, CLIENTS, RELEASES, CLIP = 50, 2, 4, 0.5
 LAYOUT = Layout.flat(SIZE)
