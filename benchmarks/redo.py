@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from witness import rounding_of
 
-from offbeat.algorithms.private import with_privacy, without_privacy
+from offbeat.algorithms.privacy.private import with_privacy, without_privacy
 from offbeat.core.events import Arrived, ClientId, TaskId, Version
 from offbeat.core.guard import Guard
 from offbeat.core.journal import Row

@@ -346,7 +346,7 @@ MUTANTS = [
         "the bound of a rounded update",
     ),
     Mutant(
-        "algorithms/pooled.py",
+        "algorithms/privacy/pooled.py",
         "max(weights) <= self.privacy.dominance",
         "max(weights) < self.privacy.dominance",
         f"{ALGORITHMS}/privacy/test_pooled.py",
@@ -489,7 +489,7 @@ MUTANTS = [
         "core/privacy/options.py",
         "needed = self.colluding_clients + 2",
         "needed = self.colluding_clients + 1",
-        "tests/algorithms/test_privacy_refusals.py",
+        "tests/algorithms/privacy/test_privacy_refusals.py",
         "a release has two updates that colluding clients do not know",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from offbeat.algorithms import recorded_name
-from offbeat.algorithms.private import (
+from offbeat.algorithms.privacy.private import (
     check_buffers,
     check_client_metrics,
     complete_privacy,

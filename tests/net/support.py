@@ -12,7 +12,7 @@ import torch
 from grpc import aio
 
 import offbeat as ob
-from offbeat.algorithms.private import without_privacy
+from offbeat.algorithms.privacy.private import without_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.learner import NoTraining
 from offbeat.core.model import Model

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from torch import nn
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import with_privacy
+from offbeat.algorithms.privacy.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate
 from offbeat.core.engine import Engine

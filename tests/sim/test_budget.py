@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, sum_only
+from offbeat.algorithms.privacy.private import complete_privacy, sum_only
 from offbeat.core.privacy.accounting import largest_mu, overlaps, strict_largest_mu
 from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
 from offbeat.core.privacy.sums import largest_weight

@@ -12,7 +12,7 @@ import torch
 from msgspec.structs import replace
 
 import offbeat as ob
-from offbeat.algorithms.private import sum_only
+from offbeat.algorithms.privacy.private import sum_only
 from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask

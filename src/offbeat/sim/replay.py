@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from offbeat.algorithms.private import with_privacy
+from offbeat.algorithms.privacy.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
 from offbeat.core.errors import DamageError, OffbeatError

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
 from offbeat.core.privacy.releases import ReleasePlan

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import DamageError, RunError
 from offbeat.core.journal import Row

@@ -6,7 +6,7 @@ from functools import cache
 
 from offbeat.algorithms.fedasmu.requests import LearnedTiming, RequestFreshModel
 from offbeat.algorithms.fedfa import Window
-from offbeat.algorithms.pooled import Pooled
+from offbeat.algorithms.privacy.pooled import Pooled
 from offbeat.algorithms.robust import Clipped, RobustAggregator
 from offbeat.algorithms.wireless.iterations import AgeWeighted
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, SumOnly
