@@ -297,7 +297,7 @@ MUTANTS = [
         "a helper's releases have checksums",
     ),
     Mutant(
-        "net/server/release_seeds.py",
+        "net/secure/release_seeds.py",
         "seal(database, table, [version for version, *_ in rows])",
         "pass",
         "tests/net/server/test_private_server.py",
@@ -584,7 +584,7 @@ MUTANTS = [
         "timers fire by their time",
     ),
     Mutant(
-        "net/server/release_seeds.py",
+        "net/secure/release_seeds.py",
         "elif found is not None and found.tasks == release.tasks:",
         "elif found is not None:",
         "tests/net/secure/test_release_seeds.py",

@@ -12,7 +12,7 @@ import offbeat as ob
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
-from offbeat.net.server.release_seeds import ReleaseSeed
+from offbeat.net.secure.release_seeds import ReleaseSeed
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RELEASES = {1: (0, 1), 2: (2, 3)}

@@ -24,10 +24,10 @@ from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener, listen
 from offbeat.net.messages import FromSite, Heartbeat, Register, UpdateAck, UpdateSubmission
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits
 

@@ -26,13 +26,13 @@ from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdat
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import ServerOptions, SitePolicy, join, serve
-from offbeat.net.client.helping import help_run
-from offbeat.net.client.masking import Masking
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
+from offbeat.net.secure.helping import help_run
+from offbeat.net.secure.masking import Masking
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.learner import server_learner
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.secure.committee import tolerated

@@ -22,12 +22,12 @@ from offbeat.core.privacy.options import privacy_text
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
+from offbeat.net.secure.release_seeds import SECRETS, FreshSeeds, SecretsFile
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import SECRETS, FreshSeeds, SecretsFile
 from offbeat.net.server.summary import snapshot
 from tests.net.support import coordinator_from
 from tests.sampling import thorough

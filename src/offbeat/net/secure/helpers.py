@@ -14,9 +14,9 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.server import Server
 from offbeat.net.messages import FromServer, FromSite, Register, Registered, Rejected
 from offbeat.net.monitor.snapshot import HelpersView
+from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.server.effects import Effects, Measurements
 from offbeat.net.server.registry import Registry, SiteRecord
-from offbeat.net.server.release_seeds import ReleaseSum
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.refusals import SecureRefusal
 

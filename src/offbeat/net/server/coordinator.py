@@ -32,14 +32,14 @@ from offbeat.core.model import Model
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
+from offbeat.net.secure.release_seeds import FreshSeeds
+from offbeat.net.secure.secure_aggregation import helpers_of
 from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.net.server.secure import helpers_of
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of

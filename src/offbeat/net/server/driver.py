@@ -42,11 +42,11 @@ from offbeat.net.messages import (
     UploadGrant,
 )
 from offbeat.net.secure.helpers import Helpers, ServedRun
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.server.site_directions import SiteDirections
 
 log = logging.getLogger(__name__)

@@ -26,11 +26,11 @@ from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
+from offbeat.net.secure.release_seeds import open_secrets
 from offbeat.net.server.collapse import Collapse
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.release_seeds import open_secrets
 from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates

@@ -41,7 +41,7 @@ from offbeat.net.messages import (
     UploadGrant,
     shorten,
 )
-from offbeat.net.secure.private_updates import update_check_of
+from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import SiteRow

@@ -31,12 +31,12 @@ from offbeat.local.loop import LoopLearner
 from offbeat.local.training import Training
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.run_spec import RunSpec, make_run_spec
+from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.learner import Trained, evaluates, server_learner
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.net.server.sessions import Sessions
 from offbeat.net.transport import OnChannel

@@ -19,7 +19,7 @@ from offbeat.net.server.effects import Effects
 from offbeat.secure.committee import VOTES
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.unmasking import UnmaskingTimes
-from tests.net.server.secure_federation import (
+from tests.net.secure.secure_federation import (
     FOUR,
     HELPERS,
     SIZE,

@@ -30,12 +30,12 @@ from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun
+from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
+from offbeat.net.secure.release_evidence import ReleaseEvidence
+from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.server.effects import Measurements
-from offbeat.net.server.masked_updates import MaskedUpdateCheck, unpack
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import SiteRecord
-from offbeat.net.server.release_evidence import ReleaseEvidence
-from offbeat.net.server.release_seeds import ReleaseSum
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry

@@ -23,12 +23,12 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.secure.committee import VOTES, Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
