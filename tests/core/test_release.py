@@ -8,6 +8,7 @@ from offbeat.core.algorithm import Task, Update
 from offbeat.core.commands import Aggregate, Command, Drop, Stop
 from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import Arrived, Joined, Left, Lost, Released, Skipped, Timer
+from offbeat.core.learner import LocalResult
 from offbeat.core.privacy.options import Noise, Privacy, Secure
 from offbeat.core.privacy.releases import (
     AwaitedSums,
@@ -48,7 +49,7 @@ def test_a_run_has_the_release_that_its_plan_asks_for():
 def test_nothing_waits_where_a_version_is_made_at_once(made: MadeAtOnce):
     commands: list[Command] = [DROP, FIRST, STOP, SECOND]
     made.admit(Joined(0, 1, 1))
-    assert [*made.due(commands)] == commands
+    assert made.due(commands) == commands
     assert made.waiting == ()
     with pytest.raises(AlgorithmError, match="no release waits for its sum"):
         made.resume(Released(1))
@@ -56,15 +57,15 @@ def test_nothing_waits_where_a_version_is_made_at_once(made: MadeAtOnce):
 
 def test_an_aggregation_and_all_after_it_wait_for_its_sum():
     made = awaited()
-    assert [*made.due([DROP, FIRST, STOP, SECOND, DROP])] == [DROP]
+    assert made.due([DROP, FIRST, STOP, SECOND, DROP]) == [DROP]
     assert made.waiting == [FIRST, STOP, SECOND, DROP]
-    assert [*made.due([])] == []
+    assert made.due([]) == []
     assert made.waiting == [FIRST, STOP, SECOND, DROP]
     assert made.resume(Released(1)) is FIRST
-    assert [*made.due([])] == [STOP]
+    assert made.due([]) == [STOP]
     assert made.waiting == [SECOND, DROP]
     assert made.resume(Released(2)) is SECOND
-    assert [*made.due([])] == [DROP]
+    assert made.due([]) == [DROP]
     assert made.waiting == []
     with pytest.raises(AlgorithmError, match="no release waits"):
         made.resume(Released(3))
@@ -74,7 +75,7 @@ def test_an_aggregation_and_all_after_it_wait_for_its_sum():
 def test_no_event_that_a_schedule_sees_comes_before_the_sum(event: Joined | Left | Arrived | Lost | Timer):
     made = awaited()
     made.admit(event)
-    assert [*made.due([FIRST])] == []
+    assert made.due([FIRST]) == []
     with pytest.raises(AlgorithmError, match="a release waits for its sum"):
         made.admit(event)
     made.admit(Skipped(1, "absurd"))
@@ -89,11 +90,14 @@ def test_each_update_by_itself_is_the_aggregators_own_step():
 
 
 def test_single_updates_are_judged_without_privacy_alone():
-    def refused() -> str:
+    update = LocalResult(torch.zeros(2), torch.zeros(0, dtype=torch.int64), {})
+
+    def check(client: int, task: int, steps: int, result: LocalResult) -> str:
+        assert (client, task, steps, result) == (4, 3, 7, update)
         return "absurd"
 
-    assert release().judge(refused) == "absurd"
-    assert awaited().judge(refused) is None
+    assert release().judge(check, 4, 3, 7, update) == "absurd"
+    assert awaited().judge(check, 4, 3, 7, update) is None
     release().excuse(3, ValueError("torn"), "here")
     with pytest.raises(ob.RunError, match=r"the stored update of task 3 is damaged .* and with privacy"):
         awaited().excuse(3, ValueError("torn"), "here")

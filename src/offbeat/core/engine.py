@@ -6,8 +6,8 @@ this order:
 
 1. The server admits the event and the schedule reacts (`core.server`).
 2. The event's row goes to the journal; the update of an `Arrived` is held.
-3. For each command its row goes to the journal, and the tensors follow: a base version is kept, a new version
-   is made, an update is dropped.
+3. The commands' rows go to the journal, and the tensors follow: a base version is kept, a new version is
+   made, an update is dropped.
 
 Where updates are masked, a version can be made only once the helpers have told the sum of the masks. An
 `Aggregate` and the commands after it wait for the `Released` event then (`core.release`), and until it
@@ -18,7 +18,7 @@ nothing happens that a schedule sees.
 touched: all but tensors follows from events.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -36,7 +36,6 @@ from offbeat.core.events import (
     RolledBack,
     Skipped,
     TaskId,
-    Version,
 )
 from offbeat.core.fleet import Labels
 from offbeat.core.global_model import GlobalModel
@@ -106,7 +105,8 @@ class Engine:
         if tensors is not None:
             tensors.release.admit(event)
         commands = server.feed(now, event)
-        task, done = server.current_task, list[Command]()
+        task = server.current_task
+        made: tuple[Command, ...] = ()
         record(event_row(self.rows, now, event, version, task))
         self.rows += 1
         if type(event) is Arrived:  # `is`: a struct's class takes three times as long to refuse
@@ -127,34 +127,27 @@ class Engine:
         elif type(event) is CommitteeFormed and tensors is not None:
             tensors.updates.clear()
         elif type(event) is Released and tensors is not None:
-            done.append(tensors.finish_release(event))
-        recorded = self._recorded(now, commands, version)
-        if tensors is None:
-            done.extend(recorded)
-        else:
-            for command in tensors.release.due(recorded):
-                if (move := _MOVES.get(type(command))) is not None:
-                    move(tensors, command)
-                done.append(command)
-        self._find_exhausted(event)
-        return done
-
-    @property
-    def waiting(self) -> Sequence[Command]:
-        """The commands that wait for a release: an `Aggregate`, and what was commanded after it."""
-        return () if self.tensors is None else self.tensors.release.waiting
-
-    def _recorded(self, now: float, commands: Iterable[Command], version: Version) -> Iterator[Command]:
-        """Record the row of each command, and give the command."""
+            made = (tensors.finish_release(event),)
         for command in commands:
             if type(command) is Aggregate:
                 version = command.version
             row = command_row(self.rows, now, command, version)
             if self.ledger is not None and type(command) is Aggregate:
                 row = replace(row, data={**(row.data or {}), **self.ledger.charge(command)})
-            self.record(row)
+            record(row)
             self.rows += 1
-            yield command
+        if tensors is not None:
+            commands = tensors.release.due(commands)
+            for command in commands:
+                if (move := _MOVES.get(type(command))) is not None:
+                    move(tensors, command)
+        self._find_exhausted(event)
+        return [*made, *commands] if made else commands
+
+    @property
+    def waiting(self) -> Sequence[Command]:
+        """The commands that wait for a release: an `Aggregate`, and what was commanded after it."""
+        return () if self.tensors is None else self.tensors.release.waiting
 
     def _find_exhausted(self, event: Event) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""

@@ -90,7 +90,7 @@ class GlobalModel:
         Returns:
             Why the update is refused; None means that it is not.
         """
-        return self.release.judge(lambda: self._check(client, task, steps, result))
+        return self.release.judge(self._check, client, task, steps, result)
 
     def _check(self, client: ClientId, task: TaskId, steps: int, result: LocalResult) -> str | None:
         guard = self.guard

@@ -6,7 +6,7 @@ nothing to what the algorithm says. With privacy a version is made of one sum of
 after it wait for them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -14,10 +14,13 @@ from torch import Tensor
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.commands import Aggregate, Command
 from offbeat.core.errors import AlgorithmError
-from offbeat.core.events import Event, Released, TaskId
+from offbeat.core.events import ClientId, Event, Released, TaskId
 from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model, Tensors
+
+Check = Callable[[ClientId, TaskId, int, LocalResult], str | None]
+"""Says why an update is refused: of which client and task, of how many local steps, and the update."""
 
 
 class Release(Protocol):
@@ -41,11 +44,11 @@ class Release(Protocol):
     def admit(self, event: Event) -> None:
         """Raises `AlgorithmError` for an event that must not come before the sum that is waited for."""
 
-    def due(self, commands: Iterable[Command]) -> Iterable[Command]:
+    def due(self, commands: list[Command]) -> list[Command]:
         """The commands to carry out now: those that have waited long enough, and new ones.
 
         Args:
-            commands: The new ones, in order. All of them are taken.
+            commands: The new ones, in order.
         """
 
     def resume(self, event: Released) -> Aggregate:
@@ -61,7 +64,9 @@ class Release(Protocol):
             aggregator: The aggregator.
         """
 
-    def judge(self, check: Callable[[], str | None]) -> str | None:
+    def judge(
+        self, check: Check, client: ClientId, task: TaskId, steps: int, result: LocalResult
+    ) -> str | None:
         """Why a check of single updates refuses one; None means that it does not, or that none is checked."""
 
     def guard(self, guard: Guarding | None) -> Guarding | None:
@@ -109,7 +114,7 @@ class MadeAtOnce:
     def admit(self, event: Event) -> None:
         """Any event may come at any time."""
 
-    def due(self, commands: Iterable[Command]) -> Iterable[Command]:
+    def due(self, commands: list[Command]) -> list[Command]:
         """All commands are due."""
         return commands
 
@@ -130,9 +135,11 @@ class EachUpdate(MadeAtOnce):
         """The update as it is."""
         return result
 
-    def judge(self, check: Callable[[], str | None]) -> str | None:
+    def judge(
+        self, check: Check, client: ClientId, task: TaskId, steps: int, result: LocalResult
+    ) -> str | None:
         """Why the check refuses an update; None means that it does not."""
-        return check()
+        return check(client, task, steps, result)
 
     def guard(self, guard: Guarding | None) -> Guarding | None:
         """The guard, which checks each update."""

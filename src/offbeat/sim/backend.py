@@ -92,14 +92,19 @@ class LiveBackend:
                     raise
         result = self.tensors.release.clip(task, steps, result, self._run.algorithm.aggregator)
         reason = self.tensors.admit(client, task, steps, result)
-        guard = self.tensors.update_guard
-        if guard is not None and guard.settled and guard.poisoned is None:
-            self.tensors.good = None  # the initial model is not needed any more
+        if self.tensors.guard is not None:
+            self._forget_initial()
         if reason is not None:
             return Lost(client, task, f"rejected: {reason}"), None
         del self._finished[task]
         self._keep(client, result.state)
         return Arrived(client, task, steps, result.metrics), result
+
+    def _forget_initial(self) -> None:
+        """Free the initial model, to which the run goes back, once the guard knows what is usual."""
+        guard = self.tensors.update_guard
+        if guard is not None and guard.settled and guard.poisoned is None:
+            self.tensors.good = None
 
     def _keep(self, client: ClientId, state: Tensors) -> None:
         """A client keeps its new state, with which it may evaluate the same version otherwise."""

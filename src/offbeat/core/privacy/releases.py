@@ -8,7 +8,6 @@ masked, `AwaitedSums` has a version wait until helpers have told its sum.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property, reduce
-from itertools import chain
 from math import ceil, inf
 from operator import iadd
 from typing import Any, NamedTuple, Self
@@ -40,7 +39,7 @@ from offbeat.core.privacy.noise import banded_noise, discrete_gaussian
 from offbeat.core.privacy.options import Noise, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
-from offbeat.core.release import EachUpdate, MadeAtOnce, Release
+from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
 from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000
@@ -305,7 +304,9 @@ class SummedUpdates(MadeAtOnce):
         largest = privacy.clip / factor if factor else inf
         return replace(result, delta=clipped(result.delta, self.plan.parameters, largest))
 
-    def judge(self, check: Callable[[], str | None]) -> str | None:
+    def judge(
+        self, check: Check, client: ClientId, task: TaskId, steps: int, result: LocalResult
+    ) -> str | None:
         """No update is looked at by itself: whether one is refused would tell of its data."""
 
     def guard(self, guard: Guarding | None) -> Guarding | None:
@@ -413,14 +414,12 @@ class AwaitedSums(SummedUpdates):
         if self.waiting and type(event) not in UNSEEN:
             raise AlgorithmError(f"a release waits for its sum: {event} cannot be fed")
 
-    def due(self, commands: Iterable[Command]) -> Iterator[Command]:
+    def due(self, commands: list[Command]) -> list[Command]:
         """The commands before the next release, of those that have waited and then of the new ones."""
-        commands, self.waiting = chain(self.waiting, commands), []
-        for command in commands:
-            if self.waiting or type(command) is Aggregate:
-                self.waiting.append(command)
-            else:
-                yield command
+        left = [*self.waiting, *commands]
+        first = next((n for n, command in enumerate(left) if type(command) is Aggregate), len(left))
+        self.waiting = left[first:]
+        return left[:first]
 
     def resume(self, event: Released) -> Aggregate:
         """The release that waits for this event; what has waited after it is due."""
