@@ -3,16 +3,16 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo check test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
+.PHONY: demo check lines test test-thorough test-bits test-ray check-wheel lint docs timelines env clean
 
 env: .venv/installed
 
-.venv/installed: pyproject.toml constraints.txt
+.venv/installed: pyproject.toml papers/pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Offbeat needs Python 3.11 or newer: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
-		-e ".[digits,net,flower,dev,docs]"
+		-e ".[digits,net,flower,papers,dev,docs]" -e ./papers
 	@touch $@
 
 demo: env
@@ -32,7 +32,13 @@ docs: env
 timelines: env
 	$(BIN)/python docs/timelines.py
 
-check: lint docs
+# Lines of code by folder, and what the working tree has more than a commit: a figure for reviewers, without a limit.
+AGAINST ?= $(shell git rev-parse --quiet --verify HEAD^ 2>/dev/null)
+
+lines: env
+	@$(BIN)/python scripts/count_lines.py $(if $(AGAINST),--against $(AGAINST))
+
+check: lint docs lines
 
 # Bytecode is written even if the environment says otherwise: the workers and the processes that tests start read it.
 # Three workers on two cores: many tests wait for processes and connections of their own.
@@ -69,4 +75,4 @@ check-wheel: env
 	$(BIN)/python scripts/check_wheel.py
 
 clean:
-	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info
+	rm -rf .venv .venv-ray site runs build dist *.egg-info src/*.egg-info papers/build papers/dist papers/src/*.egg-info

@@ -40,9 +40,9 @@ def figures(data: str, noise: float | None, seed: int, tasks: int) -> tuple[floa
     if noise is not None:
         changes.append(f"examples={{noise: {noise or 1e-9}, clip: 1.0, delta: {DELTA}}}")
     recipe = load_recipe(data, sets=changes, seed=seed)
-    run = run_recipe(recipe, recipe.algorithm, seed=seed, out=None)
+    run = run_recipe(recipe.with_seed(seed), out=None)
     done = Counter(row["client"] for row in run.entries("arrived"))
-    learner, epsilon = make_learner(recipe, seed), 0.0
+    learner, epsilon = make_learner(recipe.with_seed(seed)), 0.0
     for client, count in done.items() if noise else ():
         rate = sampling_rate(learner.batch_size, learner.samples(client))
         epsilon = max(epsilon, examples_epsilon([(noise or 0.0, rate, count * STEPS)], DELTA))

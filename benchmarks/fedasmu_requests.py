@@ -178,7 +178,7 @@ def simulate(options: Mapping[str, Any], seed: int, uniform: bool) -> Result:
     algorithm = make_algorithm({**OPTIONS, **options})
     if uniform:
         algorithm = replace(algorithm, schedule=replace(algorithm.schedule, selector=Uniform()))
-    learner = make_learner(recipe, seed)
+    learner = make_learner(recipe.with_seed(seed))
     world = replace(recipe.world, clients=recipe.clients)
     run = SimulatedRun.of(Experiment(algorithm, learner, seed, recipe.until, recipe.evaluate), world)
     clients, recorder = ClientStates(), MemoryRecorder()

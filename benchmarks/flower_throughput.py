@@ -48,18 +48,18 @@ import offbeat as ob
 from flwr.serverapp import ServerApp
 from offbeat.flower import serve
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions
+from offbeat.net import ServerOptions, server_learner
 
 app = ServerApp()
 
 @app.main()
 def main(grid, context):
     c = context.run_config
-    serve(
-        grid, ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=1), c["state"],
-        options=ServerOptions(clients=int(c["clients"]), lease=3600.0, until=ob.Until(tasks=int(c["tasks"]))),
-        sample_shape=(int(c["features"]),), classes=2,
+    learner = server_learner(
+        LogisticSpec(), ob.Training(lr=0.1, batch_size=1), sample_shape=(int(c["features"]),), classes=2
     )
+    experiment = ob.Experiment(ob.fedasync(steps=1), learner, until=ob.Until(tasks=int(c["tasks"])))
+    serve(grid, experiment, c["state"], options=ServerOptions(clients=int(c["clients"]), lease=3600.0))
 """
 CONFIG = {"state": "", "clients": 1, "tasks": 1, "features": 1}
 

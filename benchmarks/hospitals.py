@@ -102,7 +102,7 @@ def main() -> None:
         sets = settings(algorithm, given.seconds)
         print(row(name, "network", deployed(name, sets, given.out)), flush=True)
         recipe = load_recipe("heart_disease", sets=sets)
-        run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=given.out / f"{name}-simulated")
+        run_recipe(recipe, out=given.out / f"{name}-simulated")
         print(row(name, "simulator", read_run(given.out / f"{name}-simulated")), flush=True)
 
 

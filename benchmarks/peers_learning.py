@@ -5,7 +5,7 @@
 
 Ten clients with skewed shares of the digits, whose speeds differ by ten times, train 20 steps a task
 (FedCompass: 4 to 20), all of them all the time. Each peer's own server code (benchmarks/peers/learning.py)
-gets what Offbeat's simulator gets. Results are kept in studies/results/peers.json; `--page` writes the page
+gets what Offbeat's simulator gets. Results are kept in papers/results/peers.json; `--page` writes the page
 from them, without runs if nothing is missing.
 """
 
@@ -23,11 +23,11 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.core.streams import Purpose, stream
-from offbeat.studies.verdicts import interval
 from offbeat.world.partitions import LabelDirichlet
+from offbeat_papers.interval import interval
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "studies" / "results" / "peers.json"
+RESULTS = ROOT / "papers" / "results" / "peers.json"
 CLIENTS, SECONDS, EVERY, TARGETS = 10, 150.0, 1.0, (0.85, 0.9)
 SPEEDS = [0.05 * 10 ** (k / (CLIENTS - 1)) for k in range(CLIENTS)]  # seconds a step
 SIZE, STEPS, Q_MIN, Q_MAX, LATEST, LR, BATCH = 3, 20, 4, 20, 1.2, 0.1, 32
@@ -219,7 +219,7 @@ formula comes as near to the paper's as it can.
 {table(kept)}
 Times are geometric means with Student's 95 % interval over seeds; a run that did not get there counts
 as {SECONDS:.0f} s. Written by `benchmarks/peers_learning.py --page docs/peers.md` from
-`studies/results/peers.json`; how fast the peers run is on [another page](speed.md).
+`papers/results/peers.json`; how fast the peers run is on [another page](speed.md).
 """
 
 

@@ -38,9 +38,9 @@ import torch
 from processes import fork, kill, leave_when_told
 
 from offbeat.core.model import Layout
-from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
+from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubmission
-from offbeat.net.transport import ChannelClosedError, ClientChannel, OnChannel
+from offbeat.net.transport import ChannelClosedError, ClientChannel
 from offbeat.net.wire.limits import Limits
 from offbeat.vectors.allocator import KEPT, LARGEST
 
@@ -68,29 +68,22 @@ def serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
 async def _serve_run(state: Path, values: int, clients: int, durable: bool) -> None:
     import offbeat as ob
     from offbeat.models.registry import LogisticSpec
-    from offbeat.net import ServerOptions, serve
-    from offbeat.net.grpc.server import listen
+    from offbeat.net import ServerOptions, serve, server_learner
     from offbeat.net.server.durable_store import DurableStore
-    from offbeat.net.server.service import Service
 
     if not durable:
         DurableStore.commit = lambda *_: None  # type: ignore[method-assign]
     told = state.parent / f"{state.name}.json"
     layout = Layout.flat(values)
 
-    async def door(on_channel: OnChannel) -> Any:
-        listener = await listen("127.0.0.1:0", ServerCredentials(), limits(layout), on_channel)
-        tell(told, listener.port)
-        return listener
-
-    def started(service: Service) -> None:
-        asyncio.get_running_loop().add_signal_handler(15, service.detach)
-
-    await serve(
-        ob.fedasync(steps=1), LogisticSpec(), ob.Training(lr=0.1, batch_size=10), state, door,
-        options=ServerOptions(clients=clients, lease=60.0, until=ob.Until(tasks=FOREVER)),
-        sample_shape=(features(values),), classes=1, started=started,
-    )  # fmt: skip
+    training = ob.Training(lr=0.1, batch_size=10)
+    learner = server_learner(LogisticSpec(), training, sample_shape=(features(values),), classes=1)
+    experiment = ob.Experiment(ob.fedasync(steps=1), learner, until=ob.Until(tasks=FOREVER))
+    options = ServerOptions(clients=clients, lease=60.0)
+    async with serve(experiment, state, "127.0.0.1:0", options=options, limits=limits(layout)) as server:
+        asyncio.get_running_loop().add_signal_handler(15, server.leave)
+        tell(told, server.port)
+        await server.ended()
 
 
 def features(values: int) -> int:

@@ -27,7 +27,7 @@ PROCESSES, LAST_VERSIONS = 4, 10
 IMPORTED = (
     "grpc.aio", "sklearn.datasets", "offbeat.cli.serve", "offbeat.net.secure.helping",
     "offbeat.net.client.join", "offbeat.net.grpc.client", "offbeat.net.grpc.server",
-    "offbeat.net.server.serve", "offbeat.recipes.build", "offbeat.recipes.load",
+    "offbeat.net.server.open_run", "offbeat.recipes.build", "offbeat.recipes.load",
 )  # fmt: skip
 """What the processes need: imported before they are forked, so that they start at once."""
 

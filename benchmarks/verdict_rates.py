@@ -3,7 +3,7 @@
 python benchmarks/verdict_rates.py [--claims 1000] [--page docs/studies.md]
 
 Claims are drawn whose effects are known, and judged by the functions that judge the papers' claims
-(`offbeat.studies.answers`), with looks at 3, 5, 8 and 10 seeds. With `--page` the tables are written between
+(`offbeat.verdicts.answers`), with looks at 3, 5, 8 and 10 seeds. With `--page` the tables are written between
 the page's two marks.
 """
 
@@ -17,10 +17,10 @@ from time import process_time
 import numpy as np
 from numpy.typing import NDArray
 
-from offbeat.studies.answers import LookAnswers, Quantifier, equal_over_looks, over_looks
-from offbeat.studies.average import PairSample
-from offbeat.studies.multiplicity import LEVEL, false_discovery, looks
-from offbeat.studies.texts import markdown
+from offbeat.verdicts.answers import LookAnswers, Quantifier, equal_over_looks, over_looks
+from offbeat.verdicts.average import PairSample
+from offbeat.verdicts.multiplicity import LEVEL, false_discovery, looks
+from offbeat_papers.texts import markdown
 
 Array = NDArray[np.float64]
 MARKS = "<!-- verdict_rates.py: begin -->\n", "<!-- verdict_rates.py: end -->"

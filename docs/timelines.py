@@ -62,7 +62,7 @@ def draw(name: str) -> Path:
     """Run one algorithm and draw its timeline."""
     recipe = load_recipe("digits", sets=sets(name))
     with TemporaryDirectory() as place:
-        run_recipe(recipe, recipe.algorithm, seed=recipe.seed, out=Path(place) / name)
+        run_recipe(recipe, out=Path(place) / name)
         figure = draw_timeline(make_timeline(read_run(Path(place) / name)), choose_styles([name])[name])
     drawn = BytesIO()
     figure.savefig(drawn, dpi=DPI, format="png")

@@ -8,7 +8,6 @@ Here all are in one process and talk over loopback. Needs scikit-learn and the n
 
 import asyncio
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,16 +16,7 @@ from sklearn.datasets import load_digits
 from sklearn.linear_model import SGDClassifier
 
 import offbeat as ob
-from offbeat.net import (
-    Limits,
-    ServerCredentials,
-    ServerOptions,
-    SiteCredentials,
-    connect,
-    join,
-    listen,
-    serve,
-)
+from offbeat.net import ServerOptions, join, serve
 
 PIXELS, DIGITS = load_digits(return_X_y=True)
 PIXELS = PIXELS / 16
@@ -62,28 +52,19 @@ def evaluate(model: ob.Model) -> dict[str, float]:
 
 async def federation(state: Path) -> str | None:
     """Serve FedBuff until its twentieth version; returns why the run ended."""
-    port = asyncio.get_running_loop().create_future()
-
-    async def open_listener(on_channel: object) -> object:
-        listener = await listen("127.0.0.1:0", ServerCredentials(), Limits(), on_channel)
-        port.set_result(listener.port)
-        return listener
-
     learner = ob.LoopLearner(loop_on(PIXELS[:0], DIGITS[:0]), INITIAL, [1], evaluate=evaluate)
-    options = ServerOptions(clients=3, until=ob.Until(versions=20), evaluate=ob.Every(versions=5))
-    server = asyncio.create_task(
-        serve(ob.fedbuff(2, steps=10), learner, None, state, open_listener, options=options)
+    experiment = ob.Experiment(
+        ob.fedbuff(2, steps=10), learner, until=ob.Until(versions=20), evaluate=ob.Every(versions=5)
     )
-    address = f"127.0.0.1:{await port}"
-    sites = [
-        join(
-            partial(connect, address, SiteCredentials(name=f"site-{number}"), Limits()),
-            learner=ob.LoopLearner(loop_on(PIXELS[share], DIGITS[share]), None, len(share), batch_size=20),
+    async with serve(experiment, state, "127.0.0.1:0", options=ServerOptions(clients=3)) as server:
+        loops = (
+            ob.LoopLearner(loop_on(PIXELS[share], DIGITS[share]), None, len(share), batch_size=20)
+            for share in SHARES
         )
-        for number, share in enumerate(SHARES)
-    ]
-    await asyncio.gather(*sites)
-    return await server
+        address = f"127.0.0.1:{server.port}"
+        sites = (join(address, learner=loop, name=f"site-{k}") for k, loop in enumerate(loops))
+        await asyncio.gather(*sites)
+        return await server.ended()
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
-"""Build the sdist and the wheel, install the wheel in a fresh environment, and use it outside the checkout.
+"""Build sdists and wheels, install the wheels in a fresh environment, and use them outside the checkout.
 
     python scripts/check_wheel.py [--extra digits] [--keep FOLDER]
 
-Needs nothing but Python; the build is isolated. The environment has the versions of constraints.txt; an extra
-with an environment of its own takes only PyTorch's from there. The exit code is 1 where a command fails or
-the wheel lacks a file of the package.
+The wheel of Offbeat is used first without that of the papers, and then with it. Needs nothing but Python; the
+builds are isolated. The environment has the versions of constraints.txt; an extra with an environment of its
+own takes only PyTorch's from there. The exit code is 1 where a command does not end as it should, where a
+wheel lacks a file of its package, or has one of the other.
 """
 
 import argparse
@@ -18,6 +19,8 @@ import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+PACKAGES = {"offbeat": ROOT, "offbeat_papers": ROOT / "papers"}
+"""The packages, each with the folder of its distribution."""
 OWN_ENVIRONMENT = ("ray", "flower")
 TRIES = {
     "digits": "import offbeat; offbeat.load('digits')",
@@ -28,14 +31,14 @@ TRIES = {
 COMPARISON = "compare digits --algorithms fedavg,fedbuff --seeds 1 --jobs 1 --set until.seconds=10 --out runs"
 
 
-def call(*command: str | Path, cwd: Path) -> str:
-    """The standard output of a command that knows nothing of the checkout. A failure ends the script."""
+def call(*command: str | Path, cwd: Path, code: int = 0) -> str:
+    """The output of a command that knows nothing of the checkout. Another exit code ends the script."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     print("+", *(Path(part).name if isinstance(part, Path) else part for part in command), flush=True)
-    done = subprocess.run(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        sys.exit(f"exit code {done.returncode}\n{done.stdout}")
-    return done.stdout
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode != code:
+        sys.exit(f"exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout if code == 0 else done.stderr
 
 
 def environment(folder: Path) -> Path:
@@ -44,54 +47,46 @@ def environment(folder: Path) -> Path:
     return folder / ("Scripts" if os.name == "nt" else "bin")
 
 
-def build(work: Path) -> Path:
-    """Build the sdist from the checkout and the wheel from the sdist; returns the wheel."""
+def build(work: Path) -> dict[str, Path]:
+    """Build each sdist from the checkout and the wheel from the sdist; returns the wheels by package."""
     programs = environment(work / "build")
     call(programs / "python", "-m", "pip", "install", "--quiet", "build", cwd=work)
-    call(programs / "python", "-m", "build", "--outdir", work / "dist", ROOT, cwd=work)
-    (wheel,) = (work / "dist").glob("*.whl")
-    return wheel
+    for folder in PACKAGES.values():
+        call(programs / "python", "-m", "build", "--outdir", work / "dist", folder, cwd=work)
+    return {path.name.partition("-")[0]: path for path in (work / "dist").glob("*.whl")}
 
 
-def missing_files(wheel: Path) -> list[str]:
-    """The files of the package that are not in the wheel: modules, pages, templates, recipes, `py.typed`."""
-    source = ROOT / "src"
+def wrong_files(package: str, wheel: Path) -> list[str]:
+    """What a wheel lacks of its package, such as a template or `py.typed`, and what it has besides."""
+    source = PACKAGES[package] / "src"
     files = {
         path.relative_to(source).as_posix()
-        for path in (source / "offbeat").rglob("*")
+        for path in (source / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     with zipfile.ZipFile(wheel) as archive:
-        return sorted(files - set(archive.namelist()))
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    lacking = [f"not in the wheel of {package}: {name}" for name in sorted(files - packed)]
+    return lacking + [f"no file of {package}, and in its wheel: {name}" for name in sorted(packed - files)]
 
 
-def install(wheel: Path, extra: str, work: Path) -> Path:
-    """Install the wheel with an extra in a fresh environment; returns its folder of programs."""
+def constraints(extra: str, work: Path) -> Path:
+    """The file of versions that the environment has."""
     pins = (ROOT / "constraints.txt").read_text().splitlines()
     if extra in OWN_ENVIRONMENT:
         pins = [pin for pin in pins if pin.startswith("torch==")]
-    (work / "constraints.txt").write_text("\n".join(pins))
-    programs = environment(work / "fresh")
-    extras = ",".join(sorted({"digits", extra}))
-    constraints = work / "constraints.txt"
-    call(
-        programs / "python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "-c",
-        constraints,
-        f"{wheel}[{extras}]",
-        cwd=work,
-    )
-    return programs
+    path = work / "constraints.txt"
+    path.write_text("\n".join(pins))
+    return path
 
 
-def use(programs: Path, extra: str, work: Path) -> None:
-    """Run the commands in an empty folder, and write a report."""
-    empty = work / "empty"
-    empty.mkdir()
+def install(programs: Path, what: str, pins: Path) -> None:
+    """Install a distribution with its dependencies."""
+    call(programs / "python", "-m", "pip", "install", "--quiet", "-c", pins, what, cwd=pins.parent)
+
+
+def use(programs: Path, extra: str, empty: Path) -> None:
+    """Run Offbeat's commands in an empty folder, and write a report."""
     offbeat = programs / "offbeat"
     where = Path(
         call(programs / "python", "-c", "import offbeat; print(offbeat.__file__)", cwd=empty).strip()
@@ -110,23 +105,39 @@ def use(programs: Path, extra: str, work: Path) -> None:
         sys.exit("the report does not name fedbuff")
 
 
+def use_papers(programs: Path, empty: Path) -> None:
+    """Run the command of the papers, whose wheel is there, and list their items."""
+    offbeat = programs / "offbeat"
+    if "Repeat tables and figures of papers" not in call(offbeat, "reproduce", "--help", cwd=empty):
+        sys.exit("offbeat reproduce has no help")
+    if "fedcompass/table-1" not in call(offbeat, "reproduce", "--results", "results", cwd=empty):
+        sys.exit("offbeat reproduce does not list fedcompass/table-1")
+
+
 def main() -> None:
-    """Check the wheel with one extra."""
+    """Check the wheels with one extra."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument(
         "--extra", choices=TRIES, default="digits", help="the extra to install besides digits"
     )
-    parser.add_argument("--keep", type=Path, help="copy the sdist and the wheel to this folder")
+    parser.add_argument("--keep", type=Path, help="copy the sdists and the wheels to this folder")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="offbeat-wheel-") as folder:
         work = Path(folder)
-        wheel = build(work)
-        if missing := missing_files(wheel):
-            sys.exit("not in the wheel: " + ", ".join(missing))
-        use(install(wheel, options.extra, work), options.extra, work)
+        wheels = build(work)
+        if wrong := [text for package in PACKAGES for text in wrong_files(package, wheels[package])]:
+            sys.exit("\n".join(wrong))
+        programs, pins, empty = environment(work / "fresh"), constraints(options.extra, work), work / "empty"
+        empty.mkdir()
+        install(programs, f"{wheels['offbeat']}[{','.join(sorted({'digits', options.extra}))}]", pins)
+        use(programs, options.extra, empty)
+        print(call(programs / "offbeat", "reproduce", "--help", cwd=empty, code=2).strip())
+        install(programs, str(wheels["offbeat_papers"]), pins)
+        use_papers(programs, empty)
         if options.keep is not None:
             shutil.copytree(work / "dist", options.keep, dirs_exist_ok=True)
-    print(f"{wheel.name} with the extra {options.extra} works outside the checkout")
+    names = " and ".join(wheel.name for wheel in wheels.values())
+    print(f"{names} with the extra {options.extra} work outside the checkout")
 
 
 if __name__ == "__main__":

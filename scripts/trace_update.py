@@ -30,16 +30,11 @@ from torch import Tensor
 import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
-from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
-from offbeat.net.grpc.client import connect
-from offbeat.net.grpc.server import listen
+from offbeat.net import join, serve, server_learner
 from offbeat.net.messages import UpdateAck, UpdateSubmission
 from offbeat.net.server.service import Service
 from offbeat.net.server.sessions import Sessions
-from offbeat.net.transport import OnChannel
 from offbeat.net.wire import wire_pb2 as pb
-from offbeat.net.wire.limits import Limits
 from offbeat.net.wire.serialization import serialize
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.vectors.pool import VectorPool
@@ -144,22 +139,12 @@ async def run_until_acknowledged(directory: Path) -> None:
     """A run of one update."""
     x = torch.randn(8, FEATURES, generator=torch.Generator().manual_seed(0))
     data = Dataset(x, torch.arange(8) % CLASSES, CLASSES)
-    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    async def listen_here(on_channel: OnChannel) -> Any:
-        listener = await listen("127.0.0.1:0", ServerCredentials(), Limits(drain=1.0), on_channel)
-        port.set_result(listener.port)
-        return listener
-
-    server = asyncio.create_task(
-        serve(
-            ob.fedasync(steps=3), LogisticSpec(), ob.Training(lr=0.1, batch_size=4), directory, listen_here,
-            options=ServerOptions(until=ob.Until(tasks=1)), sample_shape=(FEATURES,), classes=CLASSES,
-        )
-    )  # fmt: skip
-    address = f"127.0.0.1:{await port}"
-    site = join(lambda: connect(address, SiteCredentials(name="a"), Limits(drain=1.0)), data)
-    await asyncio.gather(server, site)
+    training = ob.Training(lr=0.1, batch_size=4)
+    learner = server_learner(LogisticSpec(), training, sample_shape=(FEATURES,), classes=CLASSES)
+    experiment = ob.Experiment(ob.fedasync(steps=3), learner, until=ob.Until(tasks=1))
+    async with serve(experiment, directory, "127.0.0.1:0") as server:
+        await join(f"127.0.0.1:{server.port}", data, name="a")
+        await server.ended()
 
 
 def trace_update() -> Trace:

@@ -38,7 +38,7 @@ IMPORTED = (
     "sklearn.datasets", "grpc.aio", "aiohttp", "cryptography.x509", "pydantic", "typer", "rich.progress",
     "matplotlib.figure", "plotly.graph_objects",
     "offbeat.recipes.compare", "offbeat.recipes.from_run", "offbeat.report", "offbeat.sim.replay",
-    "offbeat.sim.executors.batched", "offbeat.sim.executors.processes", "offbeat.net.server.serve",
+    "offbeat.sim.executors.batched", "offbeat.sim.executors.processes", "offbeat.net.server.open_run",
     "offbeat.net.grpc.server", "offbeat.net.grpc.client", "offbeat.net.client.join",
     "offbeat.net.monitor.http", "offbeat.data.site", "opacus.accountants",
 )  # fmt: skip

@@ -27,8 +27,8 @@ from offbeat.experiment import Experiment
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.secure.helping import HELPER_FILE
+from offbeat.net.server.open_run import open_run
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import open_run
 from offbeat.net.server.service import OpenRun
 from offbeat.recipes.build import make_algorithm, make_learner, make_server_learner, run_recipe
 from offbeat.recipes.load import document_of, load_recipe
@@ -36,6 +36,7 @@ from offbeat.recipes.recipe import Recipe
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest
+from offbeat.sim.run_experiment import simulate_experiment
 from tests.damages import damage
 from tests.net.replay_player import Play, rows_of
 from tests.sampling import thorough
@@ -82,18 +83,17 @@ def make_simulated(place: Path, algorithm: str) -> None:
             os.kill(os.getpid(), signal.SIGINT)
         return train(*arguments)
 
-    always = patch("offbeat.sim.simulate.CHECKPOINT_SECONDS", 0.0)
-    defaults = {**ob.simulate.__kwdefaults__, "checkpoint_seconds": 0.0}  # type: ignore[attr-defined]
-    with always, patch.object(ob.simulate, "__kwdefaults__", defaults):
+    defaults = {**simulate_experiment.__kwdefaults__, "checkpoint_seconds": 0.0}  # type: ignore[attr-defined]
+    with patch.object(simulate_experiment, "__kwdefaults__", defaults):
         with patch.object(ob.TorchLearner, "train", interrupting), pytest.raises(KeyboardInterrupt):
-            run_recipe(recipe, recipe.algorithm, seed=0, out=directory)
-        run_recipe(recipe, recipe.algorithm, seed=0, out=place / "finished")
+            run_recipe(recipe, out=directory)
+        run_recipe(recipe, out=place / "finished")
 
 
 def serve(directory: Path) -> OpenRun:
     recipe = recipe_of(HELD)
     experiment = Experiment(
-        make_algorithm(recipe.algorithm), make_server_learner(recipe, 0), until=recipe.until,
+        make_algorithm(recipe.algorithm), make_server_learner(recipe), until=recipe.until,
         evaluate=ob.Every(), recipe=document_of(recipe),
     )  # fmt: skip
     opened = open_run(experiment, directory, ServerOptions(clients=4, lease=1e12), 1e9)
@@ -104,9 +104,9 @@ def serve(directory: Path) -> OpenRun:
 def make_served(place: Path) -> None:
     """The state directory of a server that has been killed: updates in the database, and in the file."""
     recipe = recipe_of(HELD)
-    run = run_recipe(recipe, recipe.algorithm, seed=0, out=None)
+    run = run_recipe(recipe, out=None)
     opened = serve(place / "live")
-    play = Play(make_algorithm(recipe.algorithm), make_learner(recipe, 0), opened.coordinator)
+    play = Play(make_algorithm(recipe.algorithm), make_learner(recipe), opened.coordinator)
     arrived = 0
     for row in (row for row in rows_of(run) if row.kind == "event"):
         outcome = play.event(row)

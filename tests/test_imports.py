@@ -5,6 +5,7 @@ algorithms, local, world, codec, metrics, data, models → core
 """
 
 import ast
+import importlib
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,10 +15,12 @@ from pathlib import Path
 import pytest
 
 import offbeat
+import offbeat_papers
 from offbeat import parts
 from tests.forks import Fork
 
 ROOT = Path(offbeat.__file__).parent
+PAPERS = Path(offbeat_papers.__file__).parent
 pytestmark = pytest.mark.xdist_group("imports")  # every module is parsed once
 
 # What each part of the package may import of the package, besides itself. The order is the direction:
@@ -27,6 +30,7 @@ MAY_USE: dict[str, set[str]] = {
     "version": set(),
     "vectors": set(),
     "core": set(),
+    "verdicts": set(),
     "documents": {"core"},
     "named": {"core"},
     "allowed": {"core", "named"},
@@ -51,18 +55,21 @@ MAY_USE: dict[str, set[str]] = {
         "codec", "data", "metrics", "named", "secure", "vectors", "version",
     },
     "flower": {"lazy", "allowed", "core", "experiment", "local", "net", "runs"},
-    "report": {"lazy", "core", "runs", "version"},
+    "report": {"lazy", "core", "runs", "verdicts", "version"},
     "recipes": {
         "lazy", "allowed", "callbacks", "core", "experiment", "models", "data", "codec", "local", "metrics",
         "named",
         "world", "algorithms", "documents", "runs", "sim", "report", "version",
     },
-    "studies": {"allowed", "core", "documents", "recipes", "report", "runs", "version"},
+    "studies": set(),  # says where they are now
     "notebook": {"core", "report", "runs"},
     "inference": {"lazy", "allowed", "core", "local", "models", "runs"},
     "testing": {"core", "world", "sim", "net"},
 }  # fmt: skip
 DEFERRED = {"runs": {"notebook"}}  # by name, when a method is called: what a run shows is made above it
+PAPERS_MAY_USE = {
+    "allowed", "cli", "core", "documents", "lazy", "recipes", "report", "runs", "verdicts", "version",
+}  # fmt: skip
 TOP = {"__init__", "__main__", "cli"}  # the public face and the command line: may use everything
 
 IO = {"time", "datetime", "threading", "asyncio", "socket", "random", "multiprocessing", "os", "sqlite3",
@@ -75,10 +82,10 @@ BUILTIN_IO = {"open", "input", "print", "__import__", "exec", "eval"}
 
 
 @cache
-def sources() -> dict[Path, ast.Module]:
-    """Every module of the package, parsed once."""
-    paths = sorted(ROOT.rglob("*.py"))
-    return {path.relative_to(ROOT): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
+def sources(root: Path = ROOT) -> dict[Path, ast.Module]:
+    """Every module of a package, parsed once."""
+    paths = sorted(root.rglob("*.py"))
+    return {path.relative_to(root): ast.parse(path.read_text(encoding="utf-8"), path.name) for path in paths}
 
 
 @cache
@@ -215,6 +222,27 @@ def test_only_the_adapter_imports_flower():
     assert not wrong
 
 
+def test_the_papers_use_what_is_below_them_and_the_package_does_not_know_them():
+    wrong = {
+        str(path): beyond
+        for path, tree in sources(PAPERS).items()
+        if (beyond := ours(tree) - PAPERS_MAY_USE - {"__init__"})
+    }
+    assert not wrong
+    knowing = [
+        str(path)
+        for path, tree in sources().items()
+        if any(name.split(".")[0] == "offbeat_papers" for name in imported(tree))
+    ]
+    assert not knowing
+
+
+@pytest.mark.parametrize("name", ["offbeat.studies", "offbeat.studies.load"])
+def test_the_old_name_of_the_studies_tells_the_new_one(name: str):
+    with pytest.raises(ImportError, match=r"offbeat\.studies is the package offbeat_papers now: pip install"):
+        importlib.import_module(name)
+
+
 def test_the_checks_would_notice():
     tree = ast.parse("def f():\n    import time\n    from offbeat.sim.result import Run\n    import offbeat")
     assert set(imported(tree)) == {"time", "offbeat.sim.result.Run", "offbeat"}
@@ -250,7 +278,7 @@ def test_a_subpackage_is_an_attribute_and_not_among_the_public_names():
 def test_no_class_name_means_two_things():
     """A reader who searches for a name finds one class."""
     where: dict[str, list[str]] = {}
-    for path, tree in sources().items():
+    for path, tree in (*sources().items(), *sources(PAPERS).items()):
         for node in tree.body:
             if isinstance(node, ast.ClassDef):
                 where.setdefault(node.name, []).append(str(path))
@@ -266,7 +294,8 @@ def test_importing_the_package_loads_no_pytorch():
 
 
 def test_every_module_says_what_it_is():
-    assert not [str(path) for path, tree in sources().items() if tree.body and not ast.get_docstring(tree)]
+    trees = [*sources().items(), *sources(PAPERS).items()]
+    assert not [str(path) for path, tree in trees if tree.body and not ast.get_docstring(tree)]
 
 
 @pytest.mark.parametrize("name", ["laws", "world", "fedbuff", "simulate"])

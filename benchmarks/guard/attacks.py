@@ -1,6 +1,7 @@
 """Attacked federations: what the guard refuses, what accuracy is lost, and how soon it is back.
 
     python benchmarks/guard/attacks.py --out runs/attacks.csv
+    python benchmarks/guard/attacks.py --out runs/attacks.csv --table
 
 A real server's coordinator, with its default guard and rollback and with test data, runs in virtual time with
 sites that train on digits, of which some attack from the run's beginning, or from its fortieth version on,
@@ -300,6 +301,28 @@ def cases(seeds: int) -> Iterator[tuple[str, int, int, float, str, str, int]]:
                         yield name, sites, attackers, 20.0, attack, begins, seed
 
 
+def table(rows: list[dict[str, str]]) -> str:
+    """Versions until the accuracy is back, as Markdown: the most of all federations, "first / later"."""
+
+    def most(attack: str, name: str, begins: str) -> str:
+        keys = ("attack", "algorithm", "begins")
+        of = [row for row in rows if tuple(row[key] for key in keys) == (attack, name, begins)]
+        back = [row["versions_until_back"] for row in of]
+        return "–" if not back else "never" if "never" in back else str(max(map(int, back)))
+
+    lines = ["| attack | " + " | ".join(ALGORITHMS) + " |", "|---" * (1 + len(ALGORITHMS)) + "|"]
+    for attack in ATTACKS:
+        cells = (f"{most(attack, name, 'first')} / {most(attack, name, 'later')}" for name in ALGORITHMS)
+        shown = attack.replace("|", "\\|")
+        lines.append(f"| `{shown}` | " + " | ".join(cells) + " |")
+    scratch = [
+        max((int(row["from_scratch"]) for row in rows if row["algorithm"] == name), default=0)
+        for name in ALGORITHMS
+    ]
+    lines.append("| *from the initial model, without an attack* | " + " | ".join(map(str, scratch)) + " |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Run the cases that --out has not yet."""
     parser = argparse.ArgumentParser(description="Attacks on the guard and the rollback.")
@@ -307,7 +330,14 @@ def main() -> None:
     parser.add_argument("--without-test-data", action="store_true", help="no evaluation tells of a collapse")
     parser.add_argument("--only", default="", help="part of an attack's or an algorithm's name")
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument(
+        "--table", action="store_true", help="run nothing, and print a table of what is there"
+    )
     given = parser.parse_args()
+    if given.table:
+        with given.out.open() as file:
+            print(table(list(csv.DictReader(file))))
+        return
     torch.set_num_threads(1)
     given.out.parent.mkdir(parents=True, exist_ok=True)
     done = set()

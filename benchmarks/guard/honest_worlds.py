@@ -16,7 +16,7 @@ is of a client whose training diverges: where the guard refuses it, that is coun
 false alarm. A training that does not work without the guard is counted apart: one of its losses is not finite
 or above twice the first one, or the median loss of the second half of its evaluations is not below the first.
 What is in --out already is kept, so an interrupted call goes on. `--first` begins with another world: laws
-and rules were tuned on worlds below 60,000 and from 1,000,000 on, and judged on those from 60,000 on.
+and rules were tuned on worlds below 70,000 and from 1,000,000 on, and judged on those from 70,000 on.
 
 With no false alarm in n worlds, the share of worlds with one is below 3 / n, with 95 % confidence.
 """

@@ -13,7 +13,6 @@ from offbeat import (
     recipes as recipes,
     report as report,
     runs as runs,
-    studies as studies,
     testing as testing,
     world as world,
 )
@@ -50,6 +49,7 @@ from offbeat.data import (
     federate as federate,
     load as load,
 )
+from offbeat.experiment import Experiment as Experiment
 from offbeat.inference.export import ExportedModel as ExportedModel, export as export
 from offbeat.local.examples_privacy import ExamplesPrivacy as ExamplesPrivacy
 from offbeat.local.client_task import ClientTask as ClientTask

@@ -13,9 +13,8 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import NoTraining
 from offbeat.net.messages import Register, TaskAssignment, UpdateSubmission
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from tests.algorithms.exact_compass import ExactWorld
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 INSTANT = Fraction(1, 10**12)
 """Relative difference below which a timer is set for the time of an update: the server reads first."""
@@ -26,7 +25,7 @@ class DeployedCompass:
 
     def __init__(self, world: ExactWorld, algorithm: ob.Algorithm, arrivals: int) -> None:
         clients = len(world.seconds)
-        options = ServerOptions(
+        options = terms_of(
             clients=clients,
             lease=1e15,
             task_timeout=None,

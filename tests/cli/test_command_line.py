@@ -255,7 +255,7 @@ def one_by_one(jobs: list[Any], *_: Any) -> list[ob.RunRecord]:
     """A comparison without processes; a run that is there is not made again."""
     for job in jobs:
         if not job.directory.exists():
-            run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory, label=job.label)
+            run_recipe(job.recipe, out=job.directory, label=job.label)
     return [ob.read_run(job.directory) for job in jobs]
 
 
@@ -498,7 +498,7 @@ def test_kill_ctrl_c_and_resume(kills: int, long_recipe: str) -> None:
     ended = process("resume", directory, "--workers", 1)
     assert ended.code == 0, ended.err
     loaded = load_recipe(long_recipe)
-    run_recipe(loaded, loaded.algorithm, seed=0, out=Path("whole"))
+    run_recipe(loaded, out=Path("whole"))
     assert contents(directory) == contents(Path("whole"))
     assert not list(directory.glob("*.part"))
     assert [p.name for p in directory.glob("*.safetensors")] == ["model.safetensors"]

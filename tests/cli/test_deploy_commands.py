@@ -48,7 +48,7 @@ DOCUMENT: dict[str, Any] = {
 def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("deploy") / "run"
     recipe = check(DOCUMENT, "test")
-    run_recipe(recipe, recipe.algorithm, seed=0, out=place)
+    run_recipe(recipe, out=place)
     return place
 
 

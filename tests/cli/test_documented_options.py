@@ -20,7 +20,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.validation import validated
 
 DOCS = Path(__file__).parents[2] / "docs"
-COMMANDS: dict[str, Any] = get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = get_command(app)
+COMMANDS: dict[str, Any] = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 ROW = re.compile(r"^\| `offbeat ([\w-]+)[^`]*` \| (.+) \|$", re.MULTILINE)
 SHARED = re.compile(r"^\| (`--[^|]+(?:\\\|[^|]+)*) \| ((?:`[\w-]+`(?:, )?)+) \|", re.MULTILINE)
 SETTING = re.compile(r"^\| `([\w.]+)` \| ([^|]*) \|", re.MULTILINE)

@@ -17,8 +17,8 @@ from offbeat.core.schedule_rule import RULE, with_rule
 from offbeat.experiment import Experiment
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.server.learner import server_learner
+from offbeat.net.server.open_run import OpenRun, open_run
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import OpenRun, open_run
 from offbeat.recipes.build import recorded_algorithm, run_recipe
 from offbeat.recipes.compare import PlannedRun, _check_same
 from offbeat.recipes.load import amend
@@ -140,9 +140,9 @@ def test_a_planned_run_is_the_recorded_one_whichever_rule_it_has(tmp_path):
         [],
         "a test",
     )
-    run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path)
+    run_recipe(recipe, out=tmp_path)
     described = ob.read_run(tmp_path).meta["algorithm"]
-    planned = PlannedRun(recipe, recipe.algorithm, "x", 0, tmp_path)
+    planned = PlannedRun(recipe, "x", tmp_path)
     for own in (described, {k: v for k, v in described.items() if k != RULE}):
         change_meta(tmp_path, "algorithm", own)
         _check_same(planned, NEW)

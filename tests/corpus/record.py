@@ -241,13 +241,11 @@ def stopping(arrivals: int, copied: Path | None) -> Iterator[None]:
             os.kill(os.getpid(), signal.SIGINT)
         return finish(self, *given)
 
-    import offbeat.sim.simulate as module
+    import offbeat.sim.run_experiment as module
 
-    defaults = {**module.simulate.__kwdefaults__, **({"checkpoint_seconds": 0.0} if copied else {})}
-    with (
-        patch.object(LiveBackend, "finish", counted),
-        patch.object(module.simulate, "__kwdefaults__", defaults),
-    ):
+    run = module.simulate_experiment
+    defaults = {**run.__kwdefaults__, **({"checkpoint_seconds": 0.0} if copied else {})}
+    with patch.object(LiveBackend, "finish", counted), patch.object(run, "__kwdefaults__", defaults):
         yield
 
 

@@ -20,6 +20,18 @@ def test_the_citation_has_the_version_of_the_package() -> None:
     assert citation["license"] == project["license"]
 
 
+def test_the_papers_have_the_version_of_the_package_and_each_pins_the_other() -> None:
+    package, papers = (
+        tomllib.loads(read(f"{folder}/pyproject.toml"))["project"] for folder in (".", "papers")
+    )
+    version = package["version"]
+    assert papers["version"] == version
+    assert package["optional-dependencies"]["papers"] == [f"offbeat-papers=={version}"]
+    assert [each for each in papers["dependencies"] if "offbeat" in each] == [f"offbeat[digits]=={version}"]
+    assert papers["license"] == package["license"]
+    assert read("papers/LICENSE") == read("LICENSE")
+
+
 def test_the_commit_hooks_have_the_pinned_formatter() -> None:
     hooks = read(".pre-commit-config.yaml")
     (pin,) = re.findall(r"^ruff==\S+$", read("constraints.txt"), re.MULTILINE)

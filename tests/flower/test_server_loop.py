@@ -22,11 +22,10 @@ from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import Memory
 from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
-from offbeat.net import ServerOptions
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import Site
 from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, TaskFailed, UpdateSubmission
-from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
+from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.learner import server_learner
 from offbeat.runs.files import read_tensors
@@ -34,11 +33,12 @@ from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.flower.fake_grid import FakeGrid, FakeNode
 from tests.net.replay_player import Play, coordinator_of
+from tests.net.support import Terms, run_spec, terms_of
 from tests.sampling import mostly_thorough, thorough
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 5
-TERMS = ServerOptions(clients=SITES, lease=60.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
+TERMS = terms_of(clients=SITES, lease=60.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
 CAN = sorted(set(ob.ALGORITHMS) - {"wireless"})
 
 
@@ -67,7 +67,7 @@ def grid_of(data: list[Dataset], first: int = 100) -> FakeGrid:
 
 def serve_on(
     grid: FakeGrid, algorithm: ob.Algorithm, test: Dataset | None, directory: Path,
-    terms: ServerOptions = TERMS,
+    terms: Terms = TERMS,
 ) -> str:  # fmt: skip
     """`serve`, on the grid's own time."""
     made = Federation.__init__
@@ -77,10 +77,9 @@ def serve_on(
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Federation, "__init__", on_time)
-        return serve(
-            grid, algorithm, LogisticSpec(), TRAINING, directory, options=terms, test=test, seed=3,
-            sample_shape=(1, 8, 8), classes=10, polling=Polling(poll=0.5),
-        )  # fmt: skip
+        learner = server_learner(LogisticSpec(), TRAINING, test, (1, 8, 8), 10)
+        experiment = terms.experiment(algorithm, learner, 3)
+        return serve(grid, experiment, directory, options=terms.server, polling=Polling(poll=0.5))
 
 
 def check_run(directory: Path, algorithm: ob.Algorithm) -> ob.RunRecord:
@@ -240,7 +239,7 @@ def test_a_node_that_is_gone_for_longer_than_its_lease_has_left(digits: Any, tmp
         node.online = not 20 < grid.time < 150
 
     grid.each_sleep = weather
-    terms = ServerOptions(clients=SITES, lease=60.0, until=ob.Until(tasks=60))
+    terms = terms_of(clients=SITES, lease=60.0, until=ob.Until(tasks=60))
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 60 client tasks"
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     [left] = [row for row in rows if row.name == "left"]
@@ -357,7 +356,7 @@ def test_a_node_that_was_sent_away_is_not_asked(digits: Any, tmp_path: Path) -> 
         algorithm,
         test,
         tmp_path / "run",
-        ServerOptions(clients=SITES, max_consecutive_failures=1, until=ob.Until(tasks=100)),
+        terms_of(clients=SITES, max_consecutive_failures=1, until=ob.Until(tasks=100)),
     )
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     left = [row.t for row in rows if row.name == "left"]
@@ -370,7 +369,7 @@ def test_a_node_with_other_data_is_left_out(digits: Any, tmp_path: Path, caplog:
     data, test = digits
     other = Dataset(torch.zeros(5, 3), torch.zeros(5, dtype=torch.int64), 10)
     algorithm = ob.fedavg(steps=2)
-    terms = ServerOptions(clients=SITES, until=ob.Until(tasks=15))
+    terms = terms_of(clients=SITES, until=ob.Until(tasks=15))
     grid = grid_of([other, *data])
     grid.nodes[100].seconds = 3.0
     assert serve_on(grid, algorithm, test, tmp_path / "run", terms) == "reached 15 client tasks"
@@ -405,7 +404,7 @@ def test_what_cannot_run_on_flower_is_refused(tmp_path: Path) -> None:
     grid = grid_of([])
     with pytest.raises(ob.UsageError, match="nothing reaches a Flower node in mid-task"):
         serve_on(grid, ob.port(epochs=3, size=2, tau_max=2, urgent=True), None, tmp_path / "run")
-    terms = ServerOptions(evaluate=ob.Every(versions=1, at="clients"))
+    terms = terms_of(evaluate=ob.Every(versions=1, at="clients"))
     with pytest.raises(ob.UsageError, match=r"evaluate.at = 'clients' is not allowed on Flower"):
         serve_on(grid, ob.fedavg(steps=2), None, tmp_path / "run", terms)
     assert not (tmp_path / "run").exists()
@@ -422,7 +421,7 @@ def test_a_loop_of_ones_own_trains_unless_its_tasks_would_have_to_be_stored() ->
     server = server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10)
 
     def registered(algorithm: ob.Algorithm) -> Registered:
-        return Registered(0, "run", make_run_spec(algorithm, server, 3).document(), 60.0)
+        return Registered(0, "run", run_spec(algorithm, server, 3).document(), 60.0)
 
     plain = registered(ob.fedbuff(steps=3))
     assert register(plain, site, tell_labels=True) == Register(40, 2, None)
@@ -437,7 +436,7 @@ def test_a_loop_of_ones_own_trains_unless_its_tasks_would_have_to_be_stored() ->
 def test_a_node_has_a_policy_too() -> None:
     data = Dataset(torch.zeros(40, 1, 8, 8), torch.arange(40) % 10, classes=10)
     server = server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10)
-    document = make_run_spec(ob.fedbuff(steps=3), server, 3).document()
+    document = run_spec(ob.fedbuff(steps=3), server, 3).document()
     told = Registered(0, "run", document, 60.0)
     refused = register(told, Site.of(data, policy=SitePolicy(min_batch_size=30)), tell_labels=True)
     assert isinstance(refused, Leave)

@@ -20,14 +20,17 @@ from hospital.client import app
 import offbeat as ob
 from offbeat.flower import server_app
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions
+from offbeat.net import ServerOptions, server_learner
 
-server = server_app(
-    ob.fedasmu(epochs=2, size=2, period=5.0, threshold=3), LogisticSpec(), ob.Training(lr=0.1, batch_size=20),
-    sys.argv[1], seed=3,
-    options=ServerOptions(clients=3, until=ob.Until(tasks=6), evaluate=ob.Every(versions=1)),
-    test=lambda: ob.load("digits", samples=400, test_samples=200).test,
-)
+def experiment():
+    test = ob.load("digits", samples=400, test_samples=200).test
+    return ob.Experiment(
+        ob.fedasmu(epochs=2, size=2, period=5.0, threshold=3),
+        server_learner(LogisticSpec(), ob.Training(lr=0.1, batch_size=20), test),
+        seed=3, until=ob.Until(tasks=6),
+    )
+
+server = server_app(experiment, sys.argv[1], options=ServerOptions(clients=3))
 resources = {"num_cpus": 1, "num_gpus": 0.0}
 run_simulation(server, app, num_supernodes=3, backend_config={"client_resources": resources})
 """

@@ -17,7 +17,7 @@ import offbeat as ob
 from offbeat.core.model import Model
 from offbeat.local.seeding import seeded
 from offbeat.models.registry import MLPSpec, ModelMaker
-from offbeat.net.run_spec import make_run_spec
+from tests.net.support import run_spec
 from tests.sampling import thorough
 
 DATA = ob.federate(
@@ -135,7 +135,7 @@ def test_the_best_version(run: ob.Run, tmp_path: Path) -> None:
 
 def test_a_served_run_is_described_by_its_plan(run: ob.Run, tmp_path: Path) -> None:
     learner = ob.TorchLearner(Tied, DATA, ob.Training(batch_size=4))
-    plan = make_run_spec(ob.fedbuff(size=1, steps=1), learner, 5).document()
+    plan = run_spec(ob.fedbuff(size=1, steps=1), learner, 5).document()
     record = ob.read_run(run.path)  # type: ignore[arg-type]
     meta = {key: value for key, value in record.meta.items() if key != "learner"} | {
         "plan": plan,

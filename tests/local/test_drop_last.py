@@ -17,7 +17,8 @@ from offbeat.net.client.policy import PolicyError, SitePolicy
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.messages import TaskAssignment
-from offbeat.net.run_spec import make_run_spec, read_run_spec
+from offbeat.net.run_spec import read_run_spec
+from tests.net.support import run_spec
 
 SIZES = [17, 33, 9]  # a batch of one remains of the first two; the third has less than a batch
 STEPS = [1, 2, 1]
@@ -111,7 +112,7 @@ def test_the_unit_in_which_samples_are_told_gives_the_complete_batches_of_the_to
 
 
 def test_a_site_counts_as_the_server_does():
-    spec = make_run_spec(ob.fedavg(epochs=1), learner(), 1)
+    spec = run_spec(ob.fedavg(epochs=1), learner(), 1)
     read = read_run_spec(spec.document())
     assert read.training.drop_last
     context = TrainingContext.of(read, Site.of(clients()[1], allow=ALLOWED), 0)
@@ -122,11 +123,11 @@ def test_a_site_counts_as_the_server_does():
 
 def test_a_run_that_keeps_all_batches_is_told_as_ever():
     """A site of an earlier version knows no `drop_last`."""
-    assert "drop_last" not in make_run_spec(ob.fedavg(), learner(drop_last=False), 1).document()["training"]
+    assert "drop_last" not in run_spec(ob.fedavg(), learner(drop_last=False), 1).document()["training"]
 
 
 def test_a_policy_counts_the_samples_that_are_trained_on():
-    spec = read_run_spec(make_run_spec(ob.fedavg(epochs=1), learner(), 1).document())
+    spec = read_run_spec(run_spec(ob.fedavg(epochs=1), learner(), 1).document())
     policy = SitePolicy(min_samples=17)
     context = TrainingContext.of(spec, Site.of(clients()[0], allow=ALLOWED, policy=policy), 0)
     with pytest.raises(PolicyError, match="an update made of 16 samples"):

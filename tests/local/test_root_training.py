@@ -102,10 +102,11 @@ def test_a_recipe_keeps_samples_for_the_server():
         "clients": 4, "algorithm": {"name": "fedbuff"}, "until": {"versions": 3},
         "data": {"dataset": "digits", "samples": 200, "partition": {"kind": "iid"}},
     }  # fmt: skip
-    whole = make_learner(Recipe.model_validate(document), 3)
+    whole = make_learner(Recipe.model_validate(document).with_seed(3))
     document["data"]["root"] = 30
     recipe = Recipe.model_validate(document)
-    own, server = make_learner(recipe, 3), make_server_learner(recipe, 3)
+    recipe = recipe.with_seed(3)
+    own, server = make_learner(recipe), make_server_learner(recipe)
     assert (own.root_samples, server.root_samples, whole.root_samples) == (30, 30, 0)
     assert sum(own.samples(c) for c in range(4)) == 170
     assert torch.equal(own.data.root.x, server.data.root.x)
@@ -117,4 +118,4 @@ def test_a_recipe_keeps_samples_for_the_server():
     with pytest.raises(
         ob.UsageError, match=r"^data.root = 200 is not allowed: the train set has 200 samples$"
     ):
-        make_learner(Recipe.model_validate(document), 3)
+        make_learner(Recipe.model_validate(document).with_seed(3))

@@ -21,12 +21,11 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
-from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ChannelClosedError, ServerChannel
 from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import recording, shares_of_digits
+from tests.net.support import recording, run_spec, shares_of_digits
 
 SITES = 4
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -41,7 +40,7 @@ def plan_of(privacy: ob.Privacy | None, algorithm: Algorithm | None = None) -> d
     """The plan of a run with these options."""
     algorithm = algorithm or ob.fedbuff(size=2, steps=2)
     complete = None if privacy is None else complete_privacy(privacy, algorithm, SITES)
-    return make_run_spec(algorithm, LEARNER, 3, complete).document()
+    return run_spec(algorithm, LEARNER, 3, complete).document()
 
 
 def committee_of(privacy: ob.Privacy, draw: str = "", epoch: int = 1, rule: int | None = None) -> Committee:

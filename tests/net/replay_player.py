@@ -25,9 +25,8 @@ from offbeat.net.messages import (
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.sim.result import Run
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 FOREVER = 1e12
 
@@ -53,7 +52,7 @@ def coordinator_of(
     train_root: TrainRoot | None = None,
     **options: Any,
 ) -> Coordinator:
-    wanted = ServerOptions(clients=clients, **{"lease": FOREVER, "max_consecutive_failures": None, **options})
+    wanted = terms_of(clients=clients, **{"lease": FOREVER, "max_consecutive_failures": None, **options})
     return coordinator_from(algorithm, initial, wanted, RunInfo("run", {}), seed=seed, train_root=train_root)
 
 

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from grpc import aio
 import offbeat as ob
 from offbeat.algorithms.privacy.private import without_privacy
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.learner import NoTraining
+from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Model
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
@@ -24,14 +25,18 @@ from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener, listen
 from offbeat.net.messages import FromSite, Heartbeat, Register, UpdateAck, UpdateSubmission
+from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.learner import Trained, server_learner
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits
 
 LIMITS = Limits(drain=1.0)
+ENDLESS, NEVER, GUARD = ob.Until(), ob.Every(), ob.Guard()
 CONNECT = "/offbeat.v2.Federation/Connect"
 Shares = tuple[list[Dataset], Dataset]
 """The data of each site, and those for tests."""
@@ -65,10 +70,77 @@ class Directed(NoTraining):
     higher_is_better: Mapping[str, bool] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Terms:
+    """What tests say of a run on a network: its limits, evaluations and guard, and the server's options."""
+
+    until: ob.Until
+    evaluate: ob.Every
+    guard: ob.Guard | None
+    server: ServerOptions
+
+    def experiment(
+        self, algorithm: Algorithm, learner: Learner | None, seed: int = 0, **options: Any
+    ) -> Experiment:
+        """An experiment on these terms."""
+        return Experiment(
+            algorithm, learner, seed, until=self.until, evaluate=self.evaluate, guard=self.guard, **options
+        )
+
+
+def terms_of(
+    *,
+    until: ob.Until = ENDLESS,
+    evaluate: ob.Every = NEVER,
+    guard: ob.Guard | None = GUARD,
+    **server: Any,
+) -> Terms:
+    """Terms with these options of a server. The run has no limits, and no evaluations, but those given."""
+    return Terms(until, evaluate, guard, ServerOptions(**server))
+
+
+async def serve(
+    algorithm: Algorithm,
+    model: Trained,
+    training: ob.Training | None,
+    state: Path,
+    listen: Any,
+    *,
+    options: Terms | None = None,
+    seed: int = 0,
+    sample_shape: tuple[int, ...] | None = None,
+    classes: int | None = None,
+    test: Any = None,
+    initial: Any = None,
+    label: str | None = None,
+    recipe: Mapping[str, Any] | None = None,
+    privacy: ob.Privacy | None = None,
+    started: Callable[[Any], object] | None = None,
+    **given: Any,
+) -> str | None:
+    """Serve a run to its end; returns why it ended. `started` is called with its service."""
+    terms = options or terms_of()
+    experiment = terms.experiment(
+        algorithm, server_learner(model, training, test, sample_shape, classes), seed,
+        initial=initial, label=label, recipe=recipe, privacy=privacy,
+    )  # fmt: skip
+    async with serve_run(experiment, state, listen, options=terms.server, **given) as server:
+        if started is not None:
+            started(server.service)
+        return await server.ended()
+
+
+def run_spec(
+    algorithm: Algorithm, learner: Learner, seed: int = 0, privacy: ob.Privacy | None = None
+) -> RunSpec:
+    """The specification of a run with complete options of privacy."""
+    return make_run_spec(Experiment(algorithm, learner, seed, privacy=privacy))
+
+
 def coordinator_from(
     algorithm: Algorithm,
     initial: Model,
-    options: ServerOptions,
+    terms: Terms,
     info: RunInfo,
     higher_is_better: Mapping[str, bool] = {},
     *,
@@ -77,11 +149,10 @@ def coordinator_from(
     release_plan: ReleasePlan | None = None,
     seeds: FreshSeeds | None = None,
 ) -> Coordinator:
-    """A coordinator of a run that starts from a model; limits and evaluations are those of the options."""
+    """A coordinator of a run that starts from a model; limits and evaluations are those of the terms."""
+    options = terms.server
     learner = Directed(options.clients, higher_is_better=higher_is_better)
-    experiment = Experiment(
-        without_privacy(algorithm), learner, seed, options.until, options.evaluate, options.guard
-    )
+    experiment = terms.experiment(without_privacy(algorithm), learner, seed)
     run = PreparedRun(
         experiment, options.clients, initial, algorithm, train_root=train_root, release_plan=release_plan
     )

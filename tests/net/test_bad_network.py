@@ -12,7 +12,7 @@ import pytest
 
 import offbeat as ob
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.clock import Clock
 from offbeat.net.messages import FromServer, FromSite, ModelRequest, Register
 from offbeat.net.transport import ChannelClosedError
@@ -23,7 +23,7 @@ from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import Shares, hurry, serve, shares_of_digits, terms_of, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES, TASKS = 4, 40
@@ -56,7 +56,7 @@ async def federation(
     """A run of FedAsync to its end; its record."""
     data, test = digits
     algorithm = ob.fedasync(steps=2)
-    terms = ServerOptions(clients=SITES, lease=lease, until=ob.Until(tasks=TASKS))
+    terms = terms_of(clients=SITES, lease=lease, until=ob.Until(tasks=TASKS))
     server = asyncio.create_task(
         serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,

@@ -15,13 +15,12 @@ from offbeat.core.buffers import Buffers, finalizer
 from offbeat.core.learner import LocalTask, TaskInputs
 from offbeat.core.model import Model
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingTask
 from offbeat.net.messages import TaskAssignment
-from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.learner import server_learner
 from offbeat.net.server.service import Service
@@ -29,7 +28,7 @@ from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import Play, coordinator_of, rows_of
-from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import Shares, hurry, run_spec, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.sampling import thorough
 
 UNSENT = pytest.mark.parametrize("policy", ["local", "recompute"])
@@ -105,7 +104,7 @@ def test_a_site_that_is_killed_goes_on_with_its_statistics(digits: Shares, tmp_p
     """As the simulator's client does, which lives on; also where it is killed before its update is taken."""
     algorithm, client = composed("fedbuff", "local"), 2
     own = digits[0][client]
-    plan = make_run_spec(algorithm, judge_of(), SEED)
+    plan = run_spec(algorithm, judge_of(), SEED)
     workshop = make_context(Site.of(own))(plan.document(), client)
     bases = [judge_of().initial(seed) for seed in range(4)]
     data = ob.federate(
@@ -150,7 +149,7 @@ def test_a_federation_whose_sites_are_killed_has_the_bits_of_its_journal(
         server = asyncio.create_task(
             serve(
                 algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                options=ServerOptions(
+                options=terms_of(
                     clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1)
                 ),
                 test=test, seed=3, started=services.append,
@@ -223,7 +222,7 @@ def served(policy: Buffers, directory: Path, test: Any) -> Any:
 
         return await serve(
             composed("fedavg", policy), LogisticSpec(), TRAINING, directory, MemoryNetwork().listen,
-            options=ServerOptions(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
+            options=terms_of(clients=SITES), test=test, sample_shape=(1, 8, 8), classes=10, started=end,
             linger=0.0,
         )  # fmt: skip
 

@@ -18,7 +18,7 @@ from offbeat.data.federated import FederatedData, own_data
 from offbeat.metrics import aggregate_clients
 from offbeat.models.registry import LogisticSpec
 from offbeat.models.registry import build as build_module
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.client.task import TrainingContext
 from offbeat.net.grpc.client import connect
@@ -27,7 +27,7 @@ from offbeat.net.server.service import Service
 from offbeat.net.wire.limits import Limits
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
-from tests.net.support import hurry, torch_left_alone
+from tests.net.support import hurry, serve, terms_of, torch_left_alone
 
 SITES = 4
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -96,9 +96,7 @@ async def deployed(
     state: bool = False,
 ) -> ob.RunRecord:
     """A deployed run to its end. Sites join one after another, so that site i is client i."""
-    options = ServerOptions(
-        clients=SITES, lease=lease, until=until, evaluate=every, evaluation_timeout=timeout
-    )
+    options = terms_of(clients=SITES, lease=lease, until=until, evaluate=every, evaluation_timeout=timeout)
     ready: asyncio.Future[Service] = asyncio.get_running_loop().create_future()
 
     def is_ready(service: Service) -> None:
@@ -308,7 +306,7 @@ def test_a_site_may_bring_its_own_held_out_data() -> None:
 @in_loop
 async def test_what_cannot_be_evaluated_at_sites_is_refused(tmp_path: Path) -> None:
     async def attempt(algorithm: ob.Algorithm, at: Any) -> None:
-        options = ServerOptions(evaluate=ob.Every(versions=1, at=at))
+        options = terms_of(evaluate=ob.Every(versions=1, at=at))
         await serve(
             algorithm, LogisticSpec(), TRAINING, tmp_path / "run", MemoryNetwork().listen,
             options=options, sample_shape=(1, 8, 8), classes=10,
@@ -334,7 +332,7 @@ async def test_a_loop_of_ones_own_evaluates_and_a_metric_of_the_clients_ends_the
         return {"auroc": 0.5 if len(evaluated) == 1 else 0.75}
 
     until = ob.Until(versions=10_000, metric="clients.auroc", reaches=0.7)
-    options = ServerOptions(clients=1, until=until, evaluate=ob.Every(versions=1, at="clients"))
+    options = terms_of(clients=1, until=until, evaluate=ob.Every(versions=1, at="clients"))
     server = serve(
         ob.fedbuff(1, steps=2, concurrency=1), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
         options=options, sample_shape=(1, 8, 8), classes=10, linger=2.0,

@@ -21,12 +21,11 @@ from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS
 from tests.net.replay_player import FOREVER, Play, coordinator_of, name_of, rows_of
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
 
@@ -149,7 +148,7 @@ def test_a_server_with_noise_does_what_the_simulator_does(name: str, bands: int)
     rows = rows_of(run)
     privacy = complete_privacy(given, algorithm, 5)
     there = next(row.seq for row in rows if row.name == "begin")
-    wanted = ServerOptions(clients=max(1, there), lease=FOREVER, max_consecutive_failures=None, until=until)
+    wanted = terms_of(clients=max(1, there), lease=FOREVER, max_consecutive_failures=None, until=until)
     initial = learner.initial(SEED)
     coordinator = coordinator_from(
         with_privacy(algorithm, privacy), initial, wanted, RunInfo("run", {}), seed=SEED,

@@ -16,8 +16,9 @@ import yaml
 
 import offbeat as ob
 from offbeat.net.client.site import Site
-from offbeat.net.run_spec import make_run_spec, read_run_spec
+from offbeat.net.run_spec import read_run_spec
 from tests.forks import OFFBEAT, shell_command
+from tests.net.support import run_spec, torch_left_alone
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deploy.md").read_text("utf-8")
 
@@ -116,9 +117,11 @@ def test_in_python(tmp_path: Path) -> None:
     names: dict[str, Any] = {}
     for listing in blocks("In Python", "python"):
         exec(listing, names)
-    assert asyncio.run(names["federation"](tmp_path / "run")) == "reached 3 versions"
+    with torch_left_alone():
+        assert asyncio.run(names["federation"](tmp_path / "run")) == "reached 3 versions"
+        assert names["federation_in_threads"](tmp_path / "again") == "reached 3 versions"
     samples = torch.randn(20, 5), torch.arange(20.0) % 2
-    run = make_run_spec(ob.fedbuff(2, steps=5), names["server_learner"](samples), 0)
+    run = run_spec(ob.fedbuff(2, steps=5), names["test_learner"](samples), 0)
     site = Site.of(learner=names["site_learner"](samples, samples))
     assert site.make_learner(read_run_spec(run.document()), 1).samples(1) == 20
 

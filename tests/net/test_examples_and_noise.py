@@ -15,13 +15,13 @@ from offbeat.core.errors import UsageError
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.client.examples_ledger import ExamplesSpent
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
 from offbeat.net.secure.helping import help_run
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.net.test_secure_run import HELPERS
 from tests.net.test_what_leaves_a_site import failing
 from tests.sampling import thorough
@@ -47,7 +47,7 @@ def federation(
         return recording(network.connect(name), said)
 
     async def run() -> list[str | BaseException]:
-        options = ServerOptions(clients=SITES, until=ob.Until(tasks=TASKS))
+        options = terms_of(clients=SITES, until=ob.Until(tasks=TASKS))
         server = asyncio.create_task(
             serve(
                 algorithm or ob.fedbuff(size=2, steps=STEPS), LogisticSpec(), TRAINING, directory / "run",

@@ -13,12 +13,12 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.model import Tensors
 from offbeat.data import own_data, without_clients
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.client.store import SiteStore
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import ModelChoice
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, torch_left_alone
+from tests.net.support import hurry, serve, terms_of, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=10)
 
@@ -56,7 +56,7 @@ def federation(
     """A run with its sites; what the server and each site returned or raised."""
     network = MemoryNetwork()
     every = ob.Every(versions=1, keep_best="loss") if share == "best" else ob.Every()
-    options = ServerOptions(clients=len(sites), until=ob.Until(versions=4), evaluate=every, share_model=share)
+    options = terms_of(clients=len(sites), until=ob.Until(versions=4), evaluate=every, share_model=share)
     algorithm = ob.compose(ob.fedavg(steps=3), buffers=buffers)
 
     async def run() -> list[Any]:
@@ -142,7 +142,7 @@ def test_a_site_keeps_the_best_model(tmp_path: Path) -> None:
 
 
 def test_the_best_model_needs_a_metric(tmp_path: Path) -> None:
-    options = ServerOptions(share_model="best")
+    options = terms_of(share_model="best")
     with pytest.raises(ob.UsageError, match=r"share_model = 'best' needs evaluate.keep_best"):
         asyncio.run(serve(ob.fedavg(), learner(), None, tmp_path, MemoryNetwork().listen, options=options))
 

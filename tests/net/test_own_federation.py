@@ -12,11 +12,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 import offbeat as ob
 from offbeat.data import own_data, without_clients
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, torch_left_alone
+from tests.net.support import hurry, serve, terms_of, torch_left_alone
 
 TRAINING = ob.Training(lr=0.5, batch_size=10)
 FEATURES, RANK = 30, 2
@@ -61,7 +61,7 @@ def federation(directory: Path, sites: list[dict[str, Any]], **options: Any) -> 
         server = asyncio.create_task(
             serve(
                 ob.fedbuff(2, steps=5), learner, None, directory, network.listen,
-                options=ServerOptions(
+                options=terms_of(
                     clients=2, until=ob.Until(versions=15), evaluate=ob.Every(versions=5)
                 ),
                 seed=3, **options,

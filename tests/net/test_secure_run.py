@@ -25,7 +25,7 @@ from offbeat.core.model import Model
 from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net import SitePolicy, join
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
@@ -39,7 +39,7 @@ from offbeat.secure.committee import tolerated
 from offbeat.sim.replay import replay
 from offbeat.testing.journal import check_journal
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.net.test_what_leaves_a_site import failing
 from tests.sampling import thorough
 
@@ -99,7 +99,7 @@ async def federation(
     """A whole run; returns why it ended."""
     data, test = shares_of_digits(sites, samples=60 * sites, test_samples=60)
     network = MemoryNetwork()
-    wanted = ServerOptions(clients=sites, until=ob.Until(tasks=tasks), **options)
+    wanted = terms_of(clients=sites, until=ob.Until(tasks=tasks), **options)
     server = asyncio.create_task(
         serve(
             algorithm, LogisticSpec(), TRAINING, directory / "run", network.listen,
@@ -282,7 +282,7 @@ def test_a_site_leaves_a_committee_that_it_does_not_allow(
         server = asyncio.create_task(
             serve(
                 ob.fedbuff(size=3, steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                options=ServerOptions(clients=3), test=test, privacy=privacy_of(), linger=0.1,
+                options=terms_of(clients=3), test=test, privacy=privacy_of(), linger=0.1,
             )
         )  # fmt: skip
         helpers = [

@@ -17,7 +17,7 @@ import offbeat as ob
 from offbeat.core.errors import RunError
 from offbeat.data.dataset import Dataset
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.client import store
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingTask
@@ -28,12 +28,12 @@ from offbeat.net.server.service import SMALL, Service
 from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
-from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import Shares, Terms, hurry, serve, shares_of_digits, terms_of, torch_left_alone
 from tests.sampling import thorough
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
-TERMS = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
+TERMS = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
 
 
 @pytest.fixture(autouse=True)
@@ -56,7 +56,7 @@ def digits() -> Shares:
 
 async def federation(
     algorithm: ob.Algorithm, digits: Shares, network: MemoryNetwork, directory: Path,
-    terms: ServerOptions = TERMS, states: Path | None = None, started: Any = None,
+    terms: Terms = TERMS, states: Path | None = None, started: Any = None,
     min_step_seconds: float = 0.0,
 ) -> str | None:  # fmt: skip
     """A run to its end. Each site takes `min_step_seconds` a step more than the one before."""
@@ -260,7 +260,7 @@ def test_no_update_is_acknowledged_before_it_is_committed(
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", listen,
-                options=ServerOptions(clients=2, lease=20.0, until=ob.Until(tasks=10)),
+                options=terms_of(clients=2, lease=20.0, until=ob.Until(tasks=10)),
                 test=digits[1], seed=3,
             )
         )  # fmt: skip
@@ -315,7 +315,7 @@ def test_what_cannot_be_written_ends_the_run_though_nobody_says_more(
     commit = DurableStore.commit
     monkeypatch.setattr(DurableStore, "commit", full)
     data, test = digits
-    terms = ServerOptions(clients=1, lease=1e6, until=ob.Until(tasks=10))
+    terms = terms_of(clients=1, lease=1e6, until=ob.Until(tasks=10))
     run = federation(ob.fedasync(steps=3), (data[:1], test), MemoryNetwork(), tmp_path / "run", terms)
     with pytest.raises(RunError, match="the disk is full"):
         asyncio.run(asyncio.wait_for(run, 300))
@@ -331,9 +331,7 @@ def test_an_accuracy_that_was_reached_ends_the_run_also_after_the_server_failed_
         raise RunError("the disk is full")
 
     algorithm = ob.fedasync(steps=3)
-    terms = ServerOptions(
-        clients=SITES, lease=20.0, until=ob.Until(accuracy=0.4), evaluate=ob.Every(versions=1)
-    )
+    terms = terms_of(clients=SITES, lease=20.0, until=ob.Until(accuracy=0.4), evaluate=ob.Every(versions=1))
     with monkeypatch.context() as broken:
         broken.setattr(DurableStore, "finish", fails)
         with pytest.raises(RunError, match="the disk is full"):
@@ -377,7 +375,7 @@ def test_a_site_that_keeps_failing_says_so_and_hinders_nobody(
     not_tried_before(monkeypatch)
     data, test = digits
     bad = Dataset(data[0].x * float("nan"), data[0].y, data[0].classes)
-    terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=20))
+    terms = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=20))
     algorithm = ob.fedasync(steps=3)
     asyncio.run(federation(algorithm, ([bad, *data[1:]], test), MemoryNetwork(), tmp_path / "run", terms))
     record = check_run(tmp_path / "run", algorithm)
@@ -399,7 +397,7 @@ def test_a_site_that_was_sent_away_hears_of_the_end(
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                options=ServerOptions(
+                options=terms_of(
                     clients=2, lease=20.0, max_consecutive_failures=1, until=ob.Until(tasks=20)
                 ),
                 test=test, seed=3,
@@ -440,7 +438,7 @@ def test_stopping_by_hand_makes_the_model_final(digits: Any, tmp_path: Path) -> 
         tasks.append(asyncio.get_running_loop().create_task(later()))
 
     tasks: list[Any] = []
-    terms = ServerOptions(clients=SITES)
+    terms = terms_of(clients=SITES)
     algorithm = ob.fedavg(steps=2)
     directory = tmp_path / "run"
     assert (
@@ -462,7 +460,7 @@ def test_a_site_with_other_data_is_told(digits: Any, tmp_path: Path) -> None:
         server = asyncio.create_task(
             serve(
                 ob.fedavg(steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
-                options=ServerOptions(clients=2), test=test,
+                options=terms_of(clients=2), test=test,
             )
         )  # fmt: skip
         await asyncio.sleep(0)
@@ -488,7 +486,7 @@ def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ob.UsageError, match="sample_shape and classes"):
         asyncio.run(attempt())
     with pytest.raises(ob.UsageError, match="needs evaluations"):
-        asyncio.run(attempt(options=ServerOptions(until=ob.Until(accuracy=0.5)), **shape))
+        asyncio.run(attempt(options=terms_of(until=ob.Until(accuracy=0.5)), **shape))
     with pytest.raises(ob.UsageError, match="3 clients cannot train at the same time"):
         asyncio.run(attempt(algorithm=ob.fedbuff(steps=1, concurrency=3), **shape))
     assert not list(tmp_path.glob("*.db"))
@@ -508,7 +506,7 @@ def test_a_task_that_fails_at_its_site_is_lost_and_the_run_goes_on(
 
     monkeypatch.setattr(TrainingTask, "run", fails)
     algorithm = ob.fedasync(steps=3)
-    terms = ServerOptions(clients=SITES, lease=20.0, until=ob.Until(tasks=40))
+    terms = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=40))
     asyncio.run(federation(algorithm, digits, MemoryNetwork(), tmp_path / "run", terms))
     rows = list(check_run(tmp_path / "run", algorithm).rows())
     lost = [row for row in rows if row.name == "lost"]
@@ -535,7 +533,7 @@ def test_a_site_that_starts_again_delivers_the_update_it_kept(
     async def served(tasks: int) -> str | None:
         return await serve(
             algorithm, LogisticSpec(), TRAINING, directory, network.listen,
-            options=ServerOptions(lease=20.0, until=ob.Until(tasks=tasks)),
+            options=terms_of(lease=20.0, until=ob.Until(tasks=tasks)),
             test=test, seed=3, started=services.append,
         )  # fmt: skip
 

@@ -17,7 +17,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.models.registry import LogisticSpec, ModelMaker
-from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net import SitePolicy, join
 from offbeat.net.client.known_runs import KnownRuns
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext
@@ -33,12 +33,11 @@ from offbeat.net.messages import (
     TaskAssignment,
     UpdateSubmission,
 )
-from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ClientChannel, ServerChannel
 from offbeat.testing.network import Faults, MemoryNetwork
 from tests.net.deviating_server import MODEL, Script, meet, plan_of, sent_of_training
-from tests.net.support import hurry, recording, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, recording, run_spec, serve, shares_of_digits, terms_of, torch_left_alone
 
 CLIP = 0.5
 UNIT = 25
@@ -56,7 +55,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
         return recording(network.connect(name), said)
 
     async def run() -> str | None:
-        options = ServerOptions(clients=3, until=ob.Until(tasks=12), evaluate=ob.Every(versions=2))
+        options = terms_of(clients=3, until=ob.Until(tasks=12), evaluate=ob.Every(versions=2))
         server = asyncio.create_task(
             serve(
                 ob.fedbuff(size=2, steps=2), LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
@@ -107,7 +106,7 @@ def test_steps_of_an_epoch_are_those_of_the_number_that_is_told() -> None:
         assert (site.samples, site.told_samples, site.labels) == (137, 150, None)
         assert site.steps_per_epoch == steps
     training = ob.Training(batch_size=5)
-    spec = make_run_spec(ob.port(beta=0.0), server_learner(LogisticSpec(), training, data[0]), 0)
+    spec = run_spec(ob.port(beta=0.0), server_learner(LogisticSpec(), training, data[0]), 0)
     context = TrainingContext.of(spec, Site.of(data[0], policy=policy), 0)
     assert (context.steps_per_epoch, context.learner.steps_per_epoch(0)) == (30, 28)  # a recall's boundary
 
@@ -118,7 +117,7 @@ def test_why_a_policy_refuses_does_not_tell_the_number_of_samples(policy: dict[s
     data, _ = shares_of_digits(1, samples=137, test_samples=10)
     site = Site.of(data[0], policy=SitePolicy(samples_unit=UNIT, labels=False, **policy))
     batch_size = 150 if policy == {"min_batch_size": 160} else 5
-    spec = make_run_spec(
+    spec = run_spec(
         ob.fedbuff(), server_learner(LogisticSpec(), ob.Training(batch_size=batch_size), data[0]), 0
     )
     with pytest.raises(UsageError, match="refuses") as refused:
@@ -263,7 +262,7 @@ def test_labels_reach_a_server_that_needs_them(tmp_path: Path, monkeypatch: pyte
         return opened
 
     async def run() -> list[Any]:
-        options = ServerOptions(clients=2, until=ob.Until(tasks=20))
+        options = terms_of(clients=2, until=ob.Until(tasks=20))
         server = serve(
             algorithm, LogisticSpec(), TRAINING, tmp_path / "run", network.listen,
             options=options, test=test, seed=3, linger=0.5,
@@ -306,7 +305,7 @@ def test_an_update_is_not_sent_for_a_task_of_the_same_number_of_a_server_that_we
     algorithm = ob.fedbuff(size=2, steps=2)
     learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
     privacy = complete_privacy(PRIVACY, algorithm, 2)
-    plan, model = make_run_spec(algorithm, learner, 3, privacy).document(), learner.initial(3)
+    plan, model = run_spec(algorithm, learner, 3, privacy).document(), learner.initial(3)
     bases, said, network = [5, 4], list[FromSite](), MemoryNetwork()
 
     async def server(channel: ServerChannel) -> None:

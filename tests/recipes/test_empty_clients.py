@@ -33,10 +33,10 @@ def recipe_of(**data: Any) -> Any:
 
 def test_they_are_refused_with_the_offer_to_leave_them_out() -> None:
     with pytest.raises(ob.UsageError, match=r"of 12 has no samples: .*in a recipe data\.drop_empty"):
-        make_learner(recipe_of(), 0)
+        make_learner(recipe_of())
     draws = {"kind": "label_dirichlet", "alpha": 0.01, "min_size": 5}
     with pytest.raises(ob.UsageError, match=r"or leave empty clients out, by min_size = 0 and drop_empty"):
-        make_learner(recipe_of(partition=draws), 0)
+        make_learner(recipe_of(partition=draws))
 
 
 def test_a_run_without_them_is_resumed_and_compared(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -45,13 +45,13 @@ def test_a_run_without_them_is_resumed_and_compared(tmp_path: Path, caplog: pyte
 
     recipe = recipe_of(drop_empty=True)
     with caplog.at_level(logging.WARNING):
-        left = make_learner(recipe, 0).clients
+        left = make_learner(recipe).clients
     assert left < 12
     assert f"{12 - left} of 12 clients have no samples and are left out" in caplog.text
     with pytest.raises(KeyboardInterrupt):
-        run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path / "run", watch=interrupt)
+        run_recipe(recipe, out=tmp_path / "run", watch=interrupt)
     resume_run(tmp_path / "run")
-    whole = run_recipe(recipe, recipe.algorithm, seed=0, out=None)
+    whole = run_recipe(recipe, out=None)
     record = read_run(tmp_path / "run")
     assert record.status == "finished"
     assert whole.summary == record.summary

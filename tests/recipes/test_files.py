@@ -360,21 +360,21 @@ def test_scales_that_cannot_be(write: Any) -> None:
 def test_a_recipe_evaluates_at_its_clients() -> None:
     sets = ["data.validation=0.25", "evaluate.at=clients", "until={versions: 2}"]
     recipe = load_recipe("digits", sets=sets)
-    run = run_recipe(recipe, recipe.algorithm, seed=0, out=None)
-    held_out = make_learner(recipe, 0).data.held_out
+    run = run_recipe(recipe, out=None)
+    held_out = make_learner(recipe).data.held_out
     assert held_out is not None
     counts = [held_out.count(client) for client in range(recipe.clients)]
     assert [row["samples"] for row in run.client_metrics(0)] == counts
     assert "clients.accuracy.p10" in run.metrics[-1]
     with pytest.raises(UsageError, match=r"evaluate.at = 'clients' needs samples that clients hold out"):
-        run_recipe(load_recipe("digits", sets=sets[1:]), recipe.algorithm, seed=0, out=None)
+        run_recipe(load_recipe("digits", sets=sets[1:]), out=None)
 
 
 def test_the_training_loss_is_that_of_training_samples() -> None:
     recipe = load_recipe("digits")
-    source = make_learner(recipe, 3).data
+    source = make_learner(recipe.with_seed(3)).data
     data = recipe.data.model_copy(update={"evaluate_on": "train"})
-    own = make_learner(recipe.model_copy(update={"data": data}), 3).data
+    own = make_learner(recipe.model_copy(update={"data": data, "seed": 3})).data
     assert len(own.test) == len(source.test)
     known = {tuple(x.flatten().tolist()) for x in own.train.x}
     assert all(tuple(x.flatten().tolist()) in known for x in own.test.x)
@@ -386,7 +386,7 @@ def test_a_recipe_without_data_is_for_sites_only(write: Any) -> None:
     del document["data"]
     recipe = load_recipe(str(write(document)))
     with pytest.raises(ob.UsageError, match=r"^data\.dataset is missing: a simulation has the clients' data"):
-        make_learner(recipe, 0)
+        make_learner(recipe)
 
 
 def test_functions_of_ones_own_by_name(write: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -405,9 +405,9 @@ def test_functions_of_ones_own_by_name(write: Any, tmp_path: Path, monkeypatch: 
     recipe = load_recipe(path)
     assert recipe.initial == str(Path(path).parent / "weights.safetensors")
     allow = ["a_lab_of_ours"]
-    learner = make_learner(recipe, 0, allow)
+    learner = make_learner(recipe, allow)
     save_file(learner.initial(7).state_dict(), recipe.initial)
-    run = run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path / "run", allow=allow)
+    run = run_recipe(recipe, out=tmp_path / "run", allow=allow)
     assert run.metrics[-1].keys() >= {"loss", "f1", "certain"}
     record = ob.read_run(tmp_path / "run")
     assert record.meta["algorithm"] == {"name": "a_lab_of_ours:schedule", "steps": 2}

@@ -33,12 +33,12 @@ DOCUMENT: dict[str, Any] = {
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> RunRecord:
     place = tmp_path_factory.mktemp("like") / "run"
     recipe = check(DOCUMENT, "test")
-    run_recipe(recipe, recipe.algorithm, seed=0, out=place)
+    run_recipe(recipe, out=place)
     return read_run(place)
 
 
 def go(recipe: Recipe, seed: int = 1) -> ob.Run:
-    return run_recipe(recipe, recipe.algorithm, seed=seed, out=None)
+    return run_recipe(recipe.with_seed(seed), out=None)
 
 
 def test_the_same_algorithm_in_the_fitted_world_does_much_the_same(recorded: RunRecord) -> None:

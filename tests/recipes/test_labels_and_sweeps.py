@@ -61,9 +61,9 @@ def test_a_label_changes_the_recipe_for_its_own_runs(recipe: str) -> None:
 
 def test_run_and_compare_give_the_same_run_and_its_recipe_repeats_it(recipe: str) -> None:
     chosen = load_recipe(recipe, sets=["algorithm=slow"])
-    first = run_recipe(chosen, chosen.algorithm, seed=1, out=Path("first"))
+    first = run_recipe(chosen.with_seed(1), out=Path("first"))
     job = plan(load_recipe(recipe), ["slow"], 2, Path("out"))[1]
-    again = run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory, label=job.label)
+    again = run_recipe(job.recipe, out=job.directory, label=job.label)
     one, other = ob.read_run("first"), ob.read_run(job.directory)
     assert one.recipe == other.recipe
     assert (one.label, one.clients, one.recipe and one.recipe["training"]["lr"]) == ("slow", 4, 0.01)
@@ -71,7 +71,7 @@ def test_run_and_compare_give_the_same_run_and_its_recipe_repeats_it(recipe: str
     assert first.model.digest() == again.model.digest()
     Path("again.yaml").write_text(yaml.safe_dump(one.recipe))
     repeated = load_recipe("again.yaml")
-    third = run_recipe(repeated, repeated.algorithm, seed=repeated.seed, out=None)
+    third = run_recipe(repeated, out=None)
     assert third.model.digest() == first.model.digest()
     assert resume_run(Path("first")).stop_reason == "reached 3 client tasks"
     # the directory is known again, and refused for another value
@@ -124,10 +124,10 @@ def test_a_label_may_have_a_trace_and_weights_of_its_own(recipe: str) -> None:
 
 def test_the_fitted_world_comes_after_what_a_label_sets(recipe: str) -> None:
     loaded = load_recipe(recipe)
-    run_recipe(loaded, loaded.algorithm, seed=0, out=Path("run"))
+    run_recipe(loaded, out=Path("run"))
     like = simulate_like(ob.read_run("run"), algorithm="slow", sets=["training.batch_size=8"]).recipe
     assert (like.training.lr, like.training.batch_size, like.clients) == (0.01, 8, 3)
-    assert run_recipe(like, like.algorithm, seed=0, out=None).summary.tasks == 3
+    assert run_recipe(like, out=None).summary.tasks == 3
 
 
 def test_a_sweep_is_a_grid_and_its_labels_and_directories_say_which_point(recipe: str) -> None:
@@ -139,10 +139,10 @@ def test_a_sweep_is_a_grid_and_its_labels_and_directories_say_which_point(recipe
     assert len(runs) == 8
     last = runs[-1]
     assert last.directory == Path("out/slow,lr=1,steps=3/seed-0")
-    assert (last.recipe.training.lr, last.recipe.clients, last.spec["steps"]) == (1.0, 4, 3)
+    assert (last.recipe.training.lr, last.recipe.clients, last.recipe.algorithm["steps"]) == (1.0, 4, 3)
     assert last.recipe.sweep == {"training.lr": [1.0], "algorithm.steps": [3]}
     for job in (runs[0], runs[3]):
-        run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory, label=job.label)
+        run_recipe(job.recipe, out=job.directory, label=job.label)
     groups = group_by_label(ob.find_runs(Path("out")))
     assert [group.label.text for group in groups] == ["fedbuff lr=0.1 steps=1", "fedbuff lr=1 steps=3"]
     assert {group.label.name for group in groups} == {"fedbuff"}

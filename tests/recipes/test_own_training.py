@@ -110,17 +110,14 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def learner(recipe: str, *sets: str) -> Any:
-    return make_learner(load_recipe(recipe, sets=sets), seed=0, allow=ALLOW)
+    return make_learner(load_recipe(recipe, sets=sets), ALLOW)
 
 
 def test_a_run_has_the_users_loss_and_metrics(recipe: str, tmp_path: Path) -> None:
-    loaded = load_recipe(recipe)
-    run = run_recipe(loaded, loaded.spec("fedbuff"), seed=0, out=tmp_path / "run", allow=ALLOW)
+    loaded = load_recipe(recipe, sets=["algorithm=fedbuff"])
+    run = run_recipe(loaded, out=tmp_path / "run", allow=ALLOW)
     assert {"loss", "balanced_accuracy", "sensitivity"} <= set(run.metrics[-1])
-    plain = run_recipe(
-        load_recipe(recipe, sets=["loss=cross_entropy"]), loaded.spec("fedbuff"), seed=0, out=None,
-        allow=ALLOW,
-    )  # fmt: skip
+    plain = run_recipe(loaded.model_copy(update={"loss": "cross_entropy"}), out=None, allow=ALLOW)
     assert plain.metrics[0]["loss"] > run.metrics[0]["loss"]  # the focal loss of the same weights is smaller
     assert read_run(tmp_path / "run").recipe["loss"] == "clinic_task:focal"
 

@@ -64,4 +64,4 @@ def run_on(root, monkeypatch, recipe, write):
     write(root)
     monkeypatch.setenv("OFFBEAT_DATA", str(root))
     checked = check({**recipe, "until": {"versions": 1}, "evaluate": {"versions": 1}}, "recipe")
-    return run_recipe(checked, checked.algorithm, seed=0, out=None)
+    return run_recipe(checked, out=None)

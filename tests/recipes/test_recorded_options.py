@@ -20,7 +20,7 @@ def recorded(tmp_path: Path) -> Path:
     """A run of FedASMU as it was recorded when it had `limit`, by default as many as m'."""
     sets = ["clients=3", "until.tasks=3", "algorithm=fedasmu", "algorithm.steps=2", "algorithm.size=3"]
     recipe = load_recipe("digits", sets=sets)
-    run_recipe(recipe, recipe.algorithm, seed=0, out=tmp_path / "run")
+    run_recipe(recipe, out=tmp_path / "run")
     database = sqlite3.connect(tmp_path / "run" / "run.db")
     [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'algorithm'").fetchall()
     options = json.loads(text)
@@ -55,7 +55,7 @@ def test_a_comparison_from_before_an_option_goes_on(tmp_path: Path) -> None:
     """What the run's recipe does not name has its default."""
     recipe = load_recipe("digits", sets=["clients=3", "until.tasks=3", "data.samples=60"])
     [job] = plan(recipe, ["fedavg"], 1, tmp_path)
-    run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory)
+    run_recipe(job.recipe, out=job.directory)
     database = sqlite3.connect(job.directory / "run.db")
     [(text,)] = database.execute("SELECT value FROM meta WHERE key = 'recipe'").fetchall()
     recorded = json.loads(text)

@@ -112,7 +112,7 @@ def test_without_a_trace_clients_must_be_said(place: Path) -> None:
 
 def test_a_run_is_resumed_when_its_trace_is_gone(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = load(place)
-    whole = run_recipe(recipe, recipe.algorithm, seed=1, out=None)
+    whole = run_recipe(recipe.with_seed(1), out=None)
     train, tasks = ob.TorchLearner.train, iter(range(20))
 
     def until_it_fails(*arguments: Any, **options: Any) -> Any:
@@ -122,7 +122,7 @@ def test_a_run_is_resumed_when_its_trace_is_gone(place: Path, monkeypatch: pytes
 
     monkeypatch.setattr(ob.TorchLearner, "train", until_it_fails)
     with pytest.raises(ob.RunError, match="the power is gone"):
-        run_recipe(recipe, recipe.algorithm, seed=1, out=Path("run"))
+        run_recipe(recipe.with_seed(1), out=Path("run"))
     monkeypatch.setattr(ob.TorchLearner, "train", train)
     (place / "traces" / "phones.csv").unlink()
     resumed = resume_run(Path("run"))
@@ -137,7 +137,7 @@ def test_a_run_is_resumed_when_its_trace_is_gone(place: Path, monkeypatch: pytes
 def test_a_comparison_does_not_go_on_with_another_trace(place: Path) -> None:
     recipe = load(place, "until.tasks=3")
     for job in plan(recipe, ["fedbuff"], 1, Path("out")):
-        run_recipe(job.recipe, job.spec, seed=job.seed, out=job.directory)
+        run_recipe(job.recipe, out=job.directory)
     assert plan(load(place, "until.tasks=3"), ["fedbuff"], 1, Path("out"))
     (place / "traces" / "phones.csv").write_text(TRACE.replace("1e5", "2e5"))
     with pytest.raises(UsageError, match="holds another experiment's run"):

@@ -48,15 +48,14 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
+from offbeat.net.server.finished import FinishedRun, FinishedService
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import FinishedRun, _serve_finished
 from offbeat.net.server.service import OpenRun, Service
 from offbeat.runs.files import read_tensors
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.schema import DATABASE, MODEL
 from offbeat.sim.replay import replay
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 from tests.system.disk import Disk, watching
 from tests.system.loop import Loop, LoopClock, Process, SimpleQueue, Threads, sleep, virtual_time
 from tests.system.network import Network
@@ -278,8 +277,12 @@ class Federation:
         directory, clock = self.server.disk.root / "run", LoopClock()
         found = read_run(directory) if (directory / DATABASE).is_file() else None
         if found is not None and found.status == "finished":
-            ended = FinishedRun("run", found.stop_reason or "")
-            return await _serve_finished(ended, self.network.listen, clock, LINGER)
+            ended = FinishedService(FinishedRun("run", found.stop_reason or ""), clock, LINGER)
+            listener = await self.network.listen(ended.on_channel)
+            try:
+                return await ended.run()
+            finally:
+                await listener.close()
         coordinator = self._coordinator()
         meta = {"label": "x", "algorithm": {"name": self.name}, "seed": 1, "clients": 2, "run": "run"}
         new = meta if found is None else None
@@ -297,7 +300,7 @@ class Federation:
 
     def _coordinator(self) -> Coordinator:
         every = Every(versions=1, keep_best="loss") if self._evaluates else Every()
-        options = ServerOptions(clients=2, lease=LEASE, task_timeout=60.0, evaluate=every)
+        options = terms_of(clients=2, lease=LEASE, task_timeout=60.0, evaluate=every)
         info = RunInfo("run", {"a": 1}, None, BATCH)
         return coordinator_from(
             algorithms()[self.name], Model.empty(Layout.flat(SIZE)), options, info, seed=1

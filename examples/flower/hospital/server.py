@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 import offbeat as ob
 from offbeat.flower import serve
 from offbeat.models import LogisticSpec
-from offbeat.net import ServerOptions
+from offbeat.net import ServerOptions, server_learner
 
 ALGORITHMS = {
     "fedcompass": ob.fedcompass(q_min=2, q_max=8),
@@ -24,17 +24,12 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Serve the run until so many updates have arrived; started again, it goes on."""
     config = context.run_config
-    serve(
-        grid,
+    test = ob.load("digits", samples=400, test_samples=200).test
+    experiment = ob.Experiment(
         ALGORITHMS[str(config["algorithm"])],
-        LogisticSpec(),
-        ob.Training(lr=0.1, batch_size=20),
-        Path(str(config["offbeat-state"])),
-        options=ServerOptions(
-            clients=int(config["clients"]),
-            until=ob.Until(tasks=int(config["tasks"])),
-            evaluate=ob.Every(versions=1),
-        ),
-        test=ob.load("digits", samples=400, test_samples=200).test,
+        server_learner(LogisticSpec(), ob.Training(lr=0.1, batch_size=20), test),
         seed=3,
+        until=ob.Until(tasks=int(config["tasks"])),
     )
+    options = ServerOptions(clients=int(config["clients"]))
+    serve(grid, experiment, Path(str(config["offbeat-state"])), options=options)

@@ -22,7 +22,6 @@ from offbeat.cli import (
     helper,
     join,
     list,
-    reproduce,
     runs,
     serve,
     simulate,
@@ -33,10 +32,12 @@ from offbeat.cli import (
     verify,
 )  # fmt: skip
 from offbeat.cli.console import err, out
+from offbeat.cli.plug_ins import Commands
 from offbeat.cli.sections import Command, sectioned
 from offbeat.core.errors import OffbeatError, UsageError
 
 app = typer.Typer(
+    cls=Commands,
     help="Asynchronous federated learning: simulate, compare, look.",
     no_args_is_help=True,
     add_completion=False,
@@ -76,7 +77,7 @@ def _main(
 
 _COMMANDS: tuple[Callable[..., None], ...] = (
     list.algorithms, list.recipes, list.models, list.datasets, simulate.run, simulate.resume, compare.compare,
-    reproduce.reproduce, runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
+    runs.report, runs.journal, runs.replay, export.export, serve.serve, join.join,
     helper.helper,
     stop.stop, tokens.enrol, tokens.dashboard_token, status.status, verify.verify,
     simulate_like.simulate_like,

@@ -104,14 +104,15 @@ def _print_table(
 ) -> None:
     """Print the comparison, and below it what the recipe's paper claims, where it claims something."""
     from offbeat.report import claims_of, findings, group_runs, make_table, to_rich, write_table
-    from offbeat.report.claims import cells
+    from offbeat.report.claims import finding_rows
 
     table = make_table(records, target=target, metric=metric, baseline=baseline)
     width = max(out.width, TABLE_WIDTH)  # on a narrower terminal whole lines wrap, and nothing is cut
     out.print(to_rich(table), width=width, crop=False, soft_wrap=False)
     claimed = plain_table("the paper says", "here", "gap", "seeds", "verdict")
     for found in findings(group_runs(records), claims_of(records[0].recipe)):
-        add_row(claimed, found.says, *cells(found))
+        for cells in finding_rows(found):
+            add_row(claimed, *cells)
     if claimed.rows:
         out.print(claimed, width=width, crop=False, soft_wrap=False)
     for path in files:

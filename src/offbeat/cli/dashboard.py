@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 from offbeat.cli.state_dir import PAGE_TOKEN
 
 if TYPE_CHECKING:
-    from offbeat.net.grpc.server import GrpcListener
     from offbeat.net.monitor.snapshot import Snapshot
-    from offbeat.net.server.service import Service
+    from offbeat.net.server.serve import RunServer
 
 
 def dashboard_of(
-    address: str, state: Path, service: "Service | None", listener: "GrpcListener",
-    cert: Path | None, key: Path | None, unencrypted: bool,
-) -> AbstractAsyncContextManager[str]:  # fmt: skip
+    address: str, state: Path, server: "RunServer", cert: Path | None, key: Path | None, unencrypted: bool
+) -> AbstractAsyncContextManager[str]:
     """The live page of a state directory; the context gives the page's address.
 
     Raises:
@@ -26,9 +24,11 @@ def dashboard_of(
     from offbeat.net.address import split
     from offbeat.net.auth.tls import page_tls
     from offbeat.net.auth.tokens import Tokens
+    from offbeat.net.grpc.server import GrpcListener
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
     from offbeat.net.refusals import Refusals
+    from offbeat.net.server.service import Service
     from offbeat.runs.record import read_run
 
     tls = page_tls(cert, key) if cert is not None and key is not None else None
@@ -36,8 +36,11 @@ def dashboard_of(
 
     refusals = Refusals("page ")
 
+    service, listener = server.service, server.listener
+
     def snapshot() -> "Snapshot":
-        if service is None:  # the run is over: its directory is all there is
+        if not (isinstance(service, Service) and isinstance(listener, GrpcListener)):
+            # The run is over: its directory is all there is.
             return snapshot_of(read_run(state))
         current = service.snapshot()
         counts = Counter(listener.rejected) + refusals.counts + Counter(current.rejected)

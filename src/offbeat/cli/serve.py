@@ -25,9 +25,7 @@ from offbeat.runs.schema import DATABASE
 
 if TYPE_CHECKING:
     from offbeat.net.server.options import ServerOptions
-    from offbeat.net.server.serve import Listener
-    from offbeat.net.server.service import Service
-    from offbeat.net.transport import OnChannel
+    from offbeat.net.server.serve import RunServer
     from offbeat.recipes.recipe import Recipe
 
 ADDRESS = "127.0.0.1:7117"
@@ -125,10 +123,9 @@ def serve(
         from offbeat.net.auth.credentials import Authenticator, ServerCredentials, pem
         from offbeat.net.grpc import server as grpc_server
         from offbeat.net.server.serve import serve as serve_run
-        from offbeat.net.wire.limits import Limits
     from offbeat.callbacks.registry import make_callbacks
-    from offbeat.recipes.build import make_algorithm, make_server_learner
-    from offbeat.recipes.load import document_of, load_recipe, own_recipe
+    from offbeat.recipes.build import make_algorithm, make_experiment, make_server_learner
+    from offbeat.recipes.load import load_recipe, own_recipe
     from offbeat.recipes.metrics import check_metrics
     from offbeat.recipes.names import check_names
 
@@ -161,41 +158,27 @@ def serve(
     for option, address in (("--listen", listen), ("--dashboard", dashboard)):
         _check_free(option, address, grpc_server.check_free)
     algorithm = make_algorithm(loaded.algorithm, allowed)
-    learner = make_server_learner(loaded, loaded.seed, test, allowed)
+    learner = make_server_learner(loaded, test, allowed)
     if loaded.metric is not None and loaded.evaluate.at_server and learner.data.test is not None:
         check_metrics(loaded, learner, loaded.metric)
     called = make_callbacks(loaded.callbacks, allowed)
-    model = learner.initial(loaded.seed).sharing(algorithm.objective.shared_vectors)
-    limits = Limits(layout=model.layout, silence=max(Limits().silence, 2 * server_options.lease))
+    experiment = make_experiment(loaded, algorithm, learner)
 
     async def run() -> str | None:
         async with AsyncExitStack() as stack:
-            services: list[Service] = []
             signs = asyncio.create_task(_signs_of_life(state))
             stack.callback(signs.cancel)
-
-            async def open_listener(on_channel: "OnChannel") -> "Listener":
-                listener = await grpc_server.listen(listen, credentials, limits, on_channel)
-                page = None
-                if dashboard is not None:
-                    opened = dashboard_of(
-                        dashboard, state, services[0] if services else None, listener,
-                        tls_cert, tls_key, dashboard_unencrypted,
-                    )  # fmt: skip
-                    page = await stack.enter_async_context(opened)
-                _announce(state, listen, listener.port, page, sites or loaded.clients)
-                return listener
-
-            def started(service: "Service") -> None:
-                services.append(service)
-                _install_signal_handlers(service)
-
-            return await serve_run(
-                algorithm, learner, None, state, open_listener,
-                options=server_options, seed=loaded.seed, initial=loaded.initial,
-                label=str(loaded.algorithm.get("label", algorithm.name)), recipe=document_of(loaded),
-                privacy=loaded.privacy, started=started, callbacks=called,
-            )  # fmt: skip
+            server = serve_run(
+                experiment, state, listen, options=server_options, credentials=credentials, callbacks=called
+            )
+            await stack.enter_async_context(server)
+            _install_signal_handlers(server)
+            page = None
+            if dashboard is not None:
+                opened = dashboard_of(dashboard, state, server, tls_cert, tls_key, dashboard_unencrypted)
+                page = await stack.enter_async_context(opened)
+            _announce(state, listen, server.port, page, sites or loaded.clients)
+            return await server.ended()
 
     os.umask(0o077)  # for what callbacks write
     reason = asyncio.run(run())
@@ -222,11 +205,7 @@ def _server_options(recipe: "Recipe", sites: int | None, given: Mapping[str, Any
     from offbeat.core.validation import validated
     from offbeat.net.server.options import ServerOptions
 
-    named = {
-        "clients": sites or recipe.clients, "until": recipe.until, "evaluate": recipe.evaluate,
-        "guard": recipe.guard,
-    }  # fmt: skip
-    return validated(ServerOptions, named | dict(given), "--set server")
+    return validated(ServerOptions, {"clients": sites or recipe.clients, **given}, "--set server")
 
 
 def _announce(state: Path, listen: str, port: int, page: str | None, sites: int) -> None:
@@ -247,9 +226,9 @@ async def _signs_of_life(state: Path) -> None:
         touch(state)
 
 
-def _install_signal_handlers(service: "Service") -> None:
+def _install_signal_handlers(server: "RunServer") -> None:
     """SIGINT and SIGTERM stop the server, SIGUSR1 ends the run."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, service.detach)
-    loop.add_signal_handler(signal.SIGUSR1, service.finish, "stopped by its operator")
+        loop.add_signal_handler(number, server.leave)
+    loop.add_signal_handler(signal.SIGUSR1, server.finish, "stopped by its operator")

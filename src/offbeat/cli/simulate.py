@@ -41,9 +41,8 @@ def run(
     count, chosen = executor_options.choose_executor(workers, executor, ray_address)
     with live_progress() as progress:
         finished = run_recipe(
-            loaded, loaded.algorithm, seed=loaded.seed, out=place,
-            workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
-            label=label, metric=loaded.metric,
+            loaded, out=place, workers=count, executor=chosen, watch=RunWatcher(progress),
+            client_memory=memory, label=label, metric=loaded.metric,
             allow=allowed_names(allow, [recipe_folder(recipe)], sets, callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")

@@ -58,9 +58,7 @@ def simulate_like(
     _write_world(world_out, recipe.world)
     output = output or new_directory(f"like-{directory.resolve().name}")
     with live_progress() as progress:
-        run = run_recipe(
-            recipe, recipe.algorithm, seed=recipe.seed, out=output, watch=RunWatcher(progress), allow=allowed
-        )
+        run = run_recipe(recipe, out=output, watch=RunWatcher(progress), allow=allowed)
     show_run(run, f"see both with: offbeat report {directory} {output}")
 
 

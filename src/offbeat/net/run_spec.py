@@ -21,6 +21,7 @@ from offbeat.core.model import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.options import Privacy
 from offbeat.core.validation import format_error
+from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import OTHER_FROZEN, LoopLearner
@@ -199,21 +200,19 @@ def check_algorithm(algorithm: Algorithm) -> None:
         )
 
 
-def make_run_spec(
-    algorithm: Algorithm, learner: TorchLearner | LoopLearner, seed: int, privacy: Privacy | None = None
-) -> RunSpec:
+def make_run_spec(experiment: Experiment) -> RunSpec:
     """Specify a run.
 
     Args:
-        algorithm: The algorithm: one of the registry, one of a function by name, or any whose objective is
-            the plain one.
-        learner: The server's learner, with the model that sites train.
-        seed: The run's seed.
-        privacy: Noise and its options, complete. None means that there are none.
+        experiment: The run. Its algorithm is one of the registry, one of a function by name, or any whose
+            objective is the plain one; its learner is a server's, with the model that sites train; its
+            options of privacy are complete.
 
     Raises:
         UsageError: No network can run the algorithm, sites cannot make it, or the model is too large.
     """
+    algorithm, learner, seed = experiment.algorithm, experiment.learner, experiment.seed
+    assert isinstance(learner, TorchLearner | LoopLearner)
     check_algorithm(algorithm)
     plain = unwrap_buffers(algorithm.objective) == Plain()
     name = recorded_name(replace(algorithm, codec=None))
@@ -239,7 +238,7 @@ def make_run_spec(
         algorithm={"name": name, **algorithm.hyperparameters}, plain=plain, buffers=algorithm.buffers,
         codec=algorithm.codec, model=maker.spec, sample_shape=maker.sample_shape, classes=maker.classes,
         personal=() if isinstance(learner, LoopLearner) else learner.personal, training=training, seed=seed,
-        privacy=privacy, **here.model_dump(),
+        privacy=experiment.privacy, **here.model_dump(),
     )  # fmt: skip
     if len(json.dumps(spec.document())) > (most := Limits().envelope - 4096):
         raise UsageError(

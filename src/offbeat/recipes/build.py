@@ -14,24 +14,25 @@ from offbeat.callbacks.registry import Entry, make_callbacks
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule, without_rule
-from offbeat.core.streams import Purpose, check_seed, stream
+from offbeat.core.streams import Purpose, stream
 from offbeat.data import federate, load, without_clients
 from offbeat.data.dataset import Dataset, Samples, sample_shape
 from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
+from offbeat.experiment import Experiment
 from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics
 from offbeat.recipes.names import check_names
 from offbeat.recipes.own import labels_of, own_data, own_training
-from offbeat.recipes.recipe import Data, Recipe
+from offbeat.recipes.recipe import Recipe
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.progress import Watcher
 from offbeat.sim.result import Run
-from offbeat.sim.simulate import resume, simulate
+from offbeat.sim.run_experiment import resume_experiment, simulate_experiment
 
 
 def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm:
@@ -43,40 +44,41 @@ def make_algorithm(spec: Mapping[str, Any], allow: Allow = NOTHING) -> Algorithm
     return build_algorithm(ALGORITHMS, own, Allowed.of(allow).load)
 
 
-def make_learner(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> TorchLearner:
+def make_learner(recipe: Recipe, allow: Allow = NOTHING) -> TorchLearner:
     """Build a recipe's learner: data, partition and model; the seed determines subsample and partition.
 
     `allow` is what the recipe may name.
     """
-    check_seed(seed)
     own = ":" in (recipe.data.dataset or "")
-    data = own_data(recipe, seed, allow) if own else _built_in_data(recipe, seed)
+    data = own_data(recipe, allow) if own else _built_in_data(recipe)
     return _learner(recipe, data, data.train, allow)
 
 
-def _built_in_data(recipe: Recipe, seed: int) -> FederatedData:
-    data = recipe.data
+def _built_in_data(recipe: Recipe) -> FederatedData:
+    data, seed = recipe.data, recipe.seed
     if data.dataset is None:
         raise UsageError("data.dataset is missing: a simulation has the clients' data, so name a dataset")
-    source = _source(data, data.dataset, seed)
+    source = _source(recipe, data.dataset)
     if data.evaluate_on == "train":
         rng = stream(seed, Purpose.SUBSET, client=1)  # 0 has drawn the subsample of the dataset
         count = min(len(source.test), len(source.train))
         drawn = rng.choice(len(source.train), count, replace=False)
         source = replace(source, test=source.train.subset(np.sort(drawn)))
-    source, root = _root_data(source, data.root, seed)
+    source, root = _root_data(source, recipe)
     labels = labels_of(source.train, data)
     parts = data.partition.split(labels, recipe.clients, stream(seed, Purpose.PARTITION), source.groups)
     return federate(source, None, parts, validation=data.validation, root=root, drop_empty=data.drop_empty)
 
 
-def _source(data: Data, name: str, seed: int) -> Source:
+def _source(recipe: Recipe, name: str) -> Source:
     """Load a recipe's built-in dataset."""
+    data, seed = recipe.data, recipe.seed
     return load(name, samples=data.samples, test_samples=data.test_samples, seed=seed, options=data.options)
 
 
-def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Samples | None]:
+def _root_data(source: Source, recipe: Recipe) -> tuple[Source, Samples | None]:
     """Take the server's own samples at random from a train set, which the clients then have without them."""
+    count, seed = recipe.data.root, recipe.seed
     if count is None:
         return source, None
     available = len(source.train)
@@ -89,14 +91,11 @@ def _root_data(source: Source, count: int | None, seed: int) -> tuple[Source, Sa
     return replace(source, train=source.train.subset(left), groups=groups), source.train.subset(taken)
 
 
-def make_server_learner(
-    recipe: Recipe, seed: int, test: str | None = None, allow: Allow = NOTHING
-) -> TorchLearner:
+def make_server_learner(recipe: Recipe, test: str | None = None, allow: Allow = NOTHING) -> TorchLearner:
     """Build the learner of a recipe's server, which has no clients' data.
 
     Args:
-        recipe: The experiment.
-        seed: The run's seed, which determines the subsample of the recipe's dataset.
+        recipe: The experiment; its seed determines the subsample of its dataset.
         test: The test data: a built-in dataset, "module:function", or "none". None means the test set of the
             recipe's dataset, if it has one.
         allow: What the recipe may name; `test` is the person's own word.
@@ -116,8 +115,8 @@ def make_server_learner(
         tested = server_data(test)
     described = tested
     if data.dataset is not None and (tested is None or data.root is not None):
-        source = _source(data, data.dataset, seed)
-        _, root = _root_data(source, data.root, seed)
+        source = _source(recipe, data.dataset)
+        _, root = _root_data(source, recipe)
         if tested is None:
             tested = source.test if test is None else None
             described = source.test
@@ -135,11 +134,27 @@ def _learner(recipe: Recipe, data: FederatedData, described: Samples | None, all
     return TorchLearner(maker, data, recipe.training, **own_training(recipe, allow))
 
 
+def make_experiment(
+    recipe: Recipe, algorithm: Algorithm, learner: TorchLearner, label: str | None = None
+) -> Experiment:
+    """What a recipe's run is, in the simulator and on a server.
+
+    Args:
+        recipe: The recipe.
+        algorithm: Its algorithm.
+        learner: Its learner, with the clients' data or with a server's.
+        label: What the run is called. None means the algorithm's label, or its name.
+    """
+    called = label or str(recipe.algorithm.get("label", algorithm.name))
+    return Experiment(
+        algorithm, learner, recipe.seed, recipe.until, recipe.evaluate, recipe.guard, recipe.privacy,
+        recipe.initial, called, document_of(recipe),
+    )  # fmt: skip
+
+
 def run_recipe(
     recipe: Recipe,
-    spec: Mapping[str, Any],
     *,
-    seed: int,
     out: Path | None,
     workers: int = 0,
     executor: Batched | OnRay | None = None,
@@ -149,12 +164,11 @@ def run_recipe(
     metric: str | None = None,
     allow: Allow = NOTHING,
 ) -> Run:
-    """Simulate one algorithm of a recipe under one seed.
+    """Simulate the algorithm of a recipe under the recipe's seed.
 
     Args:
-        recipe: The experiment.
-        spec: The algorithm, as `Recipe.spec` gives it; a "label" is for reports, "set" changes the recipe.
-        seed: The run's seed.
+        recipe: The experiment. Its algorithm may have a "label", for reports, and a "set", which changes the
+            recipe.
         out: The run's directory. None means that nothing is recorded.
         workers: Number of worker processes; 0 trains in this one.
         executor: The executor. None means this process or worker processes.
@@ -169,18 +183,15 @@ def run_recipe(
         UsageError: The recipe, the data or the directory does not allow the run, or evaluations do not give
             the metric.
     """
-    recipe = own_recipe(recipe, spec)
+    recipe = own_recipe(recipe, recipe.algorithm)
     check_names(recipe, allow)
     algorithm = make_algorithm(recipe.algorithm, allow)
-    learner = make_learner(recipe, seed, allow)
+    learner = make_learner(recipe, allow)
     if metric is not None and not recipe.evaluate.never:
         check_metrics(recipe, learner, metric)
-    own = recipe.model_copy(update={"seed": seed})  # repeats exactly this run
-    return simulate(
-        algorithm, replace(recipe.world, clients=learner.clients), learner,
-        seed=seed, until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, out=out,
-        label=label or str(spec.get("label", spec["name"])), recipe=document_of(own), watch=watch,
-        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
+    return simulate_experiment(
+        make_experiment(recipe, algorithm, learner, label), replace(recipe.world, clients=learner.clients),
+        workers=workers, executor=executor, out=out, watch=watch, client_memory=client_memory,
         callbacks=make_callbacks(recipe.callbacks, allow),
     )  # fmt: skip
 
@@ -207,12 +218,11 @@ def resume_run(
     check_names(recipe, allow)
     algorithm = recorded_algorithm(record, allow)
     called = make_callbacks(recipe.callbacks, allow)
-    learner = make_learner(recipe, record.seed, allow)
-    return resume(
-        directory, algorithm, replace(recipe.world, clients=learner.clients), learner,
-        until=recipe.until, evaluate=recipe.evaluate, workers=workers, executor=executor, watch=watch,
-        client_memory=client_memory, initial=recipe.initial, guard=recipe.guard, privacy=recipe.privacy,
-        callbacks=called,
+    learner = make_learner(recipe, allow)
+    experiment = make_experiment(recipe, algorithm, learner)
+    return resume_experiment(
+        directory, experiment, replace(recipe.world, clients=learner.clients), workers=workers,
+        executor=executor, watch=watch, client_memory=client_memory, callbacks=called,
     )  # fmt: skip
 
 

@@ -51,10 +51,8 @@ class PlannedRun:
     """One run of a comparison.
 
     Attributes:
-        recipe: The experiment as this run has it.
-        spec: The algorithm, with its label.
+        recipe: The experiment as this run has it, with its algorithm and its seed.
         label: What the run is called: the label, with the values of a sweep.
-        seed: The run's seed.
         directory: The run's directory.
         client_memory: Most bytes of client states in memory. None means all.
         executor: The executor. None means that the run trains in its own process.
@@ -62,9 +60,7 @@ class PlannedRun:
     """
 
     recipe: Recipe
-    spec: Mapping[str, Any]
     label: str
-    seed: int
     directory: Path
     client_memory: int | None = None
     executor: Batched | OnRay | None = None
@@ -73,7 +69,7 @@ class PlannedRun:
     @property
     def name(self) -> str:
         """Label and seed."""
-        return f"{self.label} seed {self.seed}"
+        return f"{self.label} seed {self.recipe.seed}"
 
 
 @dataclass(frozen=True)
@@ -150,13 +146,13 @@ def plan(
             raise UsageError(f"{text}: {error}") from None
         data = repr(document_of(own) | dict.fromkeys(_NOT_OF_DATA))
         if data not in clients:
-            learner = make_learner(own, own.seed, allowed)
+            learner = make_learner(own, allowed)
             clients[data] = learner.clients
             check_metrics(own, learner, metric)
         check_concurrency(algorithm, clients[data], text)
         runs += [
             PlannedRun(
-                own, own.algorithm, text, seed, out / directory_name(label, point) / f"seed-{seed}",
+                own.with_seed(seed), text, out / directory_name(label, point) / f"seed-{seed}",
                 client_memory, executor, allowed,
             )
             for seed in range(recipe.seed, recipe.seed + seeds)
@@ -165,7 +161,7 @@ def plan(
             _check_same(run, algorithm)
     if len({run.directory for run in runs}) < len(runs):
         raise UsageError("two labels of the comparison have the same directory: call one otherwise")
-    return sorted(runs, key=lambda run: run.seed)
+    return sorted(runs, key=lambda run: run.recipe.seed)
 
 
 def compare(
@@ -284,8 +280,8 @@ def _run(run: PlannedRun) -> None:
             )  # fmt: skip
         else:
             run_recipe(
-                run.recipe, run.spec, seed=run.seed, out=run.directory, executor=run.executor,
-                watch=watch, client_memory=run.client_memory, label=run.label, allow=run.allow,
+                run.recipe, out=run.directory, executor=run.executor, watch=watch,
+                client_memory=run.client_memory, label=run.label, allow=run.allow,
             )  # fmt: skip
     except KeyboardInterrupt:
         _interrupted = True

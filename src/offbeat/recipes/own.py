@@ -21,12 +21,11 @@ from offbeat.named import named_errors
 from offbeat.recipes.recipe import Data, Recipe
 
 
-def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData:
+def own_data(recipe: Recipe, allow: Allow = NOTHING) -> FederatedData:
     """Call the function that `data.dataset` names, and divide among the clients what it returns.
 
     Args:
-        recipe: The experiment.
-        seed: The run's seed, which determines the partition.
+        recipe: The experiment; its seed determines the partition.
         allow: What the recipe may name.
 
     Raises:
@@ -59,7 +58,7 @@ def own_data(recipe: Recipe, seed: int, allow: Allow = NOTHING) -> FederatedData
             "offbeat.federate([one dataset per client], test), or a Source with groups"
         )
     parts = data.partition.split(
-        labels_of(train, data), recipe.clients, stream(seed, Purpose.PARTITION), groups
+        labels_of(train, data), recipe.clients, stream(recipe.seed, Purpose.PARTITION), groups
     )
     return federate(train, test, parts, validation=data.validation, drop_empty=data.drop_empty)
 

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
 from offbeat.core.privacy.options import Privacy
+from offbeat.core.streams import check_seed
 from offbeat.core.types import Count, Finite
 from offbeat.data.registry import DATASETS, dataset_options
 from offbeat.local.examples_privacy import ExamplesPrivacy
@@ -184,6 +185,10 @@ class Recipe(Section):
                 f"world.clients = {self.world.clients} is not clients = {self.clients}: leave it out"
             )
         return self
+
+    def with_seed(self, seed: int) -> Self:
+        """The recipe under another seed, in [0, 2**63)."""
+        return self.model_copy(update={"seed": check_seed(seed)})
 
     def spec(self, label: str) -> dict[str, Any]:
         """Name, hyper-parameters and `set` of a label: its entry in `algorithms`, or else the defaults."""

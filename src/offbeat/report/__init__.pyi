@@ -2,6 +2,7 @@ from offbeat.report.activity import Activity as Activity, read_activity as read_
 from offbeat.report.claims import (
     Claim as Claim,
     Finding as Finding,
+    PairGap as PairGap,
     claims_of as claims_of,
     findings as findings,
 )

@@ -1,15 +1,14 @@
-"""What a paper claims of the labels, and what the runs show: ordering, size of the gap, seeds.
+"""What a paper claims of the labels, and what the runs show: ordering, size of the gap, seeds, verdict.
 
 A claim is compared by a number per run, taken over the last fifth of its time: the mean of a metric, or the
 mean absolute change of the first metric shown (the accuracy, if there is one) from one evaluation to the
-next. Seeds are paired. A pair is held or not held by Student's t at 5 %, two-sided, as the rule of studies
-(docs/studies.md) has it for one pair and one look; with fewer than three seeds it is undecided.
+next. Seeds are paired. The claims of a recipe are judged together by the rule of studies (docs/studies.md).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import sqrt
+from statistics import fmean
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,19 +17,27 @@ from pydantic import Field, TypeAdapter
 from offbeat.core.metric_names import NamedMetric, finite, first_shown
 from offbeat.core.validation import checked_dataclass
 from offbeat.report.records import metric_of, read_evaluations, recorded_metrics
-from offbeat.report.statistics import student_t
 from offbeat.report.units import mean_text
 from offbeat.runs.record import RunRecord
+from offbeat.verdicts.average import PairSample
+from offbeat.verdicts.family import (
+    SHARE_THAT_MATTERS,
+    SampledClaim,
+    answer_claims,
+    complete_seeds,
+    judge_family,
+)
+from offbeat.verdicts.multiplicity import looks
+from offbeat.verdicts.verdict import Verdict
 
 CHANGE = "change"
-LEAST_SEEDS = 3
-"""Fewest seeds with which a claim is held or not held."""
 LAST = 0.2  # of a run's time: what a claim is compared by
+_MOST_SEEDS = 1000  # of a comparison
 
 
 @checked_dataclass
 class Claim:
-    """Something a paper says of several labels: that `better` is better than each of `than`.
+    """Something a paper says of several labels: that `better` is better than `than`, on average over them.
 
     By a metric; or by how much the first one shown goes up and down (`change`), of which less is better.
     """
@@ -42,22 +49,54 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """One pair of a claim: what `better` is ahead of `than` by, as mean and deviation over `seeds`.
+class PairGap:
+    """What `better` is ahead of `than` by, seed by seed; positive is what the claim says.
 
-    Positive is what the claim says; `agreeing` seeds have it so. Accuracies are shares. `measure` is what
-    they are compared by; of its change, less is better.
+    Attributes:
+        better: The label that is said to be ahead.
+        than: The other label.
+        gaps: The gap by seed, of the seeds that both have; of accuracies as shares.
     """
 
-    says: str
     better: str
     than: str
-    by: str
+    gaps: Mapping[int, float]
+
+    @property
+    def mean(self) -> float:
+        """The mean over seeds."""
+        return fmean(self.gaps.values())
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over seeds; None for a single seed."""
+        return float(np.std([*self.gaps.values()], ddof=1)) if len(self.gaps) > 1 else None
+
+    @property
+    def agreeing(self) -> int:
+        """Number of seeds in which it is as the claim has it."""
+        return sum(gap > 0 for gap in self.gaps.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What the runs show of a claim.
+
+    Attributes:
+        claim: The claim.
+        measure: What the labels are compared by; of its change, less is better.
+        pairs: The pairs of labels that there are runs of with common seeds.
+        first_look: Number of seeds with which it is judged first.
+        seeds: Number of the first seeds that its verdict rests on; 0 before the first look.
+        verdict: The verdict on the mean over its pairs; undecided before the first look.
+    """
+
+    claim: Claim
     measure: NamedMetric
-    mean: float
-    std: float
-    agreeing: int
+    pairs: tuple[PairGap, ...]
+    first_look: int
     seeds: int
+    verdict: Verdict
 
 
 def claims_of(recipe: Mapping[str, Any] | None) -> list[Claim]:
@@ -66,39 +105,99 @@ def claims_of(recipe: Mapping[str, Any] | None) -> list[Claim]:
 
 
 def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim]) -> list[Finding]:
-    """Each pair of labels that a claim names and that there are runs of with common seeds."""
+    """Judge the claims of a recipe together, as a study judges those of its file.
+
+    The seeds that the runs' recipe plans say when claims are judged, as those of a study's recipe do. A claim
+    without a pair of labels that have common seeds is left out.
+
+    Args:
+        groups: The runs by label.
+        claims: The claims.
+    """
+    measured = [(claim, _measure(groups, claim.by)) for claim in claims]
+    paired = [(claim, measure, _pairs(groups, claim, measure)) for claim, measure in measured]
+    known = [(claim, measure, pairs) for claim, measure, pairs in paired if pairs]
+    planned = _planned_seeds(groups)
+    sampled = [_sampled(claim, measure, pairs, planned) for claim, measure, pairs in known]
+    answered = answer_claims(sampled)
+    verdicts = judge_family(sampled, answered)
+    return [
+        Finding(
+            claim, measure, pairs, min(looks(len(planned))), max(own.looks, default=0),
+            verdicts.get((own.key, own.question), Verdict.UNDECIDED),
+        )
+        for (claim, measure, pairs), own in zip(known, sampled, strict=True)
+    ]  # fmt: skip
+
+
+def _planned_seeds(groups: Mapping[str, Sequence[RunRecord]]) -> range:
+    """The seeds that the recipe of the first run plans, from the least seed of all runs on."""
+    runs = [run for own in groups.values() for run in own]
+    first = min((run.seed for run in runs), default=0)
+    recipe = runs[0].recipe if runs else None
+    seeds = (recipe or {}).get("seeds")
+    planned = seeds if isinstance(seeds, int) and 0 < seeds <= _MOST_SEEDS else 0
+    return range(first, first + planned)
+
+
+def _pairs(
+    groups: Mapping[str, Sequence[RunRecord]], claim: Claim, measure: NamedMetric
+) -> tuple[PairGap, ...]:
+    """The pairs of a claim that have common seeds."""
+    ahead = _levels(groups.get(claim.better, []), claim.by, measure)
+    sign = 1.0 if measure.higher_is_better else -1.0
     found = []
-    for claim in claims:
-        measure = _measure(groups, claim.by)
-        ahead = _levels(groups.get(claim.better, []), claim.by, measure)
-        for other in claim.than:
-            behind = _levels(groups.get(other, []), claim.by, measure)
-            sign = 1.0 if measure.higher_is_better else -1.0
-            gaps = np.array([sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind])
-            if len(gaps):
-                std = float(gaps.std(ddof=1)) if len(gaps) > 1 else 0.0
-                mean, agreeing = float(gaps.mean()), int((gaps > 0).sum())
-                pair = claim.says, claim.better, other, claim.by, measure
-                found.append(Finding(*pair, mean, std, agreeing, len(gaps)))
-    return found
+    for other in dict.fromkeys(claim.than):
+        behind = _levels(groups.get(other, []), claim.by, measure)
+        gaps = {seed: sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind}
+        if gaps:
+            found.append(PairGap(claim.better, other, gaps))
+    return tuple(found)
 
 
-def cells(finding: Finding) -> tuple[str, str, str, str]:
-    """The pair, the gap, the seeds that agree, and whether it is held, not held or undecided."""
+def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], planned: range) -> SampledClaim:
+    """A claim as the rule sees it: one block, as runs of a seed share their data and initial model."""
+    matters = SHARE_THAT_MATTERS if measure.is_share and claim.by != CHANGE else None
+    return SampledClaim(
+        (claim.by, measure.name, claim.better, frozenset(pair.than for pair in pairs)), "",
+        [PairSample("", pair.gaps) for pair in pairs], planned,
+        complete_seeds(planned.start, [frozenset(pair.gaps) for pair in pairs]), matters=matters,
+    )  # fmt: skip
+
+
+def finding_rows(finding: Finding) -> list[tuple[str, str, str, str, str]]:
+    """A row for each pair: what the claim says, the pair, the gap, the seeds that agree, and the verdict.
+
+    A claim of several pairs has its verdict in a row of its own, with the mean over them.
+    """
     sign = ">" if finding.measure.higher_is_better else "<"
+    by = finding.claim.by
+    rows = [
+        (
+            "", f"{pair.better} {sign} {pair.than} ({by})", _gap_text(finding, pair.mean, pair.std),
+            f"{pair.agreeing} of {len(pair.gaps)}", "",
+        )
+        for pair in finding.pairs
+    ]  # fmt: skip
+    says, verdict = finding.claim.says, verdict_text(finding)
+    if len(rows) == 1:
+        return [(says, *rows[0][1:4], verdict)]
+    mean = _gap_text(finding, fmean(pair.mean for pair in finding.pairs), None)
+    return [(says, f"on average ({by})", mean, "", verdict), *rows]
+
+
+def verdict_text(finding: Finding) -> str:
+    """The verdict, and how many seeds it rests on or waits for, where those are not all that there are."""
+    if not finding.seeds:
+        return f"{finding.verdict}: judged from {finding.first_look} seeds on"
+    fewer = finding.seeds < max(len(pair.gaps) for pair in finding.pairs)
+    return f"{finding.verdict} by {finding.seeds} seeds" if fewer else finding.verdict.value
+
+
+def _gap_text(finding: Finding, mean: float, std: float | None) -> str:
     scale, unit = finding.measure.scale, " points" if finding.measure.is_share else ""
-    pair = f"{finding.better} {sign} {finding.than} ({finding.by})"
-    std = scale * finding.std if finding.seeds > 1 else None
-    gap = f"{mean_text(scale * finding.mean, std, sign=True)}{unit}"
-    return pair, gap, f"{finding.agreeing} of {finding.seeds}", _verdict(finding)
-
-
-def _verdict(finding: Finding) -> str:
-    """What Student's interval of the gap says; runs that do not vary say nothing."""
-    if finding.seeds < LEAST_SEEDS or not finding.std:
-        return "undecided"
-    half = student_t(finding.seeds - 1) * finding.std / sqrt(finding.seeds)
-    return "held" if finding.mean > half else "not held" if finding.mean < -half else "undecided"
+    spread = None if std is None else scale * std
+    return f"{mean_text(scale * mean, spread, sign=True)}{unit}"
 
 
 def level(run: RunRecord, metric: str, change: bool = False) -> float | None:
@@ -118,6 +217,7 @@ def _measure(groups: Mapping[str, Sequence[RunRecord]], by: str) -> NamedMetric:
 
 
 def _levels(runs: Sequence[RunRecord], by: str, measure: NamedMetric) -> dict[int, float]:
-    """The level of each seed that has one."""
-    found = {run.seed: level(run, measure.name, by == CHANGE) for run in runs}
+    """The level of each seed that has one; of a run that has not finished it would be of another time."""
+    finished = [run for run in runs if run.status == "finished"]
+    found = {run.seed: level(run, measure.name, by == CHANGE) for run in finished}
     return {seed: number for seed, number in found.items() if number is not None}

@@ -4,6 +4,7 @@ import re
 import textwrap
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -42,12 +43,17 @@ def add_axes(figure: FigureBase, rows: int = 1) -> list[Axes]:
     """Add `rows` axes on a common x axis, first on top."""
     axes = list(figure.subplots(rows, 1, sharex=True, squeeze=False)[:, 0])
     for ax in axes:
-        ax.grid(visible=True, color=GRID, linewidth=0.8)
-        ax.set_axisbelow(True)
-        ax.spines[["top", "right"]].set_visible(False)
-        ax.spines[["left", "bottom"]].set_color(AXIS)
-        ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
+        style_axes(ax)
     return axes
+
+
+def style_axes(ax: Axes, grid: Literal["both", "x", "y"] = "both") -> None:
+    """Draw axes as all figures have them: a light grid behind what is drawn, and lines on two sides."""
+    ax.grid(visible=True, axis=grid, color=GRID, linewidth=0.8)
+    ax.set_axisbelow(True)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.spines[["left", "bottom"]].set_color(AXIS)
+    ax.tick_params(color=AXIS, labelcolor=INK, labelsize=9)
 
 
 def save(figure: Figure, path: Path) -> Path:

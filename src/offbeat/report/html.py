@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from offbeat.core.metric_names import NamedMetric
-from offbeat.report.claims import cells, claims_of, findings
+from offbeat.report.claims import claims_of, finding_rows, findings
 from offbeat.report.clients import client_table, client_values, each_client
 from offbeat.report.curves import AXES, CURVES_WITH_BANDS, make_curves
 from offbeat.report.interactive import (
@@ -222,7 +222,7 @@ def _best(table: Table) -> set[tuple[str, int]]:
 def _claims(groups: Groups) -> list[tuple[str, ...]]:
     """What the paper says, as the recipe of the first run has it, beside what the runs show."""
     first = next(iter(groups.values()))[0]
-    return [(one.says, *cells(one)) for one in findings(groups, claims_of(first.recipe))]
+    return [row for one in findings(groups, claims_of(first.recipe)) for row in finding_rows(one)]
 
 
 def _recipes(groups: Groups) -> Iterator[tuple[str, str, str]]:

@@ -1,45 +1,23 @@
 """Running a simulation, from its start or from where it was interrupted."""
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, nullcontext
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from offbeat.callbacks.callback import Callback
-from offbeat.callbacks.callback_list import CallbackList, live_run
 from offbeat.core.algorithm import Algorithm
-from offbeat.core.errors import RunError
 from offbeat.core.guard import Guard
-from offbeat.core.learner import Learner, own_tensors
+from offbeat.core.learner import Learner
 from offbeat.core.limits import Every, Until
-from offbeat.core.metric_names import NamedMetric
-from offbeat.core.model import Model
 from offbeat.core.privacy.options import Privacy
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import EACH_VERSION, ENDS, Experiment
-from offbeat.runs.best import BestModel
-from offbeat.runs.client_states import ClientStates, check_memory, write_own
 from offbeat.runs.initial import Initial
-from offbeat.runs.record import RunRecord, read_run
-from offbeat.runs.store import RunStore
-from offbeat.runs.summary import Summary, summary_of
-from offbeat.sim.backend import LiveBackend
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
-from offbeat.sim.executors.start import started
-from offbeat.sim.loop import run_to_end
-from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
-from offbeat.sim.restore import final_model, restore
-from offbeat.sim.result import MemoryRecorder, Run
-from offbeat.sim.signals import deferred_interrupts
-from offbeat.sim.simulated_run import SimulatedRun
-from offbeat.sim.simulation import Recorder, Simulation
+from offbeat.sim.result import Run
+from offbeat.sim.run_experiment import CHECKPOINT_SECONDS, resume_experiment, simulate_experiment
 from offbeat.world.world import World
-
-CHECKPOINT_SECONDS = 10.0
 
 
 def simulate(
@@ -95,33 +73,13 @@ def simulate(
         UsageError: What is asked cannot be run.
         RunError: The run fails, or a callback does.
     """
-    check_memory(client_memory)
-    calls = CallbackList(callbacks)
     experiment = Experiment(
         algorithm, learner, seed, until, evaluate or Every(), guard, privacy, initial, label, recipe
     )
-    planned = SimulatedRun.of(experiment, world)
-    with calls.exceptions():
-        with (
-            started(planned.learner, algorithm.objective, workers, executor) as trainer,
-            deferred_interrupts() if out is not None else nullcontext(lambda: False) as interrupted,
-        ):
-            store, directory, meta = None, None if out is None else Path(out), dict[str, Any]()
-            if directory is not None or calls:
-                meta = planned.prepared.metadata() | {"batched": isinstance(executor, Batched)}
-            if directory is not None:
-                store = RunStore.create(directory, meta | planned.described, _client_rows(planned))
-            recorder = store or MemoryRecorder(
-                experiment.name, experiment.seed, planned.learner.clients, planned.prepared.higher_is_better
-            )
-            backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
-            simulation = Simulation(planned, backend, _observed(recorder, planned, backend, calls))
-            if calls:
-                calls.run = live_run(meta, directory, (), simulation.stop)
-            model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, recorder)
-    calls.on_end(run.stop_reason, model)
-    return run
+    return simulate_experiment(
+        experiment, world, workers=workers, executor=executor, out=out, watch=watch,
+        checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
+    )  # fmt: skip
 
 
 def resume(
@@ -171,92 +129,11 @@ def resume(
         RunError: What is given does not repeat the run's journal, or only one of the two trains with
             `Batched`, or the run or a callback fails.
     """
-    check_memory(client_memory)
-    calls = CallbackList(callbacks)
-    directory = Path(directory)
-    record = read_run(directory)
-    algorithm = with_rule(algorithm, recorded_schedule_rule(record.entry("algorithm")))
     experiment = Experiment(
-        algorithm, learner, record.seed, until, evaluate or Every(), guard, privacy, initial
-    )
-    planned = SimulatedRun.of(experiment, world)
-    planned.prepared.check_same(record, planned.described)
-    if record.status == "finished":
-        return _finished(record, planned)
-    _check_executor(record, executor)
-    with calls.exceptions():
-        with started(planned.learner, algorithm.objective, workers, executor) as trainer:
-            store = RunStore.reopen(directory)  # first: no other process may write from here on
-            try:
-                record = read_run(directory)  # as the last holder of the lock left it
-                if record.status == "finished":
-                    store.close()
-                    return _finished(record, planned)
-                backend = LiveBackend(planned, trainer, ClientStates(directory, client_memory))
-                recorder = _observed(store, planned, backend, calls)
-                simulation = Simulation(planned, backend, recorder)
-                restore(simulation, backend, recorder, record)
-            except BaseException:
-                store.close()
-                raise
-            with deferred_interrupts() as interrupted:
-                store.set_meta({"status": "running"})
-                if calls:
-                    calls.run = live_run(record.meta, directory, record.evaluations(), simulation.stop)
-                model = run_to_end(simulation, backend, store, watch, checkpoint_seconds, interrupted, calls)
-        run = _result(simulation, backend, model, store)
-    calls.on_end(run.stop_reason, model)
-    return run
-
-
-def _observed(
-    recorder: RunStore | MemoryRecorder, run: SimulatedRun, backend: LiveBackend, calls: CallbackList
-) -> Recorder:
-    """The recorder, with what observes the run around it, if anything does."""
-    if (name := run.experiment.evaluate.keep_best) is not None:
-        directory = recorder.directory if isinstance(recorder, RunStore) else None
-        past = read_run(directory).evaluations() if directory is not None else []
-        metric = NamedMetric.of(name, run.prepared.higher_is_better)
-        recorder.best = BestModel(metric, directory, [(m.version, m.t) for m in past])
-    if not calls and recorder.best is None:
-        return recorder
-    return ObservedRecorder(recorder, backend, calls, recorder.best)
-
-
-def _client_rows(run: SimulatedRun) -> Iterator[tuple[int, int, str | None]]:
-    learner = run.learner
-    for client in range(learner.clients):
-        counts = learner.label_counts(client)
-        yield client, run.samples(client), json.dumps(counts) if counts is not None else None
-
-
-def _check_executor(record: RunRecord, executor: Batched | OnRay | None) -> None:
-    """The others give the same bits as each other."""
-    then, now = record.meta.get("batched", False), isinstance(executor, Batched)
-    if then != now:
-        before, allowed = ("with", "only batched") if then else ("without", "any other")
-        raise RunError(
-            f"{record.path} was started {before} executor batched, which rounds differently: it would "
-            f"not end as it would have without the interruption; resume it with {allowed}"
-        )
-
-
-def _result(
-    simulation: Simulation, backend: LiveBackend, model: Model, recorder: RunStore | MemoryRecorder
-) -> Run:
-    reason = simulation.stop_reason or ""
-    numbers = summary_of(simulation.engine, simulation.now, simulation.evaluations)
-    summary = Summary(**numbers, client_state_bytes=backend.clients.nbytes)
-    if isinstance(recorder, MemoryRecorder):
-        states = backend.clients
-        own = {client: own_tensors(states.get(client), model.layout) for client in states.sizes()}
-        return Run(model, summary, reason, recorder, own=own)
-    with closing(recorder):
-        write_own(recorder.directory, backend.clients, model.layout)
-        recorder.finish(model, simulation.now, reason, asdict(summary))
-    return Run(model, summary, reason, read_run(recorder.directory), recorder.directory)
-
-
-def _finished(record: RunRecord, run: SimulatedRun) -> Run:
-    model = final_model(record, run.prepared.initial.layout)
-    return Run(model, Summary.read(record.entry("summary")), record.stop_reason or "", record, record.path)
+        algorithm, learner, until=until, evaluate=evaluate or Every(), guard=guard, privacy=privacy,
+        initial=initial,
+    )  # fmt: skip
+    return resume_experiment(
+        directory, experiment, world, workers=workers, executor=executor, watch=watch,
+        checkpoint_seconds=checkpoint_seconds, client_memory=client_memory, callbacks=callbacks,
+    )  # fmt: skip

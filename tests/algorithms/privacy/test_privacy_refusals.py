@@ -17,10 +17,10 @@ from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.messages import Register
 from offbeat.net.server.learner import server_learner
-from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.serve import open_run
+from offbeat.net.server.open_run import open_run
 from offbeat.net.server.validation import InvalidUpdateError, check_register
 from offbeat.secure.refusals import SecureRefusal
+from tests.net.support import Terms, terms_of
 from tests.sim.sim_worlds import digits, normed
 
 PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
@@ -47,11 +47,11 @@ def simulate(algorithm: ob.Algorithm, clients: int = 5, **more: object) -> None:
     ob.simulate(algorithm, ob.World(clients=clients), **{"privacy": PRIVACY, **more})
 
 
-def opened(privacy: ob.Privacy, options: ServerOptions) -> object:
+def opened(privacy: ob.Privacy, options: Terms) -> object:
     """A run of a server with privacy."""
     learner = server_learner(LogisticSpec(), sample_shape=(4,), classes=2)
     experiment = Experiment(ob.fedbuff(), learner, evaluate=ob.Every(), privacy=privacy)
-    return open_run(experiment, Path("none"), options)
+    return open_run(experiment, Path("none"), options.server)
 
 
 CASES: dict[str, tuple[Callable[[], object], str]] = {
@@ -114,12 +114,12 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "offbeat flower: privacy is not available there",
     ),
     "NO_HELPERS": (
-        lambda: opened(ob.Privacy(**SECURE), ServerOptions()),
+        lambda: opened(ob.Privacy(**SECURE), terms_of()),
         "secure needs helpers in a deployed run: name 2 to 9 of them (privacy.secure.helpers)",
     ),
     "NORM_BOUND": (
         lambda: opened(
-            ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)), ServerOptions(norm_bound=1.0)
+            ob.Privacy(clip=0.5, noise=ob.Noise(multiplier=4)), terms_of(norm_bound=1.0)
         ),
         "norm_bound cannot be used with privacy: clip bounds the norm",
     ),
@@ -195,7 +195,7 @@ def pattern(refusal: Refusal | SecureRefusal) -> str:
 def test_a_release_that_does_not_fit_a_message_is_refused():
     secure = ob.Privacy(clip=0.5, most=4000, secure=ob.Secure(helpers=("a", "b", "c", "d"), colluding=1))
     with pytest.raises(ob.UsageError) as error:
-        opened(secure, ServerOptions(clients=10))
+        opened(secure, terms_of(clients=10))
     assert str(error.value) == (
         "most = 4000 is not allowed with helpers = 4, colluding = 1: a release of more than 832 updates "
         "does not fit into a message"

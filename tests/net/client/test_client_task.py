@@ -21,9 +21,10 @@ from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
-from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
+from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.learner import server_learner
 from tests.conformance.test_same_everywhere import OPTIONS
+from tests.net.support import run_spec
 
 CLIENT, SEED = 3, 5
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -40,7 +41,7 @@ def parts() -> tuple[ob.FederatedData, Dataset]:
 
 
 def plan_of(algorithm: ob.Algorithm) -> RunSpec:
-    return make_run_spec(algorithm, server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10), SEED)
+    return run_spec(algorithm, server_learner(LogisticSpec(), TRAINING, None, (1, 8, 8), 10), SEED)
 
 
 def both(algorithm: ob.Algorithm, parts: Any) -> tuple[ob.TorchLearner, TrainingContext]:

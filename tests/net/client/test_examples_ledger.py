@@ -13,7 +13,7 @@ from offbeat.data.federated import federate
 from offbeat.local.examples_privacy import ExamplesPrivacy, History, examples_epsilon
 from offbeat.local.objectives import Plain
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.client.examples_ledger import FILE, ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.store import SiteStore
@@ -29,7 +29,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.transport import ClientChannel
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, shares_of_digits, torch_left_alone
+from tests.net.support import hurry, serve, shares_of_digits, terms_of, torch_left_alone
 
 pytest.importorskip("opacus")
 
@@ -188,7 +188,7 @@ def test_a_run_over_the_network_until_the_budget_is_spent(
             serve(
                 ob.fedbuff(size=1, steps=3), LogisticSpec(), ob.Training(lr=0.5, batch_size=45),
                 tmp_path / "run", network.listen, test=test, seed=3, linger=0.2,
-                options=ServerOptions(clients=1, until=ob.Until(tasks=1000), evaluate=ob.Every(versions=10)),
+                options=terms_of(clients=1, until=ob.Until(tasks=1000), evaluate=ob.Every(versions=10)),
             )
         )  # fmt: skip
         site = join(connect, data[0], validation=0.1, examples_privacy=options, state=tmp_path / "site")

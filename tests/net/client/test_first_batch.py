@@ -22,11 +22,10 @@ from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingTask
 from offbeat.net.messages import Leave, Register, Registered, RunFinished, TaskAssignment, TaskFailed
-from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.transport import ServerChannel
 from tests.net.deviating_server import meet
-from tests.net.support import hurry, torch_left_alone
+from tests.net.support import hurry, run_spec, torch_left_alone
 
 RANDOM = torch.Generator().manual_seed(0)
 X, Y = torch.randn(40, 8, generator=RANDOM), torch.arange(40) % 2
@@ -55,7 +54,7 @@ def plan_of(
 ) -> dict[str, Any]:
     learner = ob.TorchLearner(model, without_clients(), TRAINING, **options)
     complete = None if privacy is None else complete_privacy(privacy, algorithm, 4)
-    return make_run_spec(algorithm, learner, 3, complete).document()
+    return run_spec(algorithm, learner, 3, complete).document()
 
 
 def joined(
@@ -200,7 +199,7 @@ def test_examples_with_privacy_spend_nothing_by_it(tmp_path: Path) -> None:
 
     pytest.importorskip("opacus")
     ledger = ExamplesLedger(ExamplesPrivacy(noise=2.0), tmp_path)
-    spec = make_run_spec(ob.fedavg(steps=5), server_learner(LogisticSpec(), TRAINING, None, (8,), 2), 3)
+    spec = run_spec(ob.fedavg(steps=5), server_learner(LogisticSpec(), TRAINING, None, (8,), 2), 3)
     make_context(Site.of(ob.Dataset(X, Y, classes=2)), examples=ledger)(spec.document(), 0)
     assert ExamplesSpent.read(tmp_path) is None
     wrong = ob.Dataset(torch.where(X > 0, torch.nan, X), Y, classes=2)

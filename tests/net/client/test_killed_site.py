@@ -13,7 +13,6 @@ import pytest
 import offbeat as ob
 from offbeat.local.examples_privacy import examples_epsilon
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, serve
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.client.examples_ledger import ExamplesSpent
 from offbeat.net.grpc.server import GrpcListener, listen
@@ -21,7 +20,7 @@ from offbeat.net.transport import OnChannel
 from tests.forks import Fork
 from tests.net.client import killed_site
 from tests.net.client.killed_site import NOISE, SAMPLES, SPENT
-from tests.net.support import LIMITS, torch_left_alone, until
+from tests.net.support import LIMITS, serve, terms_of, torch_left_alone, until
 from tests.sampling import thorough
 
 pytest.importorskip("opacus")
@@ -101,7 +100,7 @@ def test_a_site_that_is_killed_never_counts_too_little(kills: int, seed: int, tm
             port.set_result(listener.port)
             return listener
 
-        options = ServerOptions(clients=1, until=ob.Until(tasks=10_000))
+        options = terms_of(clients=1, until=ob.Until(tasks=10_000))
         test = ob.load("digits", samples=20, test_samples=20).test
         server = asyncio.create_task(
             serve(

@@ -21,14 +21,13 @@ from torch.nn import functional
 
 import offbeat as ob
 from offbeat.core.model import Tensors
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import TaskAssignment
-from offbeat.net.run_spec import make_run_spec
 from offbeat.net.server.learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.net.transport import OnChannel
@@ -36,7 +35,16 @@ from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
 from tests.conformance.test_same_everywhere import OPTIONS
-from tests.net.support import LIMITS, Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import (
+    LIMITS,
+    Shares,
+    hurry,
+    run_spec,
+    serve,
+    shares_of_digits,
+    terms_of,
+    torch_left_alone,
+)
 from tests.sampling import thorough
 
 SITES, BATCH, LR = 3, 20, 0.2
@@ -84,7 +92,7 @@ def served(
         address.put(f"127.0.0.1:{listener.port}")
         return listener
 
-    options = ServerOptions(
+    options = terms_of(
         clients=sites, lease=20.0, until=ob.Until(tasks=tasks),
         **{"evaluate": ob.Every(versions=1), **given},
     )  # fmt: skip
@@ -270,7 +278,7 @@ def test_a_recalled_loop_reports_at_the_end_of_its_epoch(
 
 
 def context_of(algorithm: ob.Algorithm, learner: Any) -> TrainingContext:
-    spec = make_run_spec(algorithm, server_learner(net, ob.Training(batch_size=BATCH)), 3)
+    spec = run_spec(algorithm, server_learner(net, ob.Training(batch_size=BATCH)), 3)
     return make_context(Site.of(learner=learner))(spec.document(), 0)
 
 
@@ -385,7 +393,7 @@ def test_an_error_of_a_loop_given_as_a_function_fails_its_task(digits: Shares, t
     async def both() -> set[str | None]:
         network = MemoryNetwork()
         learner = ob.LoopLearner(own, net, len(data), batch_size=BATCH)
-        options = ServerOptions(clients=1, lease=20.0, until=ob.Until(tasks=3))
+        options = terms_of(clients=1, lease=20.0, until=ob.Until(tasks=3))
         server = serve(
             ob.fedasync(steps=2), net, ob.Training(batch_size=BATCH), tmp_path, network.listen,
             options=options, test=test, linger=0.2,
@@ -462,4 +470,4 @@ def test_a_server_that_cannot_be_reached_ends_the_loop() -> None:
         raise OSError("no route to host")
 
     with pytest.raises(ob.RunError, match="no route to host"):
-        list(ob.client(nobody, 10, name="site", give_up_after=0.0))
+        list(ob.client(nobody, 10, give_up_after=0.0))

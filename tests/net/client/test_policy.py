@@ -15,16 +15,16 @@ import offbeat as ob
 from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, SitePolicy, join, serve
+from offbeat.net import SitePolicy, join
 from offbeat.net.client.join import make_context
 from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingTask, check_own_metrics
 from offbeat.net.messages import TaskAssignment, UpdateSubmission
-from offbeat.net.run_spec import RunSpec, make_run_spec
+from offbeat.net.run_spec import RunSpec
 from offbeat.net.server.learner import server_learner
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, torch_left_alone
+from tests.net.support import hurry, run_spec, serve, terms_of, torch_left_alone
 
 CLASSES, FEATURES, SEED = 3, 6, 1
 SAMPLES = torch.randn(23, FEATURES, generator=torch.Generator().manual_seed(0))
@@ -45,7 +45,7 @@ def plan(batch_size: int, algorithm: ob.Algorithm | None = None, lr: float = 1.0
     learner = server_learner(LogisticSpec(), training, None, (FEATURES,), CLASSES)
     algorithm = algorithm or ob.fedbuff(1, steps=1)
     initial = learner.initial(SEED).sharing(algorithm.objective.shared_vectors)
-    return make_run_spec(algorithm, learner, SEED), initial
+    return run_spec(algorithm, learner, SEED), initial
 
 
 def trained(policy: SitePolicy | None, task: int, steps: int, run: tuple[RunSpec, Model]) -> UpdateSubmission:
@@ -238,7 +238,7 @@ def both_sides(
         other = asyncio.create_task(join(network.connect("other"), DATA))
         await serve(
             algorithm, LogisticSpec(), ob.Training(batch_size=5), directory, network.listen, linger=1.0,
-            options=ServerOptions(clients=2, until=until), sample_shape=(FEATURES,), classes=CLASSES,
+            options=terms_of(clients=2, until=until), sample_shape=(FEATURES,), classes=CLASSES,
         )  # fmt: skip
         (ended,) = await asyncio.wait_for(asyncio.gather(site, return_exceptions=True), 60)
         await asyncio.wait_for(other, 60)

@@ -20,8 +20,9 @@ from offbeat.local.objectives import Plain
 from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.site import Site
-from offbeat.net.run_spec import RunSpec, make_run_spec, read_run_spec
+from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.learner import server_learner
+from tests.net.support import run_spec
 
 SEED = 3
 X, Y = torch.randn(20, 4, generator=torch.Generator().manual_seed(0)), torch.arange(20.0) % 2
@@ -75,7 +76,7 @@ def ward(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 def spec_of(model: Any, algorithm: ob.Algorithm | None = None, **options: Any) -> RunSpec:
     """The run spec as a site reads it."""
     learner = ob.TorchLearner(model, without_clients(), ob.Training(lr=0.1), **options)
-    return read_run_spec(make_run_spec(algorithm or ob.fedavg(steps=2), learner, SEED).document())
+    return read_run_spec(run_spec(algorithm or ob.fedavg(steps=2), learner, SEED).document())
 
 
 def trained(learner: ob.TorchLearner, client: int) -> Tensor:
@@ -223,11 +224,11 @@ def test_what_cannot_be_served_is_refused_at_the_server(ward: Any) -> None:
         ward.make_model, without_clients(), ob.Training(optimizer=lambda p, lr: optimizer(p, lr=lr))
     )
     with pytest.raises(ob.UsageError, match=r"training.optimizer is a function, which does not travel"):
-        make_run_spec(ob.fedavg(steps=2), learner, SEED)
+        run_spec(ob.fedavg(steps=2), learner, SEED)
     with pytest.raises(
         ob.UsageError, match="model 'mlp' is made for the data's sample shape and number of classes"
     ):
-        make_run_spec(ob.fedavg(steps=2), server_learner(MLPSpec()), SEED)
+        run_spec(ob.fedavg(steps=2), server_learner(MLPSpec()), SEED)
     with pytest.raises(ob.UsageError, match="a learner has its own training options and test data"):
         server_learner(learner, ob.Training())
 
@@ -273,7 +274,7 @@ def test_metrics_that_are_others_under_one_name_are_refused(ward: Any) -> None:
     def learner(metric: str, data: Any) -> ob.TorchLearner:
         return ob.TorchLearner(ward.make_model, data, metrics={"score": metric})
 
-    spec = make_run_spec(ob.fedbuff(), learner("f1", without_clients()), 0)
+    spec = run_spec(ob.fedbuff(), learner("f1", without_clients()), 0)
     Site.of(learner=learner("f1", own_data((X, Y)))).make_learner(spec, 0)
     says = "the metrics of the learner made here are not the run's: score = auroc here, and score = f1 in"
     with pytest.raises(ob.UsageError, match=says):

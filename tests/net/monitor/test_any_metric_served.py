@@ -10,14 +10,14 @@ import pytest
 
 import offbeat as ob
 from offbeat.models.registry import LogisticSpec
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.monitor.client import fetch_snapshot
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
 from offbeat.net.server.learner import server_learner
 from offbeat.testing.network import MemoryNetwork
 from tests.net.browser import CHROMIUM, browse
-from tests.net.support import Shares, hurry, shares_of_digits, torch_left_alone
+from tests.net.support import Shares, hurry, serve, shares_of_digits, terms_of, torch_left_alone
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 UNTIL = ob.Until(tasks=60, metric="auroc", reaches=0.9)
@@ -34,7 +34,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         learner.metrics = ["auroc", "balanced_accuracy"]
         return learner
 
-    monkeypatch.setattr("offbeat.net.server.serve.server_learner", with_auroc)
+    monkeypatch.setattr("tests.net.support.server_learner", with_auroc)
     hurry(monkeypatch)
     with torch_left_alone():
         yield
@@ -50,7 +50,7 @@ def served(digits: Shares, directory: Path, until: ob.Until, started: Any = None
 
     async def go() -> str | None:
         network = MemoryNetwork()
-        options = ServerOptions(clients=SITES, until=until, evaluate=ob.Every(versions=1))
+        options = terms_of(clients=SITES, until=until, evaluate=ob.Every(versions=1))
         server = asyncio.create_task(
             serve(
                 ob.fedasync(steps=3), LogisticSpec(), TRAINING, directory, network.listen,

@@ -28,13 +28,12 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.secure.committee import VOTES, Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
 from offbeat.secure.masks import mask
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 SIZE, SITES, TASKS = 6, 5, 12
 HELPERS = ("a", "b", "c")
@@ -120,7 +119,7 @@ class SecureFederation:
         initial = Model(
             Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
         )
-        wanted = ServerOptions(
+        wanted = terms_of(
             clients=self.sites,
             guard=None,
             until=ob.Until(tasks=self.tasks_in_all),

@@ -16,10 +16,11 @@ from torch import nn
 
 import offbeat as ob
 from offbeat.data import Dataset
-from offbeat.net import ServerOptions, join, serve
+from offbeat.net import join
 from offbeat.net.server.service import Service
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.testing.network import MemoryNetwork
+from tests.net.support import serve, terms_of
 
 SCORES = (0.1, 0.3, 0.2, 0.6)  # of versions 0, 1, …; of all others 0.5
 PATIENCE = ob.Until(versions=1000, early_stopping=ob.EarlyStopping("clients.score", 4))
@@ -92,7 +93,7 @@ async def served(
     try:
         return await serve(
             algorithm, module, None, directory, network.listen, test=test, linger=1.0,
-            options=ServerOptions(until=until, evaluate=every), callbacks=callbacks, started=started,
+            options=terms_of(until=until, evaluate=every), callbacks=callbacks, started=started,
         )  # fmt: skip
     finally:
         site.cancel()

@@ -24,8 +24,7 @@ from offbeat.net.messages import (
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 HELLO = Register(samples=30, steps_per_epoch=3, held_out=8)
 NONE = Register(samples=30, steps_per_epoch=3)
@@ -43,7 +42,7 @@ def coordinator(
     c = coordinator_from(
         ob.fedbuff(1, steps=4),
         NoTraining(1, 3).initial(0),
-        ServerOptions(evaluate=every or ob.Every(versions=1, at="clients"), **options),
+        terms_of(evaluate=every or ob.Every(versions=1, at="clients"), **options),
         RunInfo("r1", {"a": 1}, classes=2, batch_size=10),
         higher_is_better or {},
         seed=1,

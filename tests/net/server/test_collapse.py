@@ -50,11 +50,11 @@ def test_what_is_lost_slowly_is_a_collapse() -> None:
 
 
 def test_what_stays_worse_than_the_initial_model_is_a_collapse() -> None:
-    """1.75 times 2.0 is 3.5: five in a row, and one of 3.5 begins anew."""
-    assert judged(2.0, *[3.51] * 5)[-1] == "its loss, 3.51, is above 3.5 at 5 evaluations in a row"
-    assert judged(2.0, *[3.51] * 4, 3.5, *[3.51] * 4)[1:] == [False] * 9
-    found = judged(2.0, *[3.51] * 10)
-    assert [isinstance(told, str) for told in found].count(True) == 2
+    """Twice 2.0 is 4.0: five in a row, and one of 4.0 begins anew."""
+    assert judged(2.0, *[4.01] * 5)[-1] == "its loss, 4.01, is above 4 at 5 evaluations in a row"
+    assert judged(2.0, *[4.01] * 4, 4.0, *[4.01] * 4)[1:] == [False] * 9
+    found = judged(2.0, *[4.01] * 10)
+    assert [isinstance(told, str) for told in found].count(True) == 3  # the later ones soon after a collapse
 
 
 @pytest.mark.parametrize(("accuracy", "collapsed"), [(0.27, True), (0.29, False)])
@@ -62,13 +62,13 @@ def test_a_fifth_of_the_accuracy_that_can_be_gained_is_worth_the_loss(
     accuracy: float, collapsed: bool
 ) -> None:
     """From 0.1 that is 0.28."""
-    found = judged(2.0, *[4.0] * 5, accuracies=(0.1, *[accuracy] * 5))
+    found = judged(2.0, *[4.5] * 5, accuracies=(0.1, *[accuracy] * 5))
     assert isinstance(found[-1], str) == collapsed
 
 
 def test_what_stays_worse_never_becomes_usual() -> None:
     found = judged(2.0, *[0.1] * 9, *[50.0] * 20)
-    assert [isinstance(told, str) for told in found].count(True) == 4
+    assert [isinstance(told, str) for told in found].count(True) == 8
     assert found[-20:].count(True) == 0  # none of them is one to go back to
 
 
@@ -167,3 +167,28 @@ def test_no_false_alarm(name: str, lr: float, learner: ob.TorchLearner) -> None:
     found = [detector.judge(row) for row in run.metrics]
     assert len(found) > 20
     assert not any(found)
+
+
+def test_soon_after_a_collapse_two_losses_above_the_first_suffice() -> None:
+    """Two of 2.01 say nothing before; after five of 50 they do, for 50 evaluations."""
+    assert judged(2.0, 1.0, 2.01, 2.01)[1:] == [True, False, False]
+    found = judged(2.0, 1.0, *[50.0] * 5, 1.0, 2.01, 2.01)
+    assert (
+        found[-1]
+        == "its loss, 2.01, is above the first one, at 2 evaluations in a row, soon after a collapse"
+    )
+    assert judged(2.0, 1.0, *[50.0] * 5, *[1.0] * 49, 2.01, 2.01)[-2:] == [False, False]
+    assert judged(2.0, 1.0, *[50.0] * 5, 2.01, 1.0, 2.01, 1.0)[-4:] == [False] * 4
+
+
+def test_eagerness_does_not_renew_itself() -> None:
+    """A run whose losses begin above the first one goes back a few times, and is then left alone."""
+    found = judged(2.0, *[5.0] * 5, *[2.5] * 200)
+    assert sum(isinstance(told, str) for told in found) == 1 + 25
+    assert found[-150:] == [False] * 150
+
+
+def test_a_version_without_a_gain_is_none_to_go_back_to() -> None:
+    """A tenth of 2.0 is 0.2; or a fifth of the accuracy that can be gained, from 0.1 to 0.28."""
+    assert judged(2.0, 1.81, 1.79, 1.78) == [True, False, True, True]
+    assert judged(2.0, 1.9, 1.9, accuracies=(0.1, 0.27, 0.29)) == [True, False, True]

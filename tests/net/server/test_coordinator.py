@@ -38,8 +38,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 D = 3
 HELLO = Register(samples=30, steps_per_epoch=3)
@@ -48,7 +47,7 @@ HELLO = Register(samples=30, steps_per_epoch=3)
 def coordinator(algorithm: Any = None, **options: Any) -> Coordinator:
     info = RunInfo("r1", {"a": 1}, classes=2, batch_size=10)
     return coordinator_from(
-        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), ServerOptions(**options), info, seed=1
+        algorithm or ob.fedasync(steps=6), NoTraining(1, D).initial(0), terms_of(**options), info, seed=1
     )
 
 

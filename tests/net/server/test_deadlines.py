@@ -11,10 +11,9 @@ from offbeat.core.commands import Train
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, TaskRecord
 from offbeat.testing import check_journal
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 LAYOUT = ob.Layout.flat(2)
 
@@ -23,7 +22,7 @@ class Sites:
     """Sites `a`, `b` and `c` of a run; `a` and `b` do 2 steps a second, all send heartbeats."""
 
     def __init__(self, algorithm: ob.Algorithm, **options: Any) -> None:
-        made = ServerOptions(clients=3, **options)
+        made = terms_of(clients=3, **options)
         self.server = coordinator_from(algorithm, ob.Model.empty(LAYOUT), made, RunInfo("run", {}))
         self.now = 0.0
         self.tasks: dict[str, tuple[float, TaskAssignment]] = {}
@@ -78,7 +77,7 @@ def test_a_round_goes_on_with_those_who_delivered() -> None:
     assert sites.server.server.counts["lost"] == 1
     check_journal(sites.rows)
     again = coordinator_from(
-        ob.fedavg(steps=20), ob.Model.empty(LAYOUT), ServerOptions(clients=3), RunInfo("run", {})
+        ob.fedavg(steps=20), ob.Model.empty(LAYOUT), terms_of(clients=3), RunInfo("run", {})
     )
     for client, name in enumerate("abc"):
         again.registry.add(name, client)

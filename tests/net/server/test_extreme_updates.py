@@ -17,10 +17,9 @@ from offbeat.net.messages import (
     UpdateSubmission,
 )
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.validation import INTEGERS_PER_STEP, LARGEST_LR, LARGEST_METRIC, SMALLEST_LR
 from tests.conformance.test_same_everywhere import OPTIONS
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 MOST = LARGEST_METRIC
@@ -45,7 +44,7 @@ class Sites:
 
     def __init__(self, algorithm: ob.Algorithm, seed: int) -> None:
         count = max(3, algorithm.schedule.concurrency or 0)
-        terms = ServerOptions(clients=count, lease=1e9, max_consecutive_failures=None, guard=None)
+        terms = terms_of(clients=count, lease=1e9, max_consecutive_failures=None, guard=None)
         model = Model.empty(LAYOUT)
         model.values.zero_()
         model.integers.zero_()

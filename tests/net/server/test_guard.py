@@ -6,8 +6,7 @@ import torch
 import offbeat as ob
 from offbeat.net.messages import Register, Rejected, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 LAYOUT = ob.Layout.flat(3)
 INTEGERS = torch.zeros(0, dtype=torch.int64)
@@ -17,7 +16,7 @@ class Federation:
     """A coordinator under FedAsync and sites that answer each task at once."""
 
     def __init__(self, sites: int, **options: object) -> None:
-        made = ServerOptions(clients=sites, lease=1e9, **options)  # type: ignore[arg-type]
+        made = terms_of(clients=sites, lease=1e9, **options)  # type: ignore[arg-type]
         self.server = coordinator_from(ob.fedasync(steps=1), ob.Model.empty(LAYOUT), made, RunInfo("run", {}))
         self.tasks: dict[str, TaskAssignment] = {}
         self.said: dict[str, list[UpdateAck | Rejected]] = {f"site-{k}": [] for k in range(sites)}

@@ -27,9 +27,8 @@ from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.summary import snapshot
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 from tests.sampling import thorough
 
 SIZE, SITES, TASKS = 6, 4, 30
@@ -57,7 +56,7 @@ def coordinator_of(privacy: ob.Privacy, draw: Callable[[int], bytes], first: flo
     algorithm = ob.fedbuff(size=2, steps=1)
     complete = complete_privacy(privacy, algorithm, SITES)
     initial = Model(Layout.flat(SIZE), torch.full((SIZE,), first), torch.zeros(0, dtype=torch.int64))
-    wanted = ServerOptions(clients=SITES, lease=1e9, until=ob.Until(tasks=TASKS))
+    wanted = terms_of(clients=SITES, lease=1e9, until=ob.Until(tasks=TASKS))
     return coordinator_from(
         with_privacy(algorithm, complete), initial, wanted, RunInfo("run", {}),
         release_plan=ReleasePlan(complete, SIZE, SITES), seeds=FreshSeeds(draw),

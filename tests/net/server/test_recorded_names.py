@@ -1,7 +1,6 @@
 """State directories of an earlier version, which kept wrappers' prefixes in the names of tensors."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from torch import nn
@@ -11,7 +10,7 @@ from offbeat.data import without_clients
 from offbeat.experiment import Experiment
 from offbeat.net import ServerOptions
 from offbeat.net.run_spec import RunSpec, make_run_spec
-from offbeat.net.server.serve import open_run
+from offbeat.net.server.open_run import open_run
 from offbeat.net.server.service import OpenRun
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -30,13 +29,13 @@ def serve_once(directory: Path) -> None:
 def test_a_server_goes_on_with_a_run_whose_names_have_the_prefixes(
     prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def as_earlier(*arguments: Any) -> RunSpec:
-        spec = make_run_spec(*arguments)
+    def as_earlier(experiment: Experiment) -> RunSpec:
+        spec = make_run_spec(experiment)
         layout = tuple((prefix + name, *entry) for name, *entry in spec.layout)
         return spec.model_copy(update={"layout": layout})
 
     with monkeypatch.context() as earlier:
-        earlier.setattr("offbeat.net.server.serve.make_run_spec", as_earlier)
+        earlier.setattr("offbeat.net.server.open_run.make_run_spec", as_earlier)
         serve_once(tmp_path / "run")
     if prefix != "other.":
         serve_once(tmp_path / "run")

@@ -20,8 +20,7 @@ from offbeat.net.messages import (
 )
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.options import ServerOptions
-from tests.net.support import coordinator_from
+from tests.net.support import coordinator_from, terms_of
 
 LAYOUT = Layout(
     (
@@ -41,7 +40,7 @@ def coordinator(algorithm: ob.Algorithm | None = None, **options: Any) -> Coordi
     model.integers.zero_()
     info = RunInfo("r", {}, classes=2)
     return coordinator_from(
-        algorithm or ob.fedasync(steps=6), model, ServerOptions(**{"guard": None, **options}), info, seed=1
+        algorithm or ob.fedasync(steps=6), model, terms_of(**{"guard": None, **options}), info, seed=1
     )
 
 

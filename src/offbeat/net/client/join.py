@@ -16,8 +16,10 @@ from offbeat.core.model import Tensors
 from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
+from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import SiteClient
+from offbeat.net.client.connector import connector
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.reconnecting import Connect
@@ -34,9 +36,11 @@ KeepModel = str | Path | Callable[[Tensors], object]
 
 
 async def join(
-    connect: Connect,
+    server: str | Connect,
     data: Any = None,
     *,
+    name: str | None = None,
+    credentials: SiteCredentials | None = None,
     model: OwnModel | None = None,
     learner: TorchLearner | LoopLearner | None = None,
     allow: Allow = NOTHING,
@@ -56,8 +60,10 @@ async def join(
     """Train on one's own data in a server's run until it finishes.
 
     Args:
-        connect: Opens a connection to the server.
+        server: "HOST:PORT", or a function that opens a connection.
         data: The site's data, whatever `as_samples` takes, or a pair of these: to train and to evaluate on.
+        name: The site's name, where no credential says it.
+        credentials: The site's credentials for an address, which then have its name.
         model: The site's own model, in place of the run's: a module, or a function that makes one, which is
             called with the run's options. None means the model that the run names.
         learner: The site's own learner, of one client: data, model, loss and training options in place of
@@ -91,6 +97,7 @@ async def join(
         UsageError: Data, model or learner do not fit what the run asks for, or the policy refuses it.
         RunError: The server refuses the site, or cannot be reached.
     """
+    connect = connector(server, name, credentials)
     keep = None if keep_model is None else model_keeper(keep_model)
     site = Site.of(data, model, learner, allow, device, validation, policy)
     await asyncio.to_thread(warm_up)

@@ -19,9 +19,6 @@ from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.join import KeepModel, join
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.reconnecting import Connect
-from offbeat.net.grpc.client import connect as connect_grpc
-from offbeat.net.transport import ClientChannel
-from offbeat.net.wire.limits import Limits
 
 log = logging.getLogger(__name__)
 
@@ -90,14 +87,11 @@ def client(
         evaluate_client=None if evaluate is None else lambda model, _: evaluate(model.state_dict()),
         labels=None if labels is None else [labels],
     )  # fmt: skip
-    shown = credentials or SiteCredentials(name)
-
-    async def connect() -> ClientChannel:
-        return await (connect_grpc(server, shown, Limits()) if isinstance(server, str) else server())
 
     async def take_part() -> None:
         reason = await join(
-            connect, learner=learner, allow=allow, state=state, threads=threads, give_up_after=give_up_after,
+            server, name=name, credentials=credentials, learner=learner,
+            allow=allow, state=state, threads=threads, give_up_after=give_up_after,
             keep_model=keep_model, policy=policy, accept=accept,
         )  # fmt: skip
         log.info("the run has ended: %s", reason)

@@ -12,7 +12,9 @@ from random import Random
 from typing import Any
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
+from offbeat.net.client.connector import connector
 from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
@@ -29,10 +31,11 @@ HELPER_FILE = "helper.db"
 
 
 async def help_run(
-    connect: Connect,
+    server: str | Connect,
     name: str,
     state: str | Path,
     *,
+    credentials: SiteCredentials | None = None,
     give_up_after: float | None = GIVE_UP_AFTER,
     clock: Clock | None = None,
     rng: Random | None = None,
@@ -40,9 +43,10 @@ async def help_run(
     """Help a server's run with secure aggregation until it finishes.
 
     Args:
-        connect: Opens a connection to the server.
+        server: "HOST:PORT", or a function that opens a connection.
         name: The helper's name, as the run's recipe has it and its credential proves it.
         state: Directory of the helper's durable file, which is never restored from a copy.
+        credentials: The helper's credentials for an address. None means none but the name.
         give_up_after: Seconds without a server after which to fail; None for never.
         clock: Source of time.
         rng: Random generator of the delays between two attempts.
@@ -54,6 +58,7 @@ async def help_run(
         UsageError: The committee is not the plan's, or the helper serves another one already.
         RunError: The server refuses the helper, or cannot be reached; or its file is damaged.
     """
+    connect = connector(server, name if isinstance(server, str) else None, credentials)
     directory = Path(state)
     try:
         make_directory(directory)

@@ -8,12 +8,17 @@ median of `WINDOW` losses in a row, at first l₀. The model has collapsed
 2. if `WINDOW` losses in a row are above l* + 4 |l*| and above l₀, or
 3. if `SLOW_WINDOW` losses in a row have lost more than seven eighths of what the run had gained, l₀ − l*,
    once it had gained two fifths of l₀: a model that is led away in small steps never does the second, or
-4. if `WINDOW` losses in a row are above 1.75 l₀: the initial model, to which the run can go back, is nearer
+4. if `WINDOW` losses in a row are above 2 l₀: the initial model, to which the run can go back, is nearer
    to a good one than a model that an early attack has left, or
 5. if `WINDOW` evaluations in a row are of a model whose parameters' norm is less than a quarter of the
    initial model's, and whose loss has not gained a fifth of l₀, or whose norm is more than four times as
    large, and whose loss is above 1.2 l₀. From weights that are nearly zero, or very large, training begins
    anew, and more slowly than from the initial ones.
+
+After a collapse the rule is more eager for `ALERT` evaluations, since an attack may go on, and its last
+update may leave a model from which training is slow, with a loss a little above l₀. Then two losses in a row
+above l₀ suffice, without the gain in accuracy of 4, and for 5 two evaluations. What is found so does not make
+these evaluations more: a run whose losses begin above l₀ goes back a few times, and then no more.
 
 A model that keeps its accuracy has not collapsed, whatever its loss: an overconfident one has a large loss.
 So 2 and 3 say nothing of an evaluation whose accuracy has kept its share of what had been gained, measured in
@@ -21,7 +26,9 @@ the same way (a half for 2). And 4 and 5 say nothing of one that has gained a fi
 lies between the first accuracy and 1. With unequal data one update may spoil a version for a while; so one
 evaluation alone says nothing. An evaluation without a metric "loss" says nothing either.
 
-A rollback goes to the version with the lowest loss, of those that 5 says nothing of.
+A rollback goes to the version with the lowest loss, of those that 5 says nothing of and whose loss has gained
+a tenth of l₀, or whose accuracy a fifth of what lies between the first one and 1; else to the initial model.
+What an attack from the beginning leaves may have a loss a little below l₀, and still be far from a good one.
 """
 
 from collections import deque
@@ -35,7 +42,9 @@ from offbeat.core.model import Model
 WINDOW, SLOW_WINDOW = 5, 8
 TIMES, KEPT = 4.0, 0.5  # of a jump
 GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8  # of a slow loss
-OVER, GAINED = 0.75, 0.2
+OVER, GAINED = 1.0, 0.2
+ALERT, EAGERLY = 50, 2  # evaluations after a collapse, and losses in a row
+WORTH = 0.1  # of a loss to which a rollback goes
 ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
 
 RELATIVE_NORM = "relative_norm"
@@ -86,7 +95,7 @@ class CollapseDetector:
         self.good = False
         self._lowest = inf
         self._losses, self._accuracies = _Course(), _Course()
-        self._jumps = self._over = self._strange = 0
+        self._jumps = self._over = self._strange = self._above = self._alert = 0
 
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation.
@@ -103,6 +112,7 @@ class CollapseDetector:
         loss, accuracy = metrics["loss"], metrics.get("accuracy")
         if loss is None or not isfinite(loss):
             self.withdraw()
+            self._alert = ALERT
             return "its loss is not finite"
         over = self._losses.first is not None and loss > self._most() and not self._learnt(accuracy, GAINED)
         jump = self._losses.first is not None and loss > self._jump_limit() and not self._accurate(accuracy)
@@ -110,12 +120,20 @@ class CollapseDetector:
         if accuracy is not None and isfinite(accuracy):
             self._accuracies.add(-accuracy)
         strange = RELATIVE_NORM in metrics
-        if not strange:
+        gained = self._losses.gained(loss, WORTH) or self._learnt(accuracy, GAINED)
+        if self._lowest == inf or (gained and not strange):
             self.good, self._lowest = loss < self._lowest, min(loss, self._lowest)
         self._jumps = self._jumps + 1 if jump else 0
         self._over = self._over + 1 if over else 0
+        above = loss > (self._losses.first or 0.0) and not self._learnt(accuracy, GAINED)
+        self._above = self._above + 1 if above else 0
         self._strange = self._strange + 1 if strange else 0
         reason = self._reason(loss)
+        if reason is not None:
+            self._alert = ALERT
+        elif self._alert:
+            self._alert -= 1
+            reason = self._eager_reason(loss)
         if reason is not None:
             self.withdraw()
         return reason
@@ -149,9 +167,18 @@ class CollapseDetector:
             return f"the norm of its parameters is far from the initial one, without a gain, at {in_a_row}"
         return None
 
+    def _eager_reason(self, loss: float) -> str | None:
+        """The same, soon after a collapse."""
+        soon = f"at {EAGERLY} evaluations in a row, soon after a collapse"
+        if self._above >= EAGERLY:
+            return f"its loss, {loss:.3g}, is above the first one, {soon}"
+        if self._strange >= EAGERLY:
+            return f"the norm of its parameters is far from the initial one, without a gain, {soon}"
+        return None
+
     def withdraw(self) -> None:
         """The latest evaluations are of versions that are withdrawn: a new row of them begins."""
-        self._jumps = self._over = self._strange = 0
+        self._jumps = self._over = self._strange = self._above = 0
         self._losses.recent.clear()
         self._accuracies.recent.clear()
 

@@ -1,11 +1,9 @@
-"""Options of a server: when its run begins and ends, how long it waits, what it accepts."""
+"""Options of a server: when its run begins, how long it waits, what it accepts."""
 
 from typing import Annotated
 
 from pydantic import Field
 
-from offbeat.core.guard import Guard
-from offbeat.core.limits import Every, Until
 from offbeat.core.types import Count, Seconds
 from offbeat.core.validation import checked_dataclass
 from offbeat.runs.schema import ModelChoice
@@ -30,10 +28,7 @@ class ServerOptions:
             change of the shared vector is above it; None means no bound.
         max_samples: Most samples that a site may have to train on, and to evaluate on, and so its greatest
             weight; None means 2^40.
-        until: The run's limits; with none it goes on until it is stopped.
-        evaluate: How often the global model is evaluated; one version at a time, the newest first.
         evaluation_timeout: Seconds after which an evaluation at the sites is done with those that answered.
-        guard: Refuses updates whose size is absurd beside the recent ones; None means no guard.
         rollback: Whether the run goes back to its last good version when the loss on the server's test data
             tells that the model has collapsed.
         remembered: Of the tasks whose sites have gone, those from so many of the newest base versions can be
@@ -55,10 +50,7 @@ class ServerOptions:
     task_timeout: Seconds | None = 600.0
     norm_bound: Seconds | None = None
     max_samples: Count | None = None
-    until: Until = Until()
-    evaluate: Every = Every()
     evaluation_timeout: Seconds = 60.0
-    guard: Guard | None = Guard()
     rollback: bool = True
     remembered: Annotated[int, Field(ge=0)] = 8
     max_consecutive_failures: Annotated[int | None, Field(ge=1)] = 5

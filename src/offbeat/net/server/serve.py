@@ -1,58 +1,33 @@
-"""Serving a run, from its start or from where its state directory has it."""
+"""A server of a run: it listens, and serves the run until the run ends or the server is told to leave it."""
 
-import json
-import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from secrets import token_hex
-from threading import Lock
-from typing import Any, Protocol
-
-import torch
-from msgspec import Struct
+from threading import Event
+from types import TracebackType
+from typing import Protocol, Self
 
 from offbeat.callbacks.callback import Callback
 from offbeat.callbacks.callback_list import CallbackList
-from offbeat.core.algorithm import Algorithm
-from offbeat.core.buffers import unchanged
-from offbeat.core.errors import RunError, UsageError
-from offbeat.core.events import Metrics
-from offbeat.core.limits import check_evaluated, check_found
-from offbeat.core.model import Model
-from offbeat.core.module_tensors import without_prefixes
-from offbeat.core.privacy.options import Privacy, Secure
-from offbeat.core.privacy.refusals import Refusal
-from offbeat.core.privacy.releases import ReleasePlan
-from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
-from offbeat.experiment import Experiment, check_entry
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
-from offbeat.local.training import Training
+from offbeat.core.errors import UsageError
+from offbeat.core.learner import NoTraining
+from offbeat.experiment import Experiment
+from offbeat.net.auth.credentials import ServerCredentials
 from offbeat.net.clock import Clock, SystemClock
-from offbeat.net.run_spec import RunSpec, make_run_spec
-from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
-from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
-from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.learner import Trained, evaluates, server_learner
+from offbeat.net.grpc.server import listen as listen_on
+from offbeat.net.server.durable_store import CHECKPOINT_SECONDS
+from offbeat.net.server.finished import FinishedRun, FinishedService
+from offbeat.net.server.open_run import open_run
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.service import OpenRun, Service
-from offbeat.net.server.sessions import Sessions
+from offbeat.net.server.service import Service
+from offbeat.net.threads import in_thread
 from offbeat.net.transport import OnChannel
 from offbeat.net.wire.limits import Limits
-from offbeat.runs.best import choose_model
-from offbeat.runs.files import read_model
-from offbeat.runs.initial import Initial
-from offbeat.runs.record import RunRecord, holds_run, read_run
-from offbeat.runs.schema import FORMAT, MODEL, SERVED
-from offbeat.secure.committee import entry_bytes, rule_of
-from offbeat.secure.refusals import SecureRefusal
 
-log = logging.getLogger(__name__)
-ListenFactory = Callable[[OnChannel], Awaitable["Listener"]]
-"""Begins to listen; every connection of a site is passed to the function it is called with."""
-_ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
+LINGER = 10.0
+"""Seconds that a server waits at the end of a run, at most, for sites that have not heard of it."""
 
 
 class Listener(Protocol):
@@ -62,304 +37,187 @@ class Listener(Protocol):
         """Stop listening, and close all connections."""
 
 
-async def serve(
-    algorithm: Algorithm,
-    model: Trained,
-    training: Training | None,
+ListenFactory = Callable[[OnChannel], Awaitable[Listener]]
+"""Begins to listen; every connection of a site is passed to the function it is called with."""
+
+
+def serve(
+    experiment: Experiment,
     state: str | Path,
-    listen: ListenFactory,
+    listen: str | ListenFactory,
     *,
     options: ServerOptions | None = None,
-    seed: int = 0,
-    sample_shape: tuple[int, ...] | None = None,
-    classes: int | None = None,
-    test: Any = None,
-    initial: Initial | None = None,
-    label: str | None = None,
-    recipe: Mapping[str, Any] | None = None,
-    privacy: Privacy | None = None,
+    credentials: ServerCredentials | None = None,
+    limits: Limits | None = None,
+    callbacks: Sequence[Callback] = (),
     clock: Clock | None = None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    linger: float = 10.0,
-    started: Callable[[Service], None] | None = None,
-    callbacks: Sequence[Callback] = (),
-) -> str | None:
-    """Serve a run until it ends, or until the service is told to leave.
+    linger: float = LINGER,
+) -> "RunServer":
+    """Serve a run.
+
+    The server listens inside `async with serve(…) as server:`, or inside `with`, for which it takes a thread
+    of its own. `server.port` is its port. `await server.ended()`, or `server.wait()`, waits for the end.
 
     Args:
-        algorithm: The algorithm: built in, composed of such, of a function by name, or any other one whose
-            objective is the plain one.
-        model: What sites train: a built-in model's specification, a module, a function that makes one, or a
-            learner, whose loss and metrics hold for the sites too.
-        training: How they train it. None means as the learner, or the defaults.
+        experiment: What the run is. Its learner is a server's, such as `server_learner` makes: it has the
+            model and the server's test data, and no clients.
         state: The run's directory. Where it holds this run already, the run goes on; if it has ended, sites
             are told so, and those that ask for its model get it if the options share it.
-        listen: Opens the transport.
-        options: When the run begins and ends, what the server accepts, and where versions are evaluated.
-        seed: The run's seed.
-        sample_shape: Shape of one sample, needed for a built-in model without `test`.
-        classes: Number of classes, needed for a built-in model without `test`.
-        test: The data the server evaluates the model on; None means that it does not, or that the learner has
-            them.
-        initial: The weights that the run starts from; None means those of the model, or of the run's seed.
-        label: What the run is called; None means the algorithm's name.
-        recipe: The recipe the run is made from, written to its directory.
-        privacy: Noise and its options. None means that each update is used as it is.
-        clock: Tells the time; None means the system's clock.
+        listen: "HOST:PORT" (port 0: a free one), or what opens another transport.
+        options: When the run begins, and what the server accepts. None means the defaults.
+        credentials: TLS and tokens, for an address. None means none, which is allowed on loopback.
+        limits: What a connection may send, for an address. None means what the model and the lease need.
+        callbacks: What is called while the run goes on, in this order and in a thread of their own.
+        clock: Tells the time. None means the system's clock.
         checkpoint_seconds: Seconds between two checkpoints, at most.
         linger: Seconds that the server waits at the end, at most, for sites that have not heard of it.
-        started: Called with the service, to watch it and to end it.
-        callbacks: What is called while the run goes on, in this order and in a thread of their own.
-
-    Returns:
-        Why the run ended; None means that the service was told to leave.
 
     Raises:
-        UsageError: What is asked cannot be served.
-        RunError: The run fails.
+        UsageError: What is asked cannot be served. It is raised where the server is entered, as is RunError:
+            the directory holds another run, or one that cannot go on, or the run fails.
     """
-    clock, calls = clock or SystemClock(), CallbackList(callbacks)
     options = options or ServerOptions()
-    learner = server_learner(model, training, test, sample_shape, classes)
-    experiment = Experiment(
-        algorithm, learner, seed, options.until, options.evaluate, options.guard, privacy, initial, label,
-        recipe,
-    )  # fmt: skip
-    opened = open_run(experiment, Path(state), options, checkpoint_seconds)
-    if isinstance(opened, FinishedRun):
-        return await _serve_finished(opened, listen, clock, linger)
-    service = Service(opened, clock, linger, calls)
-    if started is not None:
-        started(service)
-    try:
-        listener = await listen(service.on_channel)
-    except BaseException:
-        await service.abandon()
-        raise
-    try:
-        return await service.run()
-    finally:
-        await listener.close()
+    if isinstance(listen, str):
+        shown, allowed = credentials or ServerCredentials(), limits or connection_limits(experiment, options)
+        listen = partial(_listen, listen, shown, allowed)
+    elif credentials is not None or limits is not None:
+        raise UsageError("credentials and limits are for an address: leave them out with another transport")
+
+    def opened() -> Service | FinishedService:
+        tells = clock or SystemClock()
+        run = open_run(experiment, Path(state), options, checkpoint_seconds)
+        if isinstance(run, FinishedRun):
+            return FinishedService(run, tells, linger)
+        return Service(run, tells, linger, CallbackList(callbacks))
+
+    return RunServer(opened, listen)
 
 
-class FinishedRun(Struct, frozen=True):
-    """A run that has ended.
+def connection_limits(experiment: Experiment, options: ServerOptions) -> Limits:
+    """The limits of connections that the model and the lease of a run need."""
+    learner = experiment.learner or NoTraining(options.clients)
+    model = learner.initial(experiment.seed).sharing(experiment.algorithm.objective.shared_vectors)
+    return Limits(layout=model.layout, silence=max(Limits().silence, 2 * options.lease))
+
+
+async def _listen(
+    address: str, credentials: ServerCredentials, limits: Limits, on_channel: OnChannel
+) -> Listener:
+    return await listen_on(address, credentials, limits, on_channel)
+
+
+class RunServer:
+    """A server that listens while it is entered; `serve` makes it.
 
     Attributes:
-        run: Its name.
-        reason: Why it ended.
-        model: The model that is shared. None means that none is.
+        service: What serves the run. None before the server is entered.
+        listener: What listens. None before the server is entered.
     """
 
-    run: str
-    reason: str
-    model: Model | None = None
+    def __init__(self, opened: Callable[[], Service | FinishedService], listen: ListenFactory) -> None:
+        self._opened, self._listen = opened, listen
+        self.service: Service | FinishedService | None = None
+        self.listener: Listener | None = None
+        self._run: asyncio.Task[str | None] | None = None
+        self._begun = False
+        self._thread: Future[str | None] | None = None
 
+    @property
+    def port(self) -> int:
+        """The port on which the server listens."""
+        return int(getattr(self.listener, "port", 0))
 
-async def _serve_finished(ended: FinishedRun, listen: ListenFactory, clock: Clock, linger: float) -> str:
-    """Tell the sites that come that the run has finished: a server may die before all of them know."""
-    sessions = Sessions(clock.now, lambda: None, shares_model=ended.model is not None)
-    sessions.finish(ended.reason)
-    if ended.model is not None:
-        sessions.share(ended.run, ended.model)
-    listener = await listen(sessions.on_channel)
-    try:
-        await clock.sleep(linger)
-        while sessions.sending:
-            await clock.sleep(max(linger, 0.1))
-    finally:
-        await listener.close()
-    return ended.reason
+    def leave(self) -> None:
+        """Leave the run as it is: served again, it goes on. May be called in any thread."""
+        if self.service is not None:
+            self.service.detach()
 
+    def finish(self, reason: str = "stopped") -> None:
+        """End the run; its current model is the final one. May be called in any thread."""
+        if self.service is not None:
+            self.service.finish(reason)
 
-def open_run(
-    experiment: Experiment,
-    directory: Path,
-    options: ServerOptions,
-    checkpoint_seconds: float = CHECKPOINT_SECONDS,
-    seeds: FreshSeeds | None = None,
-) -> OpenRun | FinishedRun:
-    """Open a run in its state directory, new or as it was left.
+    # ---- in an event loop ----
 
-    The process computes with one thread from here on, as the simulator does: more would change the last bits.
+    async def __aenter__(self) -> Self:
+        """Open the run, and listen."""
+        service = self.service = self._opened()
+        try:
+            self.listener = await self._listen(service.on_channel)
+        except BaseException:
+            await service.abandon()
+            raise
+        self._run = asyncio.create_task(self._serve(service, self.listener))
+        return self
 
-    Args:
-        experiment: What the run is; its learner is a server's.
-        directory: The state directory.
-        options: The server's options.
-        checkpoint_seconds: Seconds between two checkpoints, at most.
-        seeds: Gives the seeds of releases. None means fresh ones.
+    async def ended(self) -> str | None:
+        """Wait for the end; returns its reason. None means that the server was told to leave the run."""
+        if self._run is None:
+            raise UsageError("the server does not listen yet: enter it first, with async with")
+        return await self._run
 
-    Returns:
-        The run, which may have ended already.
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the run if it has not ended, and stop listening."""
+        assert self._run is not None
+        assert self.service is not None
+        assert self.listener is not None
+        if isinstance(error, asyncio.CancelledError):
+            self._run.cancel()
+        self.leave()
+        (failed,) = await asyncio.gather(self._run, return_exceptions=True)
+        if not self._begun:  # a task that is cancelled before its first step never runs
+            await self.service.abandon()
+            await self.listener.close()
+        if error is None and isinstance(failed, BaseException):
+            raise failed
 
-    Raises:
-        UsageError: What is asked cannot be served.
-        RunError: The directory holds another run, or one that cannot go on.
-    """
-    learner, seed = experiment.learner, experiment.seed
-    assert isinstance(learner, TorchLearner | LoopLearner)
-    tested = evaluates(learner)
-    _check_evaluation(options, experiment, tested)
-    found = read_run(directory) if holds_run(directory) else None
-    clients, layout = options.clients, learner.initial(seed).layout
-    if (privacy := experiment.privacy) is not None:
-        _check_private(privacy, experiment, options)
-        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, found))
-        clients = _recorded_clients(options, found)
-    plan = experiment.release_plan(layout, clients)
-    if plan is not None:
-        _check_releases(plan, options, found)
-    spec = make_run_spec(experiment.algorithm, learner, seed, plan.privacy if plan is not None else None)
-    if found is not None:
-        _check_same(found, spec)
-        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
-        if found.status == "finished":
-            delete_secrets(directory)  # of a server that died just then
-            shared = None
-            if options.share_model is not None:
-                final = read_model(directory / MODEL, layout)
-                shared = choose_model(options.share_model, final, directory)
-            return FinishedRun(str(found.entry("run")), found.stop_reason or "", shared)
-    torch.set_num_threads(1)
-    prepared = experiment.prepare(clients, tested=tested)
-    if (reason := options.unguarded(tested=tested, bounded=plan is not None)) is not None:
-        log.warning(reason)
-    if found is not None:
-        prepared.check_initial(found)
-    complete, until, every = prepared.complete, experiment.until, experiment.evaluate
-    if tested and (until.metrics or every.keep_best):  # now, not when all sites are there
-        check_found(until, every, learner.evaluate(complete(prepared.initial)))
-    meta, run, label = None, token_hex(8), experiment.name
-    if found is not None:
-        run, label = str(found.entry("run")), found.label
-    else:
-        served = {"algorithm": spec.algorithm, "run": run, "plan": spec.document()}
-        meta = prepared.metadata() | served | {"clients": options.clients}
-    training = spec.training
-    info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
-    coordinator = Coordinator(prepared, options, info, seeds)
-    one_at_a_time = Lock()  # of the threads that use the learner
+    async def _serve(self, service: Service | FinishedService, listener: Listener) -> str | None:
+        self._begun = True
+        try:
+            return await service.run()
+        finally:
+            await listener.close()
 
-    def completed(version: Model) -> Model:
-        if complete is unchanged:
-            return version
-        with one_at_a_time:
-            return complete(version)
+    # ---- in a thread of its own ----
 
-    def evaluate(version: Model) -> Metrics:
-        with one_at_a_time:
-            return learner.evaluate(complete(version))
+    def __enter__(self) -> Self:
+        """As `async with`, in a thread of its own."""
+        listening = Event()
 
-    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed)
+        async def run() -> str | None:
+            try:
+                async with self:
+                    listening.set()
+                    return await self.ended()
+            finally:
+                listening.set()
 
-    return OpenRun(coordinator, store, evaluate if tested else None, label)
+        self._thread = in_thread(run())
+        listening.wait()
+        if self._run is None:  # it could not be entered
+            self._thread.result()
+        return self
 
+    def wait(self, timeout: float | None = None) -> str | None:
+        """Wait for the end, as `ended` does, of a server that was entered by `with`.
 
-def _recorded_clients(options: ServerOptions, found: RunRecord | None) -> int:
-    """Number of sites with which a run with privacy began: more, it may be, than it waits for now."""
-    if found is not None and "privacy" in found.meta:
-        return int(found.meta["privacy"]["clients"])
-    return options.clients
+        Args:
+            timeout: Seconds after which to raise `TimeoutError`. None means never.
+        """
+        if self._thread is None:
+            raise UsageError("wait() is for a server that was entered by with: await server.ended()")
+        return self._thread.result(timeout)
 
-
-def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOptions) -> None:
-    """Raises `UsageError` for options that a server with privacy has not."""
-    if privacy.secure is not None and not privacy.secure.helpers:
-        raise Refusal.NO_HELPERS.error()
-    if options.norm_bound is not None:
-        raise Refusal.NORM_BOUND.error()
-    if (every := experiment.evaluate).at_clients:
-        raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
-
-
-def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord | None) -> None:
-    """Raises `UsageError` for releases that a server cannot make."""
-    privacy = plan.privacy
-    noise, most = privacy.noise, max(plan.clients, options.clients)  # sites for which the run waits
-    if noise is not None and noise.budget.delta * most >= 1:
-        raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
-    if privacy.fewest > plan.clients:
-        raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
-    if found is None or options.helpers is not None:  # else its committee goes on by its own rule
-        _check_requests(privacy)
-
-
-def _with_recorded_committee(privacy: Privacy, found: RunRecord | None) -> Privacy:
-    """The options, which name no `colluding`, with that of the run that goes on: its default was another."""
-    if privacy.secure is None or privacy.secure.colluding is not None or found is None:
-        return privacy
-    recorded = found.meta.get("privacy", {}).get("options", {}).get("secure") or {}
-    secure: Secure = replace(privacy.secure, colluding=recorded.get("colluding"))
-    return replace(privacy, secure=secure)
-
-
-def _check_requests(privacy: Privacy) -> None:
-    """Raises `UsageError` where what helpers are asked about the largest release does not fit a message."""
-    secure = privacy.secure
-    if secure is None:
-        return
-    assert privacy.most is not None
-    helpers, colluding = len(secure.helpers), secure.most_colluding
-    boxes = entry_bytes(helpers, colluding, rule_of(helpers, colluding))
-    allowed = Limits().envelope // (boxes + _ENTRY_BYTES)
-    if privacy.most > allowed:
-        raise SecureRefusal.MOST.error(
-            most=privacy.most, helpers=helpers, colluding=colluding, allowed=allowed
-        )
-
-
-def _check_evaluation(options: ServerOptions, experiment: Experiment, tested: bool) -> None:
-    """Raises `UsageError` for evaluations that cannot be made, or do not tell what ends the run."""
-    every = experiment.evaluate
-    hint = "give test data, and evaluate seconds or versions"
-    check_evaluated(experiment.until, every, tested, hint)
-    if options.share_model == "best" and every.keep_best is None:
-        raise UsageError(
-            "share_model = 'best' needs evaluate.keep_best, the metric that it is best by: give it, "
-            "or choose final"
-        )
-    if every.at_server and every.at_clients and not tested:
-        raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
-    if every.at_clients and experiment.algorithm.buffers == "recompute":
-        raise UsageError(
-            "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
-            "statistics: choose follow, mean or local, or evaluate.at = 'server'"
-        )
-
-
-def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
-    """The algorithm, whose schedule follows the rule that the run was begun with."""
-    rule = recorded_schedule_rule(record.entry("algorithm"))
-    algorithm = with_rule(algorithm, rule)
-    if algorithm.schedule.rule != rule:
-        raise RunError(
-            f"{record.path} follows rule {rule} of the schedule of {algorithm.name}, which this version does "
-            "not know: finish the run with the version of Offbeat that began it"
-        )
-    return algorithm
-
-
-def _check_same(record: RunRecord, spec: RunSpec) -> None:
-    """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
-    if "plan" not in record.meta:
-        raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
-    begun = record.meta["format"]
-    if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
-        raise RunError(
-            f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
-            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {FORMAT}): "
-            "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
-            "was changed, and offbeat report, replay and journal read it"
-        )
-    check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
-
-
-def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
-    """A specification with the names of tensors as an earlier version recorded them, if they alone differ.
-
-    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
-    """
-    told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
-    bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
-    return {**document, "layout": told} if bare == same else document
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Leave the run if it has not ended, and stop listening."""
+        self.leave()
+        try:
+            self.wait()
+        except BaseException:
+            if error is None:
+                raise

@@ -1,0 +1,144 @@
+"""The runs of a study: one for each column, label and seed, with the digest of what gives its numbers."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from offbeat.allowed import NotAllowedError
+from offbeat.core.errors import UsageError
+from offbeat.core.validation import did_you_mean
+from offbeat.recipes.build import make_algorithm
+from offbeat.recipes.load import amend, own_recipe
+from offbeat.recipes.recipe import Recipe
+from offbeat.recipes.trace import inline_trace
+from offbeat.runs.options import BESIDE
+from offbeat_papers.load import size_columns, size_labels, study_document
+from offbeat_papers.study import Size, Study
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study.
+
+    Attributes:
+        study: Its study.
+        size: Its size.
+        column: Its column.
+        label: Its label.
+        seed: Its seed.
+        digest: Digest of all that determines its numbers; runs with the same one are the same run.
+        recipe: The experiment, with what the label sets.
+    """
+
+    study: Study
+    size: Size
+    column: str
+    label: str
+    seed: int
+    digest: str
+    recipe: Recipe
+
+    @property
+    def name(self) -> str:
+        """What tells it from the other runs of its study: "column label seed 0"."""
+        return f"{self.column} {self.label} seed {self.seed}"
+
+
+def study_cells(
+    study: Study,
+    size: Size,
+    *,
+    columns: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    seeds: int | None = None,
+    least_seeds: int = 1,
+) -> list[Cell]:
+    """The runs of a study at a size, seed by seed.
+
+    Args:
+        study: The study.
+        size: The size.
+        columns: Columns of it. None means all that are run at the size.
+        labels: Labels of it. None means all that are run at the size.
+        seeds: Number of seeds. None means the recipe's.
+        least_seeds: Number of seeds at least, whatever the recipe has.
+
+    Raises:
+        UsageError: There is no such size, column or label, or a setting is not valid.
+    """
+    if size not in study.sizes:
+        raise UsageError(f"study {study.name} has no size {size}{did_you_mean(size, study.sizes)}")
+    chosen = _chosen("--columns", columns, size_columns(study, size))
+    names = _chosen("--labels", labels, size_labels(study, size))
+    counts = seeds, least_seeds
+    cells = [cell for column in chosen for cell in _column_cells(study, size, column, names, *counts)]
+    return sorted(cells, key=lambda cell: cell.seed)
+
+
+def _chosen(option: str, given: Sequence[str] | None, known: list[str]) -> list[str]:
+    for name in given or ():
+        if name not in known:
+            raise UsageError(f"{option} {name} is unknown{did_you_mean(name, known)}")
+    return known if given is None else [name for name in known if name in given]
+
+
+def _column_cells(
+    study: Study, size: Size, column: str, labels: Iterable[str], seeds: int | None, least: int
+) -> list[Cell]:
+    where = f"study {study.name}, {column}, {size}"
+    document = study_document(study, size, column)
+    stated = json.loads(json.dumps(document))
+    recipe = amend(document, [], where)
+    inline_trace(stated)
+    count = max(seeds or recipe.seeds, least)
+    setting, found = setting_text(stated), []
+    for label in labels:
+        spec = recipe.spec(label)
+        own = own_recipe(recipe, spec, source=where)
+        try:
+            make_algorithm(own.algorithm)
+        except NotAllowedError:  # it is checked when it is run
+            pass
+        except UsageError as error:
+            raise UsageError(f"{where}, {label}: {error}") from None
+        algorithm = algorithm_text(spec)
+        for seed in range(recipe.seed, recipe.seed + count):
+            name = digest(setting, algorithm, seed)
+            found.append(Cell(study, size, column, label, seed, name, own))
+    return found
+
+
+def setting_text(document: Mapping[str, Any]) -> str:
+    """What a recipe says of its runs, as written, as JSON: without what describes a comparison.
+
+    Defaults are not in it: a version of Offbeat with a further option leaves it as it is.
+
+    Args:
+        document: The recipe before it is checked, without files that it refers to.
+    """
+    return _json({key: value for key, value in document.items() if key not in BESIDE})
+
+
+def algorithm_text(spec: Mapping[str, Any]) -> str:
+    """A label's algorithm, as `Recipe.spec` gives it, as JSON without the label."""
+    return _json({key: value for key, value in spec.items() if key != "label"})
+
+
+def digest(setting: str, algorithm: str, seed: int) -> str:
+    """Digest of a run: of its setting, its algorithm, and its seed."""
+    return hashlib.sha256(f"[{setting},{algorithm},{seed}]".encode()).hexdigest()[:16]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_plain(value), sort_keys=True, separators=(",", ":"))
+
+
+def _plain(value: Any) -> Any:
+    """The value with 1.0 as 1, so that both mean the same."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -1,0 +1,489 @@
+"""Items judged by their rows: a verdict on each claim, with the pairs and the answers it rests on."""
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import log, log1p
+from statistics import fmean
+
+from offbeat.core.metric_names import NamedMetric, first_shown
+from offbeat.verdicts.answers import QUANTIFIERS, LookAnswers, Quantifier
+from offbeat.verdicts.average import LEAST_SEEDS, PairSample
+from offbeat.verdicts.family import (
+    COST_THAT_MATTERS,
+    SHARE_THAT_MATTERS,
+    Answers,
+    SampledClaim,
+    Verdicts,
+    answer_claims,
+    complete_seeds,
+    judge_family,
+)
+from offbeat.verdicts.multiplicity import next_look
+from offbeat.verdicts.verdict import Verdict, experiment_verdict
+from offbeat_papers.cells import Cell, study_cells
+from offbeat_papers.rows import Cost, ResultRow, Results, log_ratio
+from offbeat_papers.run import target_of
+from offbeat_papers.study import COSTS, VALUES, Item, Number, PaperClaim, Size, Study
+
+Arm = tuple[str, str]
+"""A label and a column."""
+
+
+@dataclass(frozen=True)
+class ItemRows:
+    """The rows of an item at a size.
+
+    Attributes:
+        study: Its study.
+        name: Its name in the study.
+        size: The size.
+        metric: Its metric.
+        runs: The rows by arm and seed.
+        targets: Its target by column, of the columns that have one.
+        planned: Number of runs that it has, with those that have no row.
+        limits: Virtual seconds to which its runs are limited, by column.
+        seeds: The seeds of the recipe.
+    """
+
+    study: Study
+    name: str
+    size: Size
+    metric: str
+    runs: Mapping[Arm, Mapping[int, ResultRow]]
+    targets: Mapping[str, float]
+    planned: int
+    limits: Mapping[str, float]
+    seeds: range
+
+    @property
+    def item(self) -> Item:
+        """The item."""
+        return self.study.items[self.name]
+
+    @property
+    def full_name(self) -> str:
+        """Paper and item: "fedcompass/table-1"."""
+        return f"{self.study.name.partition('/')[0]}/{self.name}"
+
+    @property
+    def made(self) -> int:
+        """Number of runs that have a row."""
+        return sum(map(len, self.runs.values()))
+
+    @property
+    def measure(self) -> NamedMetric:
+        """What is known of the metric."""
+        return NamedMetric.of(self.metric, {})
+
+    def arms(self) -> Iterator[Arm]:
+        """The arms of the item's table, label by label."""
+        for label in self.study.item_labels(self.name):
+            for column in self.study.item_columns(self.name):
+                if (label, column) in self.runs:
+                    yield label, column
+
+    def amounts(self, arm: Arm, by: str) -> dict[int, Cost | float]:
+        """What each seed of an arm has of a cost or a value; without those that did not measure it."""
+        found: dict[int, Cost | float] = {}
+        for seed, row in self.runs.get(arm, {}).items():
+            amount = self._amount(row, arm[1], by)
+            if amount is not None:
+                found[seed] = amount
+        return found
+
+    def _horizon(self, column: str, by: str) -> float:
+        """What a run that has diverged is censored at: the most that any run in its column could spend."""
+        rows = [row for (_, own), runs in self.runs.items() if own == column for row in runs.values()]
+        spent = [row.spent[self.metric][COSTS.index(by)] for row in rows if self.metric in row.spent]
+        limit = self.limits.get(column, 0.0) if by == "time" else 0.0
+        return max(limit, *map(float, spent), 0.0)
+
+    def _amount(self, row: ResultRow, column: str, by: str) -> Cost | float | None:
+        if by in COSTS:
+            target = self.targets.get(column)
+            cost = None if target is None else row.cost(by, self.metric, target)
+            return cost and replace(cost, amount=min(cost.amount, self._horizon(column, by)))
+        kind, metric = (by, self.metric) if by in VALUES else ("level", by)
+        value = row.value(kind, metric)
+        if value is None and row.diverged and kind != "change" and NamedMetric.of(metric).is_share:
+            return 0.0  # the model that it ends with gets nothing right
+        return value
+
+
+@dataclass(frozen=True)
+class JudgedPair:
+    """A pair of arms of a claim.
+
+    Attributes:
+        better: The arm that is said to be ahead.
+        than: The other arm.
+        seeds: The seeds that both have.
+        advantages: The advantage in each seed whose two runs are of the same kind of processor; of a cost,
+            its logarithm. None where neither arm got to the target.
+        paper: The advantage by the paper's numbers, in the same unit; infinite where the other never got
+            there. None where the paper has no such numbers.
+    """
+
+    better: Arm
+    than: Arm
+    seeds: frozenset[int]
+    advantages: Mapping[int, float | None]
+    paper: float | None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns of its arms."""
+        return frozenset((self.better[1], self.than[1]))
+
+    def mean(self, seeds: range) -> float | None:
+        """The mean advantage over some seeds; None where none of them says anything."""
+        found = [each for seed, each in self.advantages.items() if seed in seeds]
+        if len(found) < LEAST_SEEDS or all(each is None for each in found):
+            return None
+        return fmean(each or 0.0 for each in found)
+
+
+@dataclass(frozen=True)
+class MeasuredClaim:
+    """A claim with what was measured of it.
+
+    Attributes:
+        rows: The rows of its item.
+        claim: The claim.
+        by: What is compared.
+        pairs: Its pairs of arms that are run at the size.
+        named: Number of pairs that it names.
+    """
+
+    rows: ItemRows
+    claim: PaperClaim
+    by: str
+    pairs: tuple[JudgedPair, ...]
+    named: int
+
+    @property
+    def question(self) -> Quantifier:
+        """Of which pairs it speaks; with one pair all questions are one."""
+        return self.claim.quantifier if len(self.pairs) > 1 else "average"
+
+    @property
+    def margin(self) -> float:
+        """What the claimed arm is ahead by at least, in the unit of advantages."""
+        return log1p(self.claim.margin) if self.by in COSTS else self.claim.margin
+
+    @property
+    def matters(self) -> float | None:
+        """Least difference that matters: a tenth of a cost, half a point of a share."""
+        if self.by in COSTS:
+            return COST_THAT_MATTERS
+        metric = NamedMetric.of(self.rows.metric if self.by in VALUES else self.by)
+        return SHARE_THAT_MATTERS if metric.is_share and self.by != "change" else None
+
+    @cached_property
+    def key(self) -> Hashable:
+        """What is the same in claims that compare the same numbers: they are one claim."""
+        targets = self.rows.targets if self.by in COSTS else {}
+        pairs = frozenset(
+            (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
+        )
+        metric = self.rows.metric if self.by in (*COSTS, *VALUES) else None
+        return self.rows.study.name, self.rows.size, self.by, metric, self.claim.margin, self.question, pairs
+
+    @cached_property
+    def sampled(self) -> SampledClaim:
+        """The claim with its pairs in blocks: of a column, or of several that pairs join."""
+        block = _blocks([pair.columns for pair in self.pairs])
+        return SampledClaim(
+            self.key, self.rows.study.name,
+            [PairSample(block[pair.better[1]], pair.advantages) for pair in self.pairs], self.rows.seeds,
+            complete_seeds(self.rows.seeds.start, [pair.seeds for pair in self.pairs]),
+            self.question, self.margin, self.matters,
+        )  # fmt: skip
+
+
+def _blocks(pairs: Sequence[frozenset[str]]) -> dict[str, str]:
+    """By column one column for all that pairs join."""
+    block = {column: column for pair in pairs for column in pair}
+    for pair in pairs:
+        joined = {block[column] for column in pair}
+        block = {column: min(joined) if own in joined else own for column, own in block.items()}
+    return block
+
+
+@dataclass(frozen=True)
+class JudgedClaim:
+    """A claim with its verdict and the answers to all questions.
+
+    Attributes:
+        measured: The claim and what was measured.
+        looks: What each look answers.
+        answers: The verdict by question.
+        verdict: The verdict on what it says.
+    """
+
+    measured: MeasuredClaim
+    looks: tuple[LookAnswers, ...]
+    answers: Mapping[Quantifier, Verdict]
+    verdict: Verdict
+
+    @property
+    def claim(self) -> PaperClaim:
+        """The claim."""
+        return self.measured.claim
+
+    @property
+    def by(self) -> str:
+        """What is compared."""
+        return self.measured.by
+
+    @property
+    def pairs(self) -> tuple[JudgedPair, ...]:
+        """Its pairs."""
+        return self.measured.pairs
+
+    @property
+    def question(self) -> Quantifier:
+        """The question that its verdict answers."""
+        return self.measured.question
+
+    @property
+    def mixed(self) -> int:
+        """Number of pairs that are left out, as too few of their seeds are of one kind of processor."""
+        return sum(len(pair.seeds) >= LEAST_SEEDS > len(pair.advantages) for pair in self.pairs)
+
+    @property
+    def last(self) -> LookAnswers | None:
+        """What the last look answers; None before the first."""
+        return self.looks[-1] if self.looks else None
+
+    @property
+    def seeds(self) -> range:
+        """The seeds of the last look."""
+        start = self.measured.rows.seeds.start
+        return range(start, start + (self.last.seeds if self.last else 0))
+
+    @property
+    def effects(self) -> list[float]:
+        """The mean advantage of each pair that says something, over the seeds of the last look."""
+        return [mean for pair in self.pairs if (mean := pair.mean(self.seeds)) is not None]
+
+
+@dataclass(frozen=True)
+class JudgedItem:
+    """An item with the verdicts on its claims.
+
+    Attributes:
+        rows: Its rows.
+        claims: Its claims.
+        verdict: The verdict on all of them.
+    """
+
+    rows: ItemRows
+    claims: tuple[JudgedClaim, ...]
+    verdict: Verdict
+
+
+def item_rows(
+    study: Study, name: str, size: Size, results: Results, cells: Sequence[Cell] | None = None
+) -> ItemRows:
+    """Collect the rows of an item that are of the study as it is now.
+
+    Args:
+        study: The study.
+        name: The item.
+        size: The size.
+        results: Where the rows are.
+        cells: The study's runs at the size. None means `known_cells`.
+
+    Raises:
+        UsageError: The study has no such size, or the rows cannot be read.
+    """
+    known = results.rows(study.name)
+    if cells is None:
+        cells = known_cells(study, size, results)
+    planned = _of_item(study, name, cells)
+    runs: dict[Arm, dict[int, ResultRow]] = {}
+    for cell in planned:
+        found = runs.setdefault((cell.label, cell.column), {})
+        if cell.digest in known:
+            found[cell.seed] = known[cell.digest]
+    targets = {cell.column: target_of(study, name, cell) for cell in planned}
+    chosen = study.items[name].metric or next((cell.recipe.metric for cell in planned), None)
+    recorded = [metric for arm in runs.values() for row in arm.values() for metric in row.final]
+    return ItemRows(
+        study, name, size, chosen or first_shown(recorded), runs,
+        {column: target for column, target in targets.items() if target is not None},
+        sum(cell.seed - cell.recipe.seed < cell.recipe.seeds for cell in planned),
+        {cell.column: cell.recipe.until.seconds or 0.0 for cell in planned},
+        next((range(cell.recipe.seed, cell.recipe.seed + cell.recipe.seeds) for cell in planned), range(0)),
+    )  # fmt: skip
+
+
+def known_cells(study: Study, size: Size, results: Results) -> list[Cell]:
+    """The runs of a study at a size, with as many seeds as there are rows of, at least the recipe's."""
+    first = int(study.recipe.get("seed", 0))
+    seeds = [row.seed - first + 1 for row in results.rows(study.name).values() if row.size == size]
+    return study_cells(study, size, least_seeds=max(seeds, default=1))
+
+
+def item_cells(
+    study: Study,
+    name: str,
+    size: Size,
+    *,
+    columns: Sequence[str] | None = None,
+    labels: Sequence[str] | None = None,
+    seeds: int | None = None,
+) -> list[Cell]:
+    """The runs that an item needs, for its table and its claims; arguments as of `study_cells`."""
+    cells = study_cells(study, size, columns=columns, labels=labels, seeds=seeds)
+    return _of_item(study, name, cells)
+
+
+def _of_item(study: Study, name: str, cells: Sequence[Cell]) -> list[Cell]:
+    """The runs that an item needs: those of its table, and those of its claims."""
+    arms = {(label, column) for label in study.item_labels(name) for column in study.item_columns(name)}
+    for claim in study.items[name].claims:
+        arms.update(arm for pair in claim_arms(study, name, claim) for arm in pair)
+    return [cell for cell in cells if (cell.label, cell.column) in arms]
+
+
+def claim_arms(study: Study, name: str, claim: PaperClaim) -> list[tuple[Arm, Arm]]:
+    """The pairs of arms of a claim: the one that is said to be ahead, and the other."""
+    columns = study.item_columns(name) if claim.columns is None else claim.columns
+    pairs = [(_arm(claim.better, column), _arm(other, column)) for column in columns for other in claim.than]
+    return list(dict.fromkeys(pairs))
+
+
+def _arm(text: str, column: str) -> Arm:
+    label, at, own = text.partition("@")
+    return label, own if at else column
+
+
+def judge_items(items: Sequence[ItemRows]) -> list[JudgedItem]:
+    """Judge items together, as those of a paper are: the more claims, the more a verdict asks of each.
+
+    Columns and labels that are not run at an item's size are left out of its claims. Claims on data that are
+    not real get no verdict; the causes of a paper are a family of their own, beside its claims.
+    """
+    measured = [[measure_claim(rows, claim) for claim in rows.item.claims] for rows in items]
+    every = [claim for claims in measured for claim in claims]
+    answered = answer_claims([claim.sampled for claim in every])
+    verdicts = [
+        judge_family(
+            [
+                claim.sampled for claim in every
+                if bool(claim.rows.item.explains) == cause and claim.rows.study.no_real_data is None
+            ],
+            answered,
+        )
+        for cause in (False, True)
+    ]  # fmt: skip
+    return [
+        _judged_item(rows, [_judged(claim, answered, verdicts[bool(rows.item.explains)]) for claim in claims])
+        for rows, claims in zip(items, measured, strict=True)
+    ]
+
+
+def judge_item(rows: ItemRows, family: Sequence[ItemRows] = ()) -> JudgedItem:
+    """Judge an item.
+
+    Args:
+        rows: The item.
+        family: Other items that it is judged with.
+    """
+    others = [other for other in family if (other.study.name, other.name) != (rows.study.name, rows.name)]
+    return judge_items([rows, *others])[0]
+
+
+def _judged_item(rows: ItemRows, claims: Sequence[JudgedClaim]) -> JudgedItem:
+    if rows.study.no_real_data is not None:
+        return JudgedItem(rows, tuple(claims), Verdict.NO_REAL_DATA)
+    return JudgedItem(rows, tuple(claims), experiment_verdict([claim.verdict for claim in claims]))
+
+
+def _judged(claim: MeasuredClaim, answered: Answers, verdicts: Verdicts) -> JudgedClaim:
+    no_data = claim.rows.study.no_real_data is not None
+    none = Verdict.NO_REAL_DATA if no_data else Verdict.NOT_RUN
+    answers = {question: verdicts.get((claim.key, question), none) for question in QUANTIFIERS}
+    if len(claim.pairs) == 1:
+        answers = dict.fromkeys(QUANTIFIERS, answers["average"])
+    return JudgedClaim(claim, answered.get(claim.key, ()), answers, answers[claim.question])
+
+
+def undecided_cells(judged: JudgedItem, cells: Sequence[Cell]) -> list[Cell]:
+    """Those of some runs that bring the undecided claims of an item to their next look.
+
+    Seeds are added to all pairs of a claim; a call that goes on chooses as the first one did, as a look is
+    taken only when all of its runs are there.
+
+    Args:
+        judged: The item.
+        cells: The runs, with as many seeds as are wanted at most.
+    """
+    wanted: dict[Arm, int] = {}
+    for claim in judged.claims:
+        if claim.verdict == Verdict.UNDECIDED and claim.last is not None:
+            seeds = next_look(len(judged.rows.seeds), claim.last.seeds) or 0
+            for pair in claim.pairs:
+                for arm in (pair.better, pair.than):
+                    wanted[arm] = max(seeds, wanted.get(arm, 0))
+    begin = judged.rows.seeds.start
+    return [cell for cell in cells if cell.seed - begin < wanted.get((cell.label, cell.column), 0)]
+
+
+def measure_claim(rows: ItemRows, claim: PaperClaim) -> MeasuredClaim:
+    """Pair the runs of a claim's arms."""
+    by = claim.by or rows.item.shows
+    named = claim_arms(rows.study, rows.name, claim)
+    arms = [pair for pair in named if all(arm in rows.runs for arm in pair)]
+    return MeasuredClaim(rows, claim, by, tuple(_measure_pair(rows, by, *pair) for pair in arms), len(named))
+
+
+def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair:
+    ahead, behind = rows.amounts(better, by), rows.amounts(than, by)
+    one, other = rows.runs[better], rows.runs[than]
+    seeds = [seed for seed in ahead if seed in behind]
+    sign = _sign(rows, by)
+    advantages = {
+        seed: _advantage(ahead[seed], behind[seed], sign)
+        for seed in seeds
+        if one[seed].processor_name == other[seed].processor_name  # other kinds round otherwise
+    }
+    paper = _paper_advantage(rows.item, by, better, than, sign)
+    return JudgedPair(better, than, frozenset(seeds), advantages, paper)
+
+
+def _sign(rows: ItemRows, by: str) -> float:
+    """1 where more of it is better."""
+    if by == "change":
+        return -1.0
+    measure = rows.measure if by in VALUES else NamedMetric.of(by, {})
+    return 1.0 if measure.higher_is_better else -1.0
+
+
+def _advantage(ahead: Cost | float, behind: Cost | float, sign: float) -> float | None:
+    if isinstance(ahead, Cost) and isinstance(behind, Cost):
+        return log_ratio(ahead, behind)
+    assert isinstance(ahead, float | int)
+    assert isinstance(behind, float | int)
+    return sign * (ahead - behind)
+
+
+def _paper_advantage(item: Item, by: str, better: Arm, than: Arm, sign: float) -> float | None:
+    """The advantage by the paper's numbers; None where they are of something else, or both are "never"."""
+    missing = object()
+    numbers = [item.numbers.get(column, {}).get(label, missing) for label, column in (better, than)]
+    if by != item.shows or missing in numbers or numbers == [None, None]:
+        return None
+    ahead, behind = (number_value(number) for number in numbers)  # type: ignore[arg-type]
+    if ahead is None or behind is None:
+        worse = -1.0 if ahead is None else 1.0
+        return worse * float("inf")
+    return log(behind / ahead) if by in COSTS else sign * (ahead - behind)
+
+
+def number_value(number: Number) -> float | None:
+    """A paper's number without its deviation."""
+    return number[0] if isinstance(number, tuple) else number

@@ -1,0 +1,265 @@
+"""Write the page of the leaderboard and its figure from the rows there are; nothing is run.
+
+python -m offbeat_papers.leaderboard.page [--page docs/leaderboard.md] [--figure docs/images/leaderboard.png]
+"""
+
+import argparse
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from offbeat.report.figures import blank_figure, save, style_axes
+from offbeat.report.palette import INK, MUTED
+from offbeat.report.units import byte_unit
+from offbeat.verdicts.average import LEAST_SEEDS
+from offbeat_papers import ItemRows, Results
+from offbeat_papers.leaderboard.ranks import Rank, blocks_of, rank
+from offbeat_papers.leaderboard.tune import PLANS, RESULTS, SEEDS, TRIALS, read_board, read_boards
+from offbeat_papers.measure import checkout
+from offbeat_papers.rows import Cost
+from offbeat_papers.texts import Grid, markdown
+
+BY = {"time": "time to the target", "final": "final accuracy", "worst": "the worst client's accuracy"}
+NOT_RUN = "not run"
+FOLDER = "papers/src/offbeat_papers/leaderboard"
+
+
+def everywhere(boards: Mapping[str, ItemRows]) -> dict[str, ItemRows]:
+    """Those that have every label of the plan."""
+    labels = set(read_board()["options"])
+    return {data: rows for data, rows in boards.items() if set(rows.study.labels) == labels}
+
+
+def shared_labels(boards: Mapping[str, ItemRows]) -> list[str]:
+    """The labels that all boards have, in the plan's order."""
+    return [
+        label
+        for label in read_board()["options"]
+        if all(label in rows.study.labels for rows in boards.values())
+    ]
+
+
+def ranks_by(boards: Mapping[str, ItemRows], by: str) -> list[Rank]:
+    """The ranks of the labels that all boards have."""
+    labels = shared_labels(boards)
+    return rank(labels, blocks_of(boards, labels, by))
+
+
+def has_enough_seeds(boards: Mapping[str, ItemRows]) -> bool:
+    """Whether each world that is ranked has so many runs that the page says who leads."""
+    blocks = blocks_of(boards, shared_labels(boards), "time")
+    return min((len(values) for values in blocks.values()), default=0) >= LEAST_SEEDS
+
+
+def render(boards: Mapping[str, ItemRows]) -> str:
+    """The page."""
+    board = read_board()
+    recipe = board["recipe"]
+    whole = everywhere(boards)
+    best = {data: rows for data, rows in boards.items() if data not in whole}
+    parts = [
+        "# Leaderboard",
+        f"{len(board['options'])} algorithms, each tuned with the same budget, on {len(board['worlds'])} "
+        f"worlds. {recipe['clients']} clients train all the time, for {recipe['until']['seconds']} virtual "
+        "seconds; a task has 20 local steps (FedCompass: 4 to 20; FedNova: two epochs). An algorithm had "
+        f"{TRIALS} trials for a data set, on the world *normal* and {SEEDS} seeds of its own: four learning "
+        "rates, then four values of its own option with the best of them; the time to the target decided. "
+        f"`{FOLDER}/plans/board.yaml` has it all, the studies above it what was chosen. "
+        "The algorithm `wireless` needs a radio and is left out. No guard; gradients are clipped at 10.",
+        markdown(
+            [["world", "what it is"], *([name, _world(world)] for name, world in board["worlds"].items())]
+        ),
+        "## Ranks",
+        *_ranks(whole),
+        "![Mean ranks with intervals](images/leaderboard.png)",
+        *(["### The best of them with other data", *_ranks(best)] if best else []),
+        *(text for data in board["data"] for text in _data(board, data, boards.get(data))),
+        "## How to repeat and to go on",
+        "\n".join(
+            [
+                "```console",
+                f"$ python -m offbeat_papers.leaderboard.tune {' '.join(board['data'])}",
+                *(f"$ offbeat reproduce leaderboard/{data}:board --jobs 1" for data in boards),
+                "$ python -m offbeat_papers.leaderboard.page",
+                "```",
+            ]
+        ),
+        "Rows are in `papers/results/leaderboard-*.csv`, tuning included: "
+        f"{_hours(board['data']):.1f} processor hours; each command makes what is missing. A bad rank "
+        "says that an algorithm was slow here, with so much tuning, on small models and data: not that its "
+        "paper is wrong.",
+    ]
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
+
+
+def _hours(names: Iterable[str]) -> float:
+    """Processor hours of the rows there are, tuning included."""
+    results = Results(RESULTS)
+    studies = [f"leaderboard/{name}{kind}" for name in names for kind in ("", "-tuning")]
+    return sum(row.processor or 0.0 for study in studies for row in results.rows(study).values()) / 3600
+
+
+def _world(world: Mapping[str, Any]) -> str:
+    if "trace" in world:
+        lines = (PLANS / world["trace"]).read_text(encoding="utf-8").splitlines()
+        about = " ".join(line.removeprefix("# ") for line in lines if line.startswith("#"))
+        return f"{about} (`{FOLDER}/plans/{world['trace']}`)"
+    speed = world["seconds_per_step"]
+    options = ", ".join(
+        f"{name} {100 * value:g} % of the mean" if name in ("std", "minimum") else f"{name} {value:g}"
+        for name, value in speed.items()
+        if name != "law"
+    )
+    lost = world.get("availability", {}).get("dropout")
+    more = f"; {100 * lost:g} % of all tasks are lost" if lost else ""
+    return f"seconds a step: {speed['law']}, {options}; 5 % jitter{more}"
+
+
+def _ranks(boards: Mapping[str, ItemRows]) -> Iterator[str]:
+    labels = shared_labels(boards)
+    found = {by: ranks_by(boards, by) for by in BY}
+    blocks = blocks_of(boards, labels, "time")
+    planned = sum(len(rows.study.columns) for rows in boards.values())
+    if not found["time"]:
+        yield f"Not run: no world has the runs of all {len(labels)} algorithms yet."
+        return
+    lead = [each.label for each in found["time"] if not each.behind]
+    seeds = sorted({len(values) for values in blocks.values()})
+    enough = has_enough_seeds(boards)
+    lead_text = (
+        f"By time to the target {lead[0]} leads alone."
+        if len(lead) == 1
+        else f"By time to the target no winner can be told among {len(lead)}: {', '.join(lead)}."
+    )
+    titles = ", ".join(read_board()["data"][data]["title"] for data in boards)
+    yield (
+        f"Mean rank over {len(blocks)} of {planned} worlds with data sets ({titles}; runs of each: "
+        f"{', '.join(map(str, seeds))}), with the 95 % interval of the bootstrap over worlds "
+        "and seeds; 1 is best, ties share the "
+        "mean. "
+        + (
+            "In bold: not behind the first beyond the noise (the interval of the paired difference is not "
+            f"wholly above 0). {lead_text}"
+            if enough
+            else f"With fewer than {LEAST_SEEDS} runs of each, nobody is said to lead."
+        )
+    )
+    places = {by: {each.label: each for each in ranks} for by, ranks in found.items()}
+    rows = [
+        [each.label, *(_rank_text(places[by].get(each.label), enough) for by in BY)] for each in found["time"]
+    ]
+    yield markdown([["algorithm", *BY.values()], *rows])
+
+
+def _rank_text(found: Rank | None, enough: bool) -> str:
+    if found is None:
+        return NOT_RUN
+    text = f"{found.mean:.1f} [{found.low:.1f}, {found.high:.1f}]"
+    return text if found.behind or not enough else f"**{text}**"
+
+
+def _data(board: Mapping[str, Any], data: str, rows: ItemRows | None) -> Iterator[str]:
+    plan = board["data"][data]
+    yield f"## {plan['title']}"
+    if rows is None and "best" in plan:
+        yield f"Not run: the best {plan['best']} and FedAvg come here, once all above are run."
+        return
+    target = plan["set"]["target"]
+    if rows is None:
+        yield "Not run: it is not tuned yet."
+        return
+    yield (
+        f"{rows.made} of {max(rows.planned, rows.made)} runs. Seconds to {target:.0%} by world (geometric "
+        "mean; how many seeds got there, if not all; > where some did not), then over all worlds: final "
+        "accuracy, bytes of a whole run, the worst client's final accuracy, and what was chosen in tuning."
+    )
+    heads = ["algorithm", *rows.study.columns, "final", "bytes", "worst client", "chosen"]
+    yield markdown([heads, *_lines(rows)])
+
+
+def _lines(rows: ItemRows) -> Grid:
+    lines = []
+    for label in rows.study.labels:
+        times = [
+            _time_text(list(rows.amounts((label, world), "time").values())) for world in rows.study.columns
+        ]
+        found = [row for world in rows.study.columns for row in rows.runs.get((label, world), {}).values()]
+        final, worst = (
+            [value for row in found if (value := row.value(kind, rows.metric)) is not None]
+            for kind in ("final", "worst")
+        )
+        size = _bytes(mean(row.bytes_up + row.bytes_down for row in found)) if found else NOT_RUN
+        lines.append([label, *times, _share(final), size, _share(worst), _chosen(rows, label)])
+    return lines
+
+
+def _time_text(amounts: Sequence[Cost | float]) -> str:
+    costs = [amount for amount in amounts if isinstance(amount, Cost)]
+    if not costs:
+        return NOT_RUN
+    there = sum(cost.reached for cost in costs)
+    middle = exp(mean(log(max(cost.amount, 1e-9)) for cost in costs))
+    some = "" if there == len(costs) else f" ({there}/{len(costs)})"
+    return f"{'' if there == len(costs) else '> '}{middle:.1f}{some}"
+
+
+def _bytes(size: float) -> str:
+    unit = byte_unit(size)
+    return f"{size / unit.size:.1f} {unit.name}"
+
+
+def _share(values: Sequence[float]) -> str:
+    return f"{100 * mean(values):.1f} %" if values else NOT_RUN
+
+
+def _chosen(rows: ItemRows, label: str) -> str:
+    given, tuned = read_board()["recipe"]["algorithms"][label], rows.study.recipe["algorithms"][label]
+    rate = tuned.get("set", {}).get("training.lr", rows.study.recipe["training"]["lr"])
+    own = {name: value for name, value in tuned.items() if name != "set" and given.get(name) != value}
+    flat = [(name, value) for name, value in own.items() if not isinstance(value, dict)]
+    flat += [pair for value in own.values() if isinstance(value, dict) for pair in value.items()]
+    return ", ".join([f"lr {rate:g}", *(f"{name} {value}" for name, value in flat)])
+
+
+def draw(boards: Mapping[str, ItemRows], path: Path) -> bool:
+    """Draw the ranks with their intervals; False where there are none."""
+    found = {by: {each.label: each for each in ranks_by(boards, by)} for by in BY}
+    order, enough = list(found["time"])[::-1], has_enough_seeds(boards)
+    if not order:
+        return False
+    figure = blank_figure(10.5, 0.26 * len(order) + 1.2)
+    panels = figure.subplots(1, len(BY), sharey=True)
+    for ax, (by, title) in zip(panels, BY.items(), strict=True):
+        style_axes(ax, "x")
+        ax.set_title(title, loc="left", fontsize=10, color=INK)
+        for place, label in enumerate(order):
+            each = found[by].get(label)
+            if each is None:
+                continue
+            colour = MUTED if each.behind or not enough else "#1f6feb"
+            ax.plot([each.low, each.high], [place, place], color=colour, linewidth=1.6)
+            ax.plot([each.mean], [place], marker="o", markersize=4.5, color=colour)
+        ax.set_xlabel("mean rank, 1 is best", fontsize=9)
+    panels[0].set_yticks(range(len(order)), order)
+    save(figure, path)
+    return True
+
+
+def main() -> None:
+    """Write both."""
+    root = checkout() or Path()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--page", type=Path, default=root / "docs" / "leaderboard.md")
+    parser.add_argument("--figure", type=Path, default=root / "docs" / "images" / "leaderboard.png")
+    words = parser.parse_args()
+    boards = read_boards(read_board()["data"])
+    words.page.write_text(render(boards), encoding="utf-8")
+    print(f"wrote {words.page}")
+    if draw(everywhere(boards), words.figure):
+        print(f"wrote {words.figure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,237 @@
+"""The command that repeats tables and figures of papers and says which of their claims hold."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from offbeat.cli import executor_options
+from offbeat.cli.allow import AllowOption, allowed_names, recipe_folder
+from offbeat.cli.console import CompareWatcher, add_row, err, live_progress, out, plain_table
+from offbeat.cli.options import file_option
+from offbeat.core.errors import UsageError
+
+if TYPE_CHECKING:
+    from offbeat.allowed import Allowed
+    from offbeat_papers.cells import Cell
+    from offbeat_papers.judge import JudgedItem
+    from offbeat_papers.rows import Results
+    from offbeat_papers.study import Size, Study
+    from offbeat_papers.texts import Grid
+
+_WIDTH = 160
+
+
+def reproduce(
+    items: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[ITEM]...", help="paper/item, a paper, STUDY.yaml:item, or all; none: a list"
+        ),
+    ] = None,
+    scale: Annotated[str, typer.Option(help="paper, laptop or seconds")] = "laptop",
+    columns: Annotated[str | None, typer.Option(help="columns to run, separated by commas")] = None,
+    labels: Annotated[str | None, typer.Option(help="labels to run, separated by commas")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="number of seeds; default: the study's")] = None,
+    undecided: Annotated[
+        bool,
+        typer.Option("--undecided", help="only claims that are undecided, to their next number of seeds"),
+    ] = False,
+    jobs: Annotated[str, typer.Option("--jobs", "-j", help="runs at the same time, or auto")] = "auto",
+    results: Annotated[Path | None, typer.Option(metavar="DIR", help="where rows of results are")] = None,
+    show: Annotated[bool, typer.Option("--show", help="run nothing: show the rows there are")] = False,
+    report: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
+    ] = None,
+    page: Annotated[Path | None, file_option("write the page of all experiments and verdicts")] = None,
+    allow: AllowOption = None,
+) -> None:
+    """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
+    from offbeat_papers.folder import default_results
+    from offbeat_papers.rows import Results
+
+    place = default_results() if results is None else Results(results)
+    if items:
+        chosen, size = _find(items), _size(scale)
+        chosen = [(study, item) for study, item in chosen if size in study.sizes or len(chosen) == 1]
+        cells = _cells(chosen, size, place, _names(columns), _names(labels), seeds, undecided)
+        processes = 0 if show else executor_options.count_of("--jobs", jobs)
+        folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
+        _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
+    elif page is None:
+        _list(place)
+    if page is not None:
+        from offbeat_papers.page import render_page
+
+        _write(page, render_page(place))
+
+
+def _size(scale: str) -> "Size":
+    from offbeat.core.validation import did_you_mean
+    from offbeat_papers.study import SIZES
+
+    found: Size | None = next((size for size in SIZES if size == scale), None)
+    if found is not None:
+        return found
+    raise UsageError(f"--scale {scale} is unknown{did_you_mean(scale, SIZES)}")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return None if text is None else [name.strip() for name in text.split(",")]
+
+
+def _find(names: list[str]) -> "list[tuple[Study, str]]":
+    """Study and item of each name; all items of a paper for its name alone."""
+    from offbeat_papers.load import all_items, find_item, items_of
+
+    found: dict[str, tuple[Study, str]] = {}
+    for name in names:
+        if name == "all":
+            found |= all_items()
+        elif "/" not in name and ":" not in name and (of_paper := items_of(name)):
+            found |= of_paper
+        else:
+            found[name] = find_item(name)
+    return list(found.values())
+
+
+def _cells(
+    items: "list[tuple[Study, str]]",
+    size: "Size",
+    results: "Results",
+    columns: list[str] | None,
+    labels: list[str] | None,
+    seeds: int | None,
+    undecided: bool,
+) -> "list[Cell]":
+    """The runs that are asked for."""
+    from offbeat.verdicts.multiplicity import LOOKS
+    from offbeat_papers.judge import item_cells, undecided_cells
+
+    if undecided and seeds is None:
+        seeds = max(LOOKS)
+    cells = []
+    judged = _Judged(size, results)
+    for study, item in items:
+        asked = item_cells(study, item, size, columns=columns, labels=labels, seeds=seeds)
+        cells += undecided_cells(judged.item(study, item), asked) if undecided else asked
+    return cells
+
+
+class _Judged:
+    """Items at a size, each judged with all of its paper."""
+
+    def __init__(self, size: "Size", results: "Results") -> None:
+        self._size, self._results = size, results
+        self._items: dict[tuple[str, str], JudgedItem] = {}
+
+    def item(self, study: "Study", item: str) -> "JudgedItem":
+        from offbeat_papers.family import judge_paper
+
+        if (study.name, item) not in self._items:
+            self._items.update(judge_paper(study, self._size, self._results))
+        return self._items[study.name, item]
+
+
+def _reproduce(
+    chosen: "list[tuple[Study, str]]",
+    size: "Size",
+    results: "Results",
+    cells: "list[Cell]",
+    processes: int,
+    report: Path | None,
+    allowed: "Allowed",
+) -> None:
+    for study in {study.name: study for study, _ in chosen}.values():
+        if processes and study.sizes[size].not_here:
+            err.print(f"{study.name} at {size}: {study.sizes[size].not_here}", markup=False, soft_wrap=True)
+    elsewhere = _run(cells, results, processes, allowed) if processes else 0
+    family = _Judged(size, results)
+    for study, item in chosen:
+        judged = family.item(study, item)
+        _print_item(judged)
+        if report is not None:
+            _write_item(judged, results, report)
+    if elsewhere:
+        out.print(f"{elsewhere} more runs are being made by other processes")
+    out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)
+
+
+def _run(cells: "list[Cell]", results: "Results", processes: int, allowed: "Allowed") -> int:
+    """Make the runs without a row; returns how many others are making."""
+    from offbeat.report.units import duration_text
+    from offbeat_papers.run import estimate, run_cells
+
+    expected = estimate(cells, results)
+    if not expected.runs:
+        return 0
+    known = expected.runs - expected.unknown
+    costs = (
+        f"about {duration_text(expected.processor / min(processes, known))} for {known} of them"
+        if known
+        else ""
+    )
+    unknown = f"unknown for {expected.unknown}" if expected.unknown else ""
+    err.print(
+        f"{expected.runs} runs to make, {processes} at a time, into {results.folder}: "
+        f"{', '.join(filter(None, [costs, unknown]))}",
+        markup=False, soft_wrap=True,
+    )  # fmt: skip
+    with live_progress() as progress:
+        return run_cells(cells, results, processes, CompareWatcher(progress, expected.runs), allowed)
+
+
+def _print_item(judged: "JudgedItem") -> None:
+    from offbeat_papers.texts import claim_grid, item_grid, rows_text, what_is_shown
+
+    rows = judged.rows
+    out.print(f"{rows.full_name}: {rows.item.title}", markup=False, soft_wrap=True)
+    out.print(f"{what_is_shown(rows)}; {rows_text(rows)}", markup=False, soft_wrap=True)
+    _print_grid(item_grid(rows))
+    if judged.claims:
+        _print_grid(claim_grid(judged))
+
+
+def _print_grid(grid: "Grid") -> None:
+    table = plain_table(*grid[0])
+    for row in grid[1:]:
+        add_row(table, *row)
+    out.print(table, width=max(out.width, _WIDTH), crop=False, soft_wrap=False)
+    out.print("")
+
+
+def _write_item(judged: "JudgedItem", results: "Results", folder: Path) -> None:
+    from offbeat_papers.figure import write_figure
+    from offbeat_papers.texts import item_markdown
+
+    name = judged.rows.full_name.replace("/", "-")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        figure = write_figure(judged.rows, results, folder / f"{name}.png")
+    except OSError as error:
+        raise UsageError(f"--report {folder} cannot be written: {error}") from None
+    _write(folder / f"{name}.md", item_markdown(judged, None if figure is None else figure.name))
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}") from None
+    out.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _list(results: "Results") -> None:
+    """Print every item with the runs there are of it at each size, and its latest verdict."""
+    from offbeat_papers.load import all_items
+    from offbeat_papers.study import SIZES
+
+    table = plain_table("item", "title", "runs made", "verdict")
+    families = {size: _Judged(size, results) for size in SIZES}
+    for name, (study, item) in all_items().items():
+        judged = [families[size].item(study, item) for size in study.sizes]
+        made = [f"{j.rows.size} {j.rows.made}/{max(j.rows.planned, j.rows.made)}" for j in judged]
+        verdict = next((j.verdict for j in judged if j.rows.made), judged[0].verdict)
+        add_row(table, name, study.items[item].title, ", ".join(made), verdict)
+    out.print(table, width=max(out.width, _WIDTH), crop=False, soft_wrap=False)
+    out.print(f"rows in {results.folder}", markup=False, soft_wrap=True)

@@ -1,0 +1,336 @@
+"""Rows of results: one for each finished run, in a CSV file for each study, and the runs' curves beside it.
+
+A row is found by the digest of its run. Several processes may append at the same time: a file lock; a row is
+on the disk when `Results.append` returns, and one that a crash has cut is dropped by the next reader.
+"""
+
+import csv
+import io
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from math import log
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from msgspec import ValidationError, convert
+
+from offbeat.core.errors import UsageError
+from offbeat.core.metric_names import CLIENTS, WORST
+from offbeat.documents import read_text
+from offbeat.runs.files import sync_directory
+from offbeat.runs.permissions import file_mode
+from offbeat_papers.study import COSTS
+
+DIVERGED = "has diverged"
+"""End of the reason for which a run stops whose training diverges."""
+
+_MOST_BYTES = 2**28  # of a file of rows
+Spent = Sequence[float]
+"""What an evaluation comes after: virtual seconds, versions, tasks that arrived, bytes up and down."""
+
+
+@dataclass(frozen=True)
+class ResultRow:
+    """A finished run in numbers.
+
+    Attributes:
+        study: Name of the study, "paper/study".
+        size: Its size.
+        column: Its column.
+        label: Its label.
+        seed: Its seed.
+        digest: Digest of all that determines its numbers.
+        version: Version of Offbeat.
+        commit: Commit of the checkout, with "-dirty" where files of the package were changed; or "unknown".
+        machine: Processor, cores, and PyTorch's version.
+        seconds: Virtual seconds of the run.
+        processor: Processor seconds it took. None means unknown: it was interrupted and resumed.
+        versions: Versions made.
+        tasks: Updates that arrived.
+        bytes_up: Bytes sent by clients.
+        bytes_down: Bytes sent to clients.
+        ended: Why it ended: a limit, or that the training has diverged.
+        spent: What the last evaluation came after, by metric; a cost that was not reached is above this.
+        best: Best value by metric.
+        final: Value of the last evaluation by metric.
+        level: Mean over the last fifth of its time by metric.
+        change: Mean absolute change from one evaluation to the next there by metric.
+        reached: What the first evaluation at a target or better came after, by metric and target.
+    """
+
+    study: str
+    size: str
+    column: str
+    label: str
+    seed: int
+    digest: str
+    version: str
+    commit: str
+    machine: str
+    seconds: float
+    processor: float | None
+    versions: int
+    tasks: int
+    bytes_up: int
+    bytes_down: int
+    ended: str
+    spent: Mapping[str, Spent]
+    best: Mapping[str, float]
+    final: Mapping[str, float]
+    level: Mapping[str, float]
+    change: Mapping[str, float]
+    reached: Mapping[str, Mapping[str, Spent | None]]
+
+    @property
+    def processor_name(self) -> str:
+        """Kind of processor: runs of another kind differ in the last digits, and so in the end."""
+        return self.machine.partition(",")[0]
+
+    @property
+    def diverged(self) -> bool:
+        """Whether it ended because its training diverged."""
+        return self.ended.endswith(DIVERGED)
+
+    def value(self, kind: str, metric: str) -> float | None:
+        """A value of a metric (`VALUES` of `offbeat_papers.study`); None where there is none."""
+        if kind == "worst":
+            return self.final.get(f"{CLIENTS}{metric.removeprefix(CLIENTS)}.{WORST}")
+        values: Mapping[str, float] = getattr(self, kind)
+        return values.get(metric)
+
+    def cost(self, kind: str, metric: str, target: float) -> "Cost | None":
+        """A cost up to a target (`COSTS`). None means that the run did not measure this target."""
+        measured = self.reached.get(metric, {})
+        if (key := target_text(target)) not in measured:
+            return Cost(float("inf"), False) if self.diverged and not measured else None
+        found, place = measured[key], COSTS.index(kind)
+        if found is None:
+            spent = float("inf") if self.diverged else float(self.spent[metric][place])
+            return Cost(spent, False)
+        return Cost(float(found[place]), True)
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """A cost up to a target; where it was not reached, what was spent without reaching it.
+
+    It is infinite for a run that has diverged, which would never have got there.
+    """
+
+    amount: float
+    reached: bool
+
+
+def log_ratio(better: Cost, other: Cost) -> float | None:
+    """The logarithm of the other's cost over the better one's, restricted to where both were observed.
+
+    Args:
+        better: Cost of the run that the claim says is ahead, above 0.
+        other: Cost of the other run.
+
+    Returns:
+        The advantage; None where neither reached the target before the horizon.
+    """
+    horizon = min((cost.amount for cost in (better, other) if not cost.reached), default=float("inf"))
+    restricted = [min(cost.amount, horizon) for cost in (better, other)]
+    if min(restricted) >= horizon:
+        return None
+    least = min((amount for amount in restricted if amount > 0), default=1.0)
+    ahead, behind = (max(amount, least * 1e-3) for amount in restricted)  # at the target from the start
+    return log(behind / ahead)
+
+
+@dataclass(frozen=True, slots=True)
+class RunCurve:
+    """A metric of a run over its virtual seconds, reduced to a few points."""
+
+    digest: str
+    metric: str
+    seconds: tuple[float, ...]
+    values: tuple[float, ...]
+
+
+def target_text(target: float) -> str:
+    """A target as it stands in rows."""
+    return f"{target:.6g}"
+
+
+class Results:
+    """A folder of results.
+
+    Args:
+        folder: The folder; it is made when something is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._read: dict[Path, tuple[tuple[int, ...], dict[str, ResultRow]]] = {}
+
+    def path(self, study: str) -> Path:
+        """File of a study's rows."""
+        return self.folder / f"{study.replace('/', '-')}.csv"
+
+    def runs(self, study: str) -> Path:
+        """Folder of a study's runs that are not finished, which git ignores."""
+        return self.folder / ".runs" / study.replace("/", "-")
+
+    def rows(self, study: str) -> dict[str, ResultRow]:
+        """Rows of a study by digest, in the order of the file; of several of a run the last.
+
+        A file is read again when it has changed.
+
+        Raises:
+            UsageError: The file has other columns, or a row that cannot be read.
+        """
+        path = self.path(study)
+        state = _state(path)
+        read, found = self._read.get(path, ((), {}))
+        if read != state:
+            rows = [_read_row(row, path) for row in _read(path, [field.name for field in fields(ResultRow)])]
+            found = {row.digest: row for row in rows}
+            self._read[path] = state, found
+        return dict(found)
+
+    def curves(self, study: str) -> dict[tuple[str, str], RunCurve]:
+        """Curves of a study's runs by digest and metric; errors: as of `rows`."""
+        path = _curves(self.path(study))
+        rows = _read(path, [field.name for field in fields(RunCurve)])
+        return {(row["digest"], row["metric"]): _read_curve(row, path) for row in rows}
+
+    def append(self, row: ResultRow, curves: Sequence[RunCurve]) -> None:
+        """Append a run's row and its curves; durable on return. Raises `UsageError` as `rows` does."""
+        path = self.path(row.study)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._lock(row.study):
+            _append(_curves(path), [_curve_cells(curve) for curve in curves])  # a row without curves is none
+            _append(path, [_row_cells(row)])
+        sync_directory(self.folder)
+
+    def _lock(self, study: str) -> FileLock:
+        return self.lock(study, "rows")
+
+    def lock(self, study: str, name: str) -> FileLock:
+        """A lock among processes, for something of a study."""
+        runs = self.runs(study)
+        runs.mkdir(parents=True, exist_ok=True)
+        ignored = self.folder / ".runs" / ".gitignore"
+        if not ignored.exists():
+            ignored.write_text("*\n")
+        return FileLock(runs / f"{name}.lock", mode=file_mode(runs), thread_local=False)
+
+
+def _state(path: Path) -> tuple[int, ...]:
+    """What tells a file from what it was before; empty where there is none."""
+    try:
+        found = path.stat()
+    except OSError:  # reading it says why
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _curves(path: Path) -> Path:
+    return path.with_name(f"{path.stem}-curves.csv")
+
+
+def _row_cells(row: ResultRow) -> dict[str, str]:
+    return {name: _text(value) for name, value in asdict(row).items()}
+
+
+def _curve_cells(curve: RunCurve) -> dict[str, str]:
+    return {
+        "digest": curve.digest,
+        "metric": curve.metric,
+        "seconds": " ".join(f"{t:.6g}" for t in curve.seconds),
+        "values": " ".join(f"{value:.4g}" for value in curve.values),
+    }
+
+
+def _text(value: Any) -> str:
+    """A cell: numbers with eight digits, mappings as JSON."""
+    if value is None:
+        return ""
+    if isinstance(value, float):
+        return f"{value:.8g}"
+    return json.dumps(_rounded(value), separators=(",", ":")) if isinstance(value, Mapping) else str(value)
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(inner) for inner in value]
+    return float(f"{value:.8g}") if isinstance(value, float) and not value.is_integer() else value
+
+
+def _read_row(cells: Mapping[str, str], path: Path) -> ResultRow:
+    made: dict[str, Any] = {}
+    for field in fields(ResultRow):
+        text = cells[field.name]
+        try:
+            if field.type is str:
+                made[field.name] = text
+            elif not text:
+                made[field.name] = None
+            else:
+                made[field.name] = json.loads(text)
+        except (ValueError, RecursionError):
+            raise _unreadable(path, f"{field.name} = {text!r:.60}") from None
+    row = ResultRow(**made)
+    try:
+        convert(made, ResultRow)  # are the values of its types?
+    except (ValidationError, RecursionError) as error:
+        raise _unreadable(path, str(error)) from None
+    return row
+
+
+def _unreadable(path: Path, what: str) -> UsageError:
+    return UsageError(f"{path} has a row that cannot be read: {what}; delete the row")
+
+
+def _read_curve(cells: Mapping[str, str], path: Path) -> RunCurve:
+    try:
+        seconds, values = (tuple(map(float, cells[name].split())) for name in ("seconds", "values"))
+    except ValueError as error:
+        raise _unreadable(path, str(error)) from None
+    if len(seconds) != len(values):
+        raise _unreadable(path, f"{len(seconds)} seconds and {len(values)} values")
+    return RunCurve(cells["digest"], cells["metric"], seconds, values)
+
+
+def _read(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
+    """The rows of a file, without a last one that has no end."""
+    try:
+        text = read_text(path, _MOST_BYTES)
+    except FileNotFoundError:
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}") from None
+    reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1]))
+    try:
+        if text and list(reader.fieldnames or ()) != list(columns):
+            raise UsageError(f"{path} has other columns than this version writes: move it away")
+        return [row for row in reader if None not in row.values() and None not in row]
+    except csv.Error as error:
+        raise UsageError(f"{path} cannot be read: line {reader.line_num}: {error}") from None
+
+
+def _append(path: Path, rows: Sequence[Mapping[str, str]]) -> None:
+    """Append rows to a file, after its last whole line; the first time its head too."""
+    if not rows:
+        return
+    old = path.read_bytes() if path.exists() else b""
+    whole = old[: old.rfind(b"\n") + 1]
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    if not whole:
+        writer.writeheader()
+    writer.writerows(rows)
+    with path.open("r+b" if path.exists() else "xb") as file:
+        file.truncate(len(whole))
+        file.seek(len(whole))
+        file.write(text.getvalue().encode())
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,165 @@
+"""Make the runs of studies that have no row yet; each one's row is written when it finishes."""
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from filelock import BaseFileLock, Timeout
+
+from offbeat.allowed import NOTHING, Allow, Allowed
+from offbeat.recipes.compare import PlannedRun, RunProgress, run_planned
+from offbeat.recipes.names import check_names
+from offbeat.runs.record import read_run
+from offbeat_papers.cells import Cell
+from offbeat_papers.measure import RunName, diverged_run, measure_run, reduced_curves
+from offbeat_papers.rows import ResultRow, Results
+from offbeat_papers.study import Study
+
+
+def missing(cells: Sequence[Cell], results: Results) -> list[Cell]:
+    """The cells without a row, each run once."""
+    rows = {study: results.rows(study) for study in {cell.study.name for cell in cells}}
+    new = {cell.digest: cell for cell in cells if cell.digest not in rows[cell.study.name]}
+    return list(new.values())
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    results: Results,
+    processes: int,
+    watch: Callable[[RunProgress], None],
+    allow: Allow = NOTHING,
+) -> int:
+    """Make the runs that have no row, several at a time.
+
+    Other processes may do the same at the same time: a run that another one has begun is left to it. One that
+    was interrupted is resumed from its checkpoint.
+
+    Args:
+        cells: The runs.
+        results: Where their rows are.
+        processes: Most runs at a time, each in a process.
+        watch: Called with the reports of all runs.
+        allow: What the studies' recipes may name.
+
+    Returns:
+        How many runs other processes are still making.
+
+    Raises:
+        NotAllowedError: A recipe names a function that is not allowed.
+        RunError: A run failed, other than by training that diverges; the others have been finished first.
+    """
+    allowed, wanted = Allowed.of(allow), missing(cells, results)
+    for cell in wanted:
+        check_names(cell.recipe, allowed)
+    queue = _Queue(wanted, results, allowed)
+
+    def watched(report: RunProgress) -> None:
+        if report.finished:
+            queue.finish(report)
+        watch(report)
+
+    try:
+        run_planned(iter(queue), processes, watched, may_diverge=True)
+    finally:
+        queue.release()
+    return queue.elsewhere
+
+
+class _Queue:
+    """The runs that this process takes, with a lock on each until its row is written."""
+
+    def __init__(self, cells: Sequence[Cell], results: Results, allow: Allowed) -> None:
+        self._cells, self._results, self._allow = cells, results, allow
+        self._taken: dict[str, tuple[PlannedRun, Cell, BaseFileLock]] = {}
+        self.elsewhere = 0
+
+    def __iter__(self) -> Iterator[PlannedRun]:
+        for cell in self._cells:
+            lock = self._results.lock(cell.study.name, cell.digest)
+            try:
+                lock.acquire(blocking=False)
+            except Timeout:
+                self.elsewhere += 1
+                continue
+            if not missing([cell], self._results):  # another process has made it meanwhile
+                lock.release()
+                continue
+            directory = self._results.runs(cell.study.name) / cell.digest
+            label = f"{cell.study.name} {cell.size} {cell.column} {cell.label}"
+            run = PlannedRun(cell.recipe.with_seed(cell.seed), label, directory, allow=self._allow)
+            self._taken[run.name] = run, cell, lock
+            yield run
+
+    def finish(self, report: RunProgress) -> None:
+        """Write the row of a run that has ended or diverged, and delete its directory."""
+        run, cell, lock = self._taken.pop(report.name)
+        place = RunName(cell.study.name, cell.size, cell.column, cell.label, cell.seed, cell.digest)
+        if report.diverged:
+            self._results.append(diverged_run(place, report.error or "", report.processor), [])
+            shutil.rmtree(run.directory)
+        elif report.error is None:
+            record = read_run(run.directory)
+            row = measure_run(place, record, named_targets(cell), report.processor)
+            self._results.append(row, reduced_curves(cell.digest, record, cell.recipe.metric))
+            shutil.rmtree(run.directory)
+        lock.release()
+
+    def release(self) -> None:
+        """Let other processes take the runs that have not ended."""
+        for _, _, lock in self._taken.values():
+            lock.release()
+
+
+def named_targets(cell: Cell) -> set[float]:
+    """The targets that a study names of a cell's column."""
+    named = {cell.recipe.target, *(target_of(cell.study, item, cell) for item in cell.study.items)}
+    return {target for target in named if target is not None}
+
+
+def target_of(study: Study, item: str, cell: Cell) -> float | None:
+    """Target of an item in a cell's column; None where there is none."""
+    given = study.items[item].target
+    sized = study.sizes[cell.size].targets.get(cell.column, cell.recipe.target)
+    if isinstance(given, Mapping):
+        return given.get(cell.column, sized)
+    return sized if given is None else given
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """How long runs will take.
+
+    Attributes:
+        runs: Number of runs to make.
+        unknown: Of these, how many are like no run that has a row.
+        processor: Processor seconds of the others.
+    """
+
+    runs: int
+    unknown: int
+    processor: float
+
+
+def estimate(cells: Sequence[Cell], results: Results) -> Estimate:
+    """Estimate the runs that have no row, by those of the same size, label and column or else any column.
+
+    Args:
+        cells: The runs.
+        results: Where the rows are.
+    """
+    todo = missing(cells, results)
+    known: dict[tuple[str, ...], list[float]] = {}
+    for study in {cell.study.name for cell in todo}:
+        for row in results.rows(study).values():
+            for key in _likeness(study, row):
+                if row.processor is not None:
+                    known.setdefault(key, []).append(row.processor)
+    found = [next((known[key] for key in _likeness(c.study.name, c) if key in known), None) for c in todo]
+    means = [sum(times) / len(times) for times in found if times]
+    return Estimate(len(todo), len(todo) - len(means), sum(means))
+
+
+def _likeness(study: str, run: Cell | ResultRow) -> list[tuple[str, ...]]:
+    """Of what a run's time can be known, the nearest first."""
+    return [(study, run.size, run.column, run.label), (study, run.size, run.label)]

@@ -1,0 +1,303 @@
+"""An item's table and its claims as texts, for Markdown and for terminals."""
+
+from collections.abc import Sequence
+from math import exp, inf, isfinite, log
+from statistics import median
+
+from offbeat.core.metric_names import NamedMetric
+from offbeat.report.statistics import CONFIDENCE
+from offbeat.report.units import number_text
+from offbeat.verdicts.answers import Quantifier
+from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.interval import Interval, interval
+from offbeat_papers.judge import Arm, ItemRows, JudgedClaim, JudgedItem, number_value
+from offbeat_papers.rows import Cost, log_ratio
+from offbeat_papers.study import COSTS, VALUES, Number
+
+Grid = list[list[str]]
+"""Rows of cells, the heads first."""
+
+NO_EFFECT = "–"
+_UNITS = {"time": " s", "bytes": " B"}
+_CROWDED = 6
+_WHOLE = 9.95
+_ROUNDING = 1e-9
+
+
+def item_grid(rows: ItemRows) -> Grid:
+    """The table of an item: ours with its 95 % interval over seeds, and the paper's number after a stroke.
+
+    Labels are rows and columns columns, or the other way round where there are many columns.
+    """
+    item = rows.item
+    columns, labels = rows.study.item_columns(rows.name), rows.study.item_labels(rows.name)
+    columns = [column for column in columns if any(arm[1] == column for arm in rows.arms())]
+    labels = [label for label in labels if any(arm[0] == label for arm in rows.arms())]
+    if len(columns) > max(len(labels), _CROWDED):
+        return [
+            ["", *labels],
+            *([column, *(_cell(rows, (label, column)) for label in labels)] for column in columns),
+        ]
+    heads = [
+        f"{column} ({rows.measure.value_text(rows.targets[column])})"
+        if item.shows in COSTS and column in rows.targets and len(set(rows.targets.values())) > 1
+        else column
+        for column in columns
+    ]
+    return [["", *heads], *([label, *(_cell(rows, (label, c)) for c in columns)] for label in labels)]
+
+
+def what_is_shown(rows: ItemRows) -> str:
+    """What the table of an item shows, in one line."""
+    item, words = rows.item, rows.measure.words
+    if item.shows in COSTS:
+        targets = sorted(set(rows.targets.values()))
+        goal = rows.measure.value_text(targets[0]) if len(targets) == 1 else "its target"
+        amount = {"time": "virtual time", "bytes": "bytes up and down"}.get(item.shows, item.shows)
+        relative = f", relative to {item.relative}" if item.relative else ""
+        shown = f"{amount} to {goal} {words}{relative}"
+    else:
+        names = {"worst": "the worst client's final", "level": "mean over the last fifth of"}
+        shown = f"{names.get(item.shows, item.shows)} {rows.measure.title}"
+    return f"{shown}; here [95 % by Student's t over seeds] / in the paper"
+
+
+def _cell(rows: ItemRows, arm: Arm) -> str:
+    label, column = arm
+    if arm not in rows.runs:
+        return ""
+    numbers = rows.item.numbers.get(column, {})
+    paper = f" / {_paper_text(rows, numbers[label])}" if label in numbers else ""
+    return f"{_ours(rows, arm)}{paper}"
+
+
+def _ours(rows: ItemRows, arm: Arm) -> str:
+    item = rows.item
+    amounts = rows.amounts(arm, item.shows)
+    if not amounts:
+        return "not run"
+    censored = sum(isinstance(amount, Cost) and not amount.reached for amount in amounts.values())
+    there = f" ({len(amounts) - censored} of {len(amounts)} seeds)" if censored else ""
+    if item.shows in COSTS and item.relative:
+        if 2 * censored >= len(amounts):
+            return f"-{there}"
+        base = rows.amounts((item.relative, arm[1]), item.shows)
+        if arm[0] == item.relative:
+            return f"1.00x{there}"
+        pairs = [(base[seed], amounts[seed]) for seed in amounts if seed in base]
+        ratios = [log_ratio(a, b) for a, b in pairs if isinstance(a, Cost) and isinstance(b, Cost)]
+        found = interval([ratio for ratio in ratios if ratio is not None])
+        late = any(isinstance(cost, Cost) and not cost.reached for cost in base.values())
+        bound = ("~ " if censored else "< ") if late else "> " if censored else ""
+        return "-" if found is None else f"{bound}{_ratios(found)}{there}"
+    values = [amount.amount if isinstance(amount, Cost) else amount for amount in amounts.values()]
+    found = interval([_scale(rows, item.shows) * value for value in values])
+    assert found is not None
+    more = "> " if censored else ""
+    unit = _UNITS.get(item.shows, "")
+    return f"{more}{_numbers(found)}{unit}{there}"
+
+
+def _paper_text(rows: ItemRows, number: Number) -> str:
+    value = number_value(number)
+    if value is None:
+        return "-"
+    scale = _scale(rows, rows.item.shows)
+    if rows.item.relative and rows.item.shows in COSTS:
+        return f"{value:.2f}x"
+    spread = f" ± {scale * number[1]:.4g}" if isinstance(number, tuple) else ""
+    return f"{scale * value:.4g}{spread}{_UNITS.get(rows.item.shows, '')}"
+
+
+def _scale(rows: ItemRows, by: str) -> float:
+    """100 for shares."""
+    if by in COSTS:
+        return 1.0
+    return rows.measure.scale if by in VALUES else NamedMetric.of(by, {}).scale
+
+
+def _numbers(found: Interval, *, sign: bool = False) -> str:
+    half = (found.high - found.low) / 2 or None
+    texts = [number_text(value, half, sign=sign) for value in (found.mean, found.low, found.high)]
+    return f"{texts[0]} [{texts[1]}, {texts[2]}]" if half else texts[0]
+
+
+def _ratios(found: Interval) -> str:
+    mean, low, high = (f"{exp(value):.2f}x" for value in (found.mean, found.low, found.high))
+    return f"{mean} [{low}, {high}]" if found.n > 1 else mean
+
+
+CLAIM_HEADS = [
+    "the paper says",
+    "in the paper",
+    "here [95 % by t]",
+    "on average",
+    "every pair",
+    "pairs ahead",
+    "verdict",
+]
+"""Heads of `claim_cells`."""
+ASKED: dict[Quantifier, str] = {
+    "average": "on average", "every": "every pair", "most": "most pairs", "some": "some pair",
+}  # fmt: skip
+"""The questions as they are read."""
+
+
+def claim_cells(rows: ItemRows, judged: JudgedClaim) -> list[str]:
+    """A claim, its effect in the paper and here, the answers to the questions, and its verdict."""
+    papers = [pair.paper for pair in judged.pairs if pair.paper is not None]
+    several = len(judged.pairs) > 1
+    return [
+        _said(rows, judged),
+        f"{_effects(rows, judged.by, papers)}{_unlike_the_claim(judged, papers)}",
+        _here(rows, judged),
+        judged.answers["average"].value if several else "",
+        judged.answers["every"].value if several else "",
+        pair_counts(judged),
+        verdict_text(rows, judged),
+    ]
+
+
+def _here(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The mean effect with its interval, and of several pairs the median, the least and the largest."""
+    found = None if judged.last is None else judged.last.effect
+    if found is None or not judged.effects:
+        return NO_EFFECT
+    low, high = found.interval(CONFIDENCE)
+    mean = _effect_with_interval(rows, judged.by, Interval(found.mean, low, high, len(judged.seeds)))
+    return f"mean {mean}; {_effects(rows, judged.by, judged.effects)}" if len(judged.pairs) > 1 else mean
+
+
+def verdict_text(rows: ItemRows, judged: JudgedClaim) -> str:
+    """The verdict on a claim and the question it answers; of an undecided one what it would have shown."""
+    asked = "" if judged.question == "average" else f" ({ASKED[judged.question]})"
+    size = None if judged.last is None else judged.last.detectable(judged.question)
+    shown = ""
+    if judged.verdict == Verdict.UNDECIDED and size is not None:
+        most = log(10) if judged.by in COSTS else 0.5
+        large = judged.by in COSTS or _scale(rows, judged.by) != 1.0
+        shown = "only more than " * (large and size > most)
+        shown = f"; would have shown {shown}{_effects(rows, judged.by, [min(size, most) if large else size])}"
+    return f"{judged.verdict.value}{asked}{shown}"
+
+
+def effect_in_prose(rows: ItemRows, judged: JudgedClaim, what: str, sign: str) -> str:
+    """An effect of a claim for a sentence, of two digits and without a sign: "1.6x", "2.4 points".
+
+    Args:
+        rows: The rows of its item.
+        judged: The claim.
+        what: The "mean" over its pairs, the "least" of a pair or the "largest".
+        sign: "+" where the sentence says that the claimed one is ahead, "-" that it is behind.
+
+    Returns:
+        The effect; "–" before the first look, or of the other sign.
+    """
+    effects, last = judged.effects, judged.last
+    if not effects or last is None or last.effect is None:
+        return NO_EFFECT
+    value = {"mean": last.effect.mean, "least": min(effects), "largest": max(effects)}[what]
+    if not isfinite(value) or (value >= 0) != (sign == "+"):
+        return NO_EFFECT
+    size = exp(value) if judged.by in COSTS else abs(_scale(rows, judged.by) * value)
+    unit = "x" if judged.by in COSTS else _points(rows, judged.by)
+    text = f"{size:.0f}" if size >= _WHOLE else f"{size:#.2g}"
+    return text.rstrip(".") + unit
+
+
+def _said(rows: ItemRows, judged: JudgedClaim) -> str:
+    """What a claim says; of several of an item that say the same, with the label that each says it of."""
+    alike = [each.better for each in rows.item.claims if each.says == judged.claim.says]
+    says = judged.claim.says if len(alike) == 1 else f"{judged.claim.says} ({judged.claim.better})"
+    return f"{says}: “{judged.claim.quote}”" if judged.claim.quote else says
+
+
+def _unlike_the_claim(judged: JudgedClaim, papers: Sequence[float]) -> str:
+    """In how many pairs the paper's own numbers are as it claims, where not in all."""
+    so = sum(advantage >= judged.measured.margin - _ROUNDING for advantage in papers)
+    return "" if so == len(papers) else f"; so in {so} of {len(papers)}"
+
+
+def pair_counts(judged: JudgedClaim) -> str:
+    """How many pairs are ahead, "24 of 27 [22, 26]", and how many were not run or cannot be compared."""
+    if not judged.pairs:
+        return f"none of {judged.measured.named} at this size"
+    number = len(judged.pairs)
+    fewer = [f"{judged.measured.named} named"] if number < judged.measured.named else []
+    if mixed := judged.mixed:
+        fewer.append(f"{mixed} of other processors than its partner")
+    beside = f" ({'; '.join(fewer)})" if fewer else ""
+    found = None if judged.last is None else judged.last.ahead
+    if number == 1 or found is None:
+        return f"{number} pair{'s' * (number > 1)}{beside}"
+    return f"{found.expected:.0f} of {found.of} [{found.low}, {found.high}]{beside}"
+
+
+def _effect_with_interval(rows: ItemRows, by: str, found: Interval) -> str:
+    if by in COSTS:
+        return _ratios(found)
+    scale = _scale(rows, by)
+    scaled = Interval(scale * found.mean, scale * found.low, scale * found.high, found.n)
+    return f"{_numbers(scaled, sign=True)}{_points(rows, by)}"
+
+
+def _effects(rows: ItemRows, by: str, effects: Sequence[float]) -> str:
+    """Advantages of several pairs: the median, the least and the largest; of one the advantage."""
+    if not effects:
+        return NO_EFFECT
+    chosen = [median(effects)] if len(effects) == 1 else [median(effects), min(effects), max(effects)]
+    if by in COSTS:
+        texts = [_factor(value) for value in chosen]
+        unit = ""
+    else:
+        scale = _scale(rows, by)
+        spread = scale * (max(effects) - min(effects)) / 2 or None
+        texts = [number_text(scale * value, spread, sign=True) for value in chosen]
+        unit = _points(rows, by)
+    return f"{texts[0]}{unit}" if len(texts) == 1 else f"median {texts[0]}, {texts[1]} to {texts[2]}{unit}"
+
+
+def _factor(advantage: float) -> str:
+    """How many times as much the other takes; "∞": it never gets there."""
+    return "∞" if advantage == inf else "0x" if advantage == -inf else f"{exp(advantage):.2f}x"
+
+
+def _points(rows: ItemRows, by: str) -> str:
+    return " points" if _scale(rows, by) != 1.0 else ""
+
+
+def claim_grid(judged: JudgedItem) -> Grid:
+    """The claims of an item with their verdicts."""
+    return [CLAIM_HEADS, *(claim_cells(judged.rows, claim) for claim in judged.claims)]
+
+
+def markdown(grid: Grid) -> str:
+    """A grid as a Markdown table."""
+    lines = ["| " + " | ".join(_escaped(cell) for cell in row) + " |" for row in grid]
+    return "\n".join([lines[0], "|" + "---|" * len(grid[0]), *lines[1:]]) + "\n"
+
+
+def _escaped(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def item_markdown(judged: JudgedItem, figure: str | None = None) -> str:
+    """An item as Markdown: title, table, figure, claims, and what is said beside them.
+
+    Args:
+        judged: The item.
+        figure: Path of its figure. None means none.
+    """
+    rows, item = judged.rows, judged.rows.item
+    parts = [f"## {item.title}", f"{what_is_shown(rows)}. {rows_text(rows)}.", markdown(item_grid(rows))]
+    if figure is not None:
+        parts.append(f"![{item.title}]({figure})")
+    if judged.claims:
+        parts.append(markdown(claim_grid(judged)))
+    parts += [f"{claim.claim.says}: {claim.claim.cause}" for claim in judged.claims if claim.claim.cause]
+    return "\n\n".join([*parts, *([item.notes] if item.notes else [])]).rstrip() + "\n"
+
+
+def rows_text(rows: ItemRows) -> str:
+    """Size and number of runs: "laptop: 24 of 24 runs"."""
+    return f"{rows.size}: {rows.made} of {max(rows.planned, rows.made)} runs"

@@ -1,0 +1,66 @@
+"""Commands of other distributions: entry points of the group `offbeat.commands`.
+
+The name of an entry point is the command's, and its value is the function that typer makes the command of. No
+distribution is looked at before a command that is not built in is asked for, or the list of all.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from offbeat.cli.sections import Command
+from offbeat.core.errors import OffbeatError, RunError, UsageError
+
+GROUP = "offbeat.commands"
+"""The group of the entry points."""
+EXTRAS = {"reproduce": "papers"}
+"""By a command's name the extra of Offbeat that has it, and the folder of a checkout."""
+
+
+class Commands(TyperGroup):
+    """The commands of Offbeat, and after them those of other distributions; the former take precedence."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The names of all commands."""
+        own = super().list_commands(ctx)
+        return [*own, *sorted(entry_points(group=GROUP).names - {*own})]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """A command by its name; None where there is none."""
+        return super().get_command(ctx, cmd_name) or _plug_in(cmd_name)
+
+
+def _plug_in(name: str) -> Any:
+    """The command that another distribution has under a name, or one that says why it cannot be run."""
+    entry = next(iter(entry_points(group=GROUP, name=name)), None)
+    if entry is None:
+        extra = EXTRAS.get(name)
+        get = f"pip install 'offbeat[{extra}]', or in a checkout: pip install -e ./{extra}"
+        missing = f"offbeat {name} is not installed: {get}"
+        return None if extra is None else _unavailable(name, UsageError(missing))
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    try:
+        app.command(name, cls=Command)(entry.load())
+        return get_command(app)
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        broken = f"offbeat {name} of {_owner(entry)} cannot be loaded: {why}; install it again, or remove it"
+        return _unavailable(name, RunError(" ".join(broken.split())))
+
+
+def _owner(entry: EntryPoint) -> str:
+    """The distribution of an entry point."""
+    return entry.value if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+
+
+def _unavailable(name: str, error: OffbeatError) -> Any:
+    """A command that raises an error whatever it is called with, also for its help."""
+
+    class Unavailable(Command):
+        def parse_args(self, ctx: Any, args: Any) -> Any:
+            raise error
+
+    return Unavailable(name, help="(cannot be loaded)")

@@ -1,0 +1,244 @@
+"""A run of a server, opened in its state directory: new, or as it was left."""
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from secrets import token_hex
+from threading import Lock
+from typing import Any
+
+import torch
+
+from offbeat.core.algorithm import Algorithm
+from offbeat.core.buffers import unchanged
+from offbeat.core.errors import RunError, UsageError
+from offbeat.core.events import Metrics
+from offbeat.core.limits import check_evaluated, check_found
+from offbeat.core.model import Model
+from offbeat.core.module_tensors import without_prefixes
+from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
+from offbeat.experiment import Experiment, check_entry
+from offbeat.local.learner import TorchLearner
+from offbeat.local.loop import LoopLearner
+from offbeat.net.run_spec import RunSpec, make_run_spec
+from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
+from offbeat.net.server.coordinator import Coordinator
+from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
+from offbeat.net.server.finished import FinishedRun
+from offbeat.net.server.handlers import RunInfo
+from offbeat.net.server.learner import evaluates
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.service import OpenRun
+from offbeat.net.wire.limits import Limits
+from offbeat.runs.best import choose_model
+from offbeat.runs.files import read_model
+from offbeat.runs.record import RunRecord, holds_run, read_run
+from offbeat.runs.schema import FORMAT, MODEL, SERVED
+from offbeat.secure.committee import entry_bytes, rule_of
+from offbeat.secure.refusals import SecureRefusal
+
+log = logging.getLogger(__name__)
+_ENTRY_BYTES = 300  # of an update in a request to a helper, beside its box: the site's name and numbers
+
+
+def open_run(
+    experiment: Experiment,
+    directory: Path,
+    options: ServerOptions,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    seeds: FreshSeeds | None = None,
+) -> OpenRun | FinishedRun:
+    """Open a run in its state directory, new or as it was left.
+
+    The process computes with one thread from here on, as the simulator does: more would change the last bits.
+
+    Args:
+        experiment: What the run is; its learner is a server's.
+        directory: The state directory.
+        options: The server's options.
+        checkpoint_seconds: Seconds between two checkpoints, at most.
+        seeds: Gives the seeds of releases. None means fresh ones.
+
+    Returns:
+        The run, which may have ended already.
+
+    Raises:
+        UsageError: What is asked cannot be served.
+        RunError: The directory holds another run, or one that cannot go on.
+    """
+    learner, seed = experiment.learner, experiment.seed
+    if not isinstance(learner, TorchLearner | LoopLearner):
+        given = "none" if learner is None else f"a {type(learner).__name__}"
+        raise UsageError(
+            f"a server needs a learner that sites can be told of, and the experiment has {given}: give "
+            "Experiment(learner=…) a TorchLearner, a LoopLearner or what offbeat.net.server_learner returns"
+        )
+    tested = evaluates(learner)
+    _check_evaluation(options, experiment, tested)
+    found = read_run(directory) if holds_run(directory) else None
+    clients, layout = options.clients, learner.initial(seed).layout
+    if (privacy := experiment.privacy) is not None:
+        _check_private(privacy, experiment, options)
+        experiment = replace(experiment, privacy=_with_recorded_committee(privacy, found))
+        clients = _recorded_clients(options, found)
+    plan = experiment.release_plan(layout, clients)
+    if plan is not None:
+        _check_releases(plan, options, found)
+    spec = make_run_spec(replace(experiment, privacy=plan.privacy if plan is not None else None))
+    if found is not None:
+        _check_same(found, spec)
+        experiment = replace(experiment, algorithm=_with_recorded_rule(experiment.algorithm, found))
+        if found.status == "finished":
+            delete_secrets(directory)  # of a server that died just then
+            shared = None
+            if options.share_model is not None:
+                final = read_model(directory / MODEL, layout)
+                shared = choose_model(options.share_model, final, directory)
+            return FinishedRun(str(found.entry("run")), found.stop_reason or "", shared)
+    torch.set_num_threads(1)
+    prepared = experiment.prepare(clients, tested=tested)
+    if (reason := options.unguarded(tested=tested, bounded=plan is not None)) is not None:
+        log.warning(reason)
+    if found is not None:
+        prepared.check_initial(found)
+    complete, until, every = prepared.complete, experiment.until, experiment.evaluate
+    if tested and (until.metrics or every.keep_best):  # now, not when all sites are there
+        check_found(until, every, learner.evaluate(complete(prepared.initial)))
+    meta, run, label = None, token_hex(8), experiment.name
+    if found is not None:
+        run, label = str(found.entry("run")), found.label
+    else:
+        served = {"algorithm": spec.algorithm, "run": run, "plan": spec.document()}
+        meta = prepared.metadata() | served | {"clients": options.clients}
+    training = spec.training
+    info = RunInfo(run, spec.document(), spec.classes, training.batch_size, training.drop_last)
+    coordinator = Coordinator(prepared, options, info, seeds)
+    one_at_a_time = Lock()  # of the threads that use the learner
+
+    def completed(version: Model) -> Model:
+        if complete is unchanged:
+            return version
+        with one_at_a_time:
+            return complete(version)
+
+    def evaluate(version: Model) -> Metrics:
+        with one_at_a_time:
+            return learner.evaluate(complete(version))
+
+    store = DurableStore(directory, coordinator, meta, checkpoint_seconds, completed)
+
+    return OpenRun(coordinator, store, evaluate if tested else None, label)
+
+
+def _recorded_clients(options: ServerOptions, found: RunRecord | None) -> int:
+    """Number of sites with which a run with privacy began: more, it may be, than it waits for now."""
+    if found is not None and "privacy" in found.meta:
+        return int(found.meta["privacy"]["clients"])
+    return options.clients
+
+
+def _check_private(privacy: Privacy, experiment: Experiment, options: ServerOptions) -> None:
+    """Raises `UsageError` for options that a server with privacy has not."""
+    if privacy.secure is not None and not privacy.secure.helpers:
+        raise Refusal.NO_HELPERS.error()
+    if options.norm_bound is not None:
+        raise Refusal.NORM_BOUND.error()
+    if (every := experiment.evaluate).at_clients:
+        raise Refusal.CLIENT_METRICS.error(option=f"evaluate.at = {every.at!r}")
+
+
+def _check_releases(plan: ReleasePlan, options: ServerOptions, found: RunRecord | None) -> None:
+    """Raises `UsageError` for releases that a server cannot make."""
+    privacy = plan.privacy
+    noise, most = privacy.noise, max(plan.clients, options.clients)  # sites for which the run waits
+    if noise is not None and noise.budget.delta * most >= 1:
+        raise Refusal.DELTA.error(delta=noise.budget.delta, clients=most)
+    if privacy.fewest > plan.clients:
+        raise Refusal.TOO_FEW_CLIENTS.error(least=privacy.fewest, clients=plan.clients)
+    if found is None or options.helpers is not None:  # else its committee goes on by its own rule
+        _check_requests(privacy)
+
+
+def _with_recorded_committee(privacy: Privacy, found: RunRecord | None) -> Privacy:
+    """The options, which name no `colluding`, with that of the run that goes on: its default was another."""
+    if privacy.secure is None or privacy.secure.colluding is not None or found is None:
+        return privacy
+    recorded = found.meta.get("privacy", {}).get("options", {}).get("secure") or {}
+    secure: Secure = replace(privacy.secure, colluding=recorded.get("colluding"))
+    return replace(privacy, secure=secure)
+
+
+def _check_requests(privacy: Privacy) -> None:
+    """Raises `UsageError` where what helpers are asked about the largest release does not fit a message."""
+    secure = privacy.secure
+    if secure is None:
+        return
+    assert privacy.most is not None
+    helpers, colluding = len(secure.helpers), secure.most_colluding
+    boxes = entry_bytes(helpers, colluding, rule_of(helpers, colluding))
+    allowed = Limits().envelope // (boxes + _ENTRY_BYTES)
+    if privacy.most > allowed:
+        raise SecureRefusal.MOST.error(
+            most=privacy.most, helpers=helpers, colluding=colluding, allowed=allowed
+        )
+
+
+def _check_evaluation(options: ServerOptions, experiment: Experiment, tested: bool) -> None:
+    """Raises `UsageError` for evaluations that cannot be made, or do not tell what ends the run."""
+    every = experiment.evaluate
+    hint = "give test data, and evaluate seconds or versions"
+    check_evaluated(experiment.until, every, tested, hint)
+    if options.share_model == "best" and every.keep_best is None:
+        raise UsageError(
+            "share_model = 'best' needs evaluate.keep_best, the metric that it is best by: give it, "
+            "or choose final"
+        )
+    if every.at_server and every.at_clients and not tested:
+        raise UsageError("evaluate.at = 'both' needs test data at the server: give them, or choose clients")
+    if every.at_clients and experiment.algorithm.buffers == "recompute":
+        raise UsageError(
+            "buffers = 'recompute' is not allowed with evaluations at sites, which have no estimated "
+            "statistics: choose follow, mean or local, or evaluate.at = 'server'"
+        )
+
+
+def _with_recorded_rule(algorithm: Algorithm, record: RunRecord) -> Algorithm:
+    """The algorithm, whose schedule follows the rule that the run was begun with."""
+    rule = recorded_schedule_rule(record.entry("algorithm"))
+    algorithm = with_rule(algorithm, rule)
+    if algorithm.schedule.rule != rule:
+        raise RunError(
+            f"{record.path} follows rule {rule} of the schedule of {algorithm.name}, which this version does "
+            "not know: finish the run with the version of Offbeat that began it"
+        )
+    return algorithm
+
+
+def _check_same(record: RunRecord, spec: RunSpec) -> None:
+    """Is this the run that the directory holds, and if it has not ended, can this version go on with it?"""
+    if "plan" not in record.meta:
+        raise UsageError(f"{record.path} holds a simulated run: choose another state directory")
+    begun = record.meta["format"]
+    if record.status != "finished" and begun < SERVED:  # whose specification may be in other words
+        raise RunError(
+            f"{record.path} is the state directory of a run that an earlier version of Offbeat began "
+            f"({record.meta.get('offbeat')}, format {begun}; this version serves {SERVED} to {FORMAT}): "
+            "finish the run with that version, or choose another directory, in which it begins anew. Nothing "
+            "was changed, and offbeat report, replay and journal read it"
+        )
+    check_entry(record, "plan", _as_recorded(spec.document(), record.meta["plan"]))
+
+
+def _as_recorded(document: dict[str, Any], plan: Mapping[str, Any]) -> dict[str, Any]:
+    """A specification with the names of tensors as an earlier version recorded them, if they alone differ.
+
+    It kept the prefixes that `torch.compile` and `DataParallel` put before them.
+    """
+    told, here = plan.get("layout", []), json.loads(json.dumps(document["layout"]))
+    bare, same = ([[without_prefixes(name), *entry] for name, *entry in layout] for layout in (told, here))
+    return {**document, "layout": told} if bare == same else document

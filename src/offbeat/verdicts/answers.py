@@ -1,0 +1,102 @@
+"""What the pairs of a claim answer to each question that a claim can ask: average, every, most, some."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from offbeat.verdicts.average import NOTHING, Average, PairSample, Sides, average
+from offbeat.verdicts.multiplicity import spent
+from offbeat.verdicts.pair_counts import PairsAhead, at_least, each_pair, pairs_ahead
+
+Quantifier = Literal["average", "every", "most", "some"]
+QUANTIFIERS: tuple[Quantifier, ...] = ("average", "every", "most", "some")
+"""Of which pairs a claim speaks: of their mean, of each, of more than half, of at least one."""
+
+
+@dataclass(frozen=True)
+class LookAnswers:
+    """What the seeds up to a look answer.
+
+    Attributes:
+        pairs: The pairs, with these seeds.
+        seeds: Number of seeds of the look.
+        level: Level that is spent at the look.
+        margin: What the claimed arm is ahead by at least.
+        matters: Least size of a difference that matters. None means that there is none.
+        correlation: Correlation of the study's columns.
+    """
+
+    pairs: Sequence[PairSample]
+    seeds: int
+    level: float
+    margin: float = 0.0
+    matters: float | None = None
+    correlation: float = 0.0
+
+    @cached_property
+    def effect(self) -> Average | None:
+        """The mean effect; a seed in which neither arm got there counts 0."""
+        return average(self.pairs, self.correlation)
+
+    @cached_property
+    def tested(self) -> Average | None:
+        """The mean that is compared with the margin; a seed in which neither arm got there counts as much."""
+        return average(self.pairs, self.correlation, self.margin) if self.margin else self.effect
+
+    @cached_property
+    def each(self) -> list[Average | None]:
+        """`tested` of each pair by itself."""
+        return each_pair(self.pairs, self.margin)
+
+    @cached_property
+    def ahead(self) -> PairsAhead | None:
+        """How many pairs are ahead by more than the margin."""
+        return pairs_ahead(self.pairs, self.margin, self.tested)
+
+    def sides(self, question: Quantifier) -> Sides:
+        """P-values at this look by itself: that it is not as the question has it, and not the reverse."""
+        if question == "average":
+            return NOTHING if self.tested is None else self.tested.sides(self.margin)
+        if question == "most":
+            return NOTHING if self.ahead is None or self.ahead.of < len(self.pairs) else self.ahead.most
+        each = [NOTHING if pair is None else pair.sides(self.margin) for pair in self.each]
+        return at_least(each, len(each) if question == "every" else 1)
+
+    def equal(self, question: Quantifier) -> float:
+        """P-value of a difference that matters: on average, or for another question in any of the pairs.
+
+        It is 1 where no size of a difference matters, or where less than half of the seeds say something.
+        """
+        said = [value is not None for pair in self.pairs for value in pair.advantages.values()]
+        if self.matters is None or 2 * sum(said) < len(said):
+            return 1.0
+        alone = [self.effect] if question == "average" else each_pair(self.pairs, 0.0)
+        return max(1.0 if one is None else one.equal(self.matters) for one in alone)
+
+    def detectable(self, question: Quantifier) -> float | None:
+        """The effect that this look would have found in four of five cases, at the level spent on it.
+
+        It is that on average; of "every" the largest of a pair, of "some" the smallest. None where it is not
+        known.
+        """
+        if question in ("average", "most"):
+            found = None if self.tested is None else self.tested.detectable(self.level)
+        else:
+            level = self.level if question == "every" else self.level / len(self.pairs)
+            each = [None if pair is None else pair.detectable(level) for pair in self.each]
+            known = [size for size in each if size is not None]
+            whole = len(known) == len(each) if question == "every" else bool(known)
+            found = (max(known) if question == "every" else min(known)) if whole else None
+        return None if found is None else self.margin + found
+
+
+def over_looks(answers: Sequence[LookAnswers], question: Quantifier) -> Sides:
+    """P-values of a question over all looks, to be compared with the level of a claim."""
+    found = [look.sides(question).times(spent(look.level)) for look in answers]
+    return Sides(min(side.ahead for side in found), min(side.behind for side in found))
+
+
+def equal_over_looks(answers: Sequence[LookAnswers], question: Quantifier) -> float:
+    """P-value of a difference that matters, over all looks."""
+    return min(1.0, *(look.equal(question) * spent(look.level) for look in answers))

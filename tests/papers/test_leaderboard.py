@@ -1,0 +1,157 @@
+"""The leaderboard: its ranks by hand, and its page, its studies and the peers' page from the rows alone."""
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from offbeat_papers import Trial, check_study, study_cells
+from offbeat_papers.judge import ItemRows
+from offbeat_papers.leaderboard import page, papers, ranks, tune
+from offbeat_papers.load import make_study
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "papers" / "results"
+pytestmark = pytest.mark.xdist_group("papers")  # the studies are read once
+
+
+@pytest.fixture(scope="module")
+def boards() -> dict[str, ItemRows]:
+    """The rows of the repository by data set, read once."""
+    return tune.read_boards(tune.read_board()["data"])
+
+
+def test_ranks_and_who_is_behind() -> None:
+    clear = {("d", world): [[1.0, 2.0, 3.0], [1.5, 2.5, float("inf")]] for world in ("a", "b", "c")}
+    first, second, third = ranks.rank(["x", "y", "z"], clear)
+    assert (first.label, first.mean, first.low, first.high, first.behind) == ("x", 1, 1, 1, False)
+    assert (second.label, second.behind) == ("y", True)
+    assert (third.label, third.mean, third.behind) == ("z", 3, True)
+    tied = ranks.rank(["x", "y"], {("d", "a"): [[1.0, 2.0], [2.0, 1.0], [3.0, 3.0]]})
+    assert [(each.mean, each.behind) for each in tied] == [(1.5, False), (1.5, False)]
+    assert tied[0].low < 1.5 < tied[0].high
+    assert ranks.rank(["x"], {}) == []
+
+
+def test_targets_that_were_not_reached_share_the_last_rank() -> None:
+    never = float("inf")
+    found = {each.label: each.mean for each in ranks.rank(["x", "y", "z"], {("d", "a"): [[never, 5, never]]})}
+    assert found == {"x": 2.5, "y": 1, "z": 2.5}
+
+
+def test_nobody_leads_with_fewer_than_three_seeds(
+    boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = list(tune.read_board()["options"])
+    seeds = 2
+
+    def blocks(_: object, named: list[str], by: str) -> dict[tuple[str, str], list[list[float]]]:
+        return {("digits", world): [list(map(float, range(len(named))))] * seeds for world in "abc"}
+
+    monkeypatch.setattr(page, "blocks_of", blocks)
+    monkeypatch.setattr(ranks, "RESAMPLES", 100)
+    text = page.render(boards)
+    assert "nobody is said to lead" in text
+    assert "**1.0" not in text
+    seeds = 3
+    text = page.render(boards)
+    assert f"{labels[0]} leads alone" in text
+    assert "**1.0 [1.0, 1.0]**" in text
+
+
+def test_the_pages_are_what_the_rows_give(boards: dict[str, ItemRows]) -> None:
+    written = (ROOT / "docs" / "leaderboard.md").read_text(encoding="utf-8")
+    assert page.render(boards) == written, "python -m offbeat_papers.leaderboard.page"
+    peers = _script(ROOT / "benchmarks" / "peers_learning.py")
+    kept = json.loads((RESULTS / "peers.json").read_text(encoding="utf-8"))
+    written = (ROOT / "docs" / "peers.md").read_text(encoding="utf-8")
+    assert peers.page(kept) == written, "python benchmarks/peers_learning.py --page docs/peers.md"
+
+
+def test_the_figure_has_every_algorithm_of_the_board(
+    boards: dict[str, ItemRows], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ranks, "RESAMPLES", 100)
+    assert page.draw(page.everywhere(boards), tmp_path / "ranks.svg")
+    text = (tmp_path / "ranks.svg").read_text(encoding="utf-8")
+    assert all(f"<!-- {label} -->" in text for label in page.shared_labels(page.everywhere(boards)))
+    assert not page.draw({}, tmp_path / "none.svg")
+
+
+def test_every_label_has_four_options_and_every_study_builds() -> None:
+    board = tune.read_board()
+    assert set(board["options"]) == set(board["recipe"]["algorithms"])
+    assert {len(options) for options in board["options"].values()} == {4}
+    assert len(board["learning_rates"]) + 4 + 1 == tune.TRIALS
+    chosen = {
+        label: Trial({"training.lr": 0.3, **own[0]}, 1, 1, 1, 1) for label, own in board["options"].items()
+    }
+    study = make_study("leaderboard/digits", tune.tuned_study(board, "digits", chosen))
+    assert len(study_cells(study, "laptop")) == 3 * len(board["worlds"]) * len(board["options"])
+
+
+def test_every_method_of_a_paper_has_as_many_trials_and_every_study_builds() -> None:
+    trials = tune.TRIALS
+    for paper, plan in papers.read_papers().items():
+        assert list(plan["options"]) == plan["labels"]
+        assert {len(plan["learning_rates"]) + len(own) + 1 for own in plan["options"].values()} == {trials}
+        given, start = papers.paper_recipe(plan)["training"]["lr"], plan.get("start", {})
+        for label, own in plan["options"].items():
+            first = start.get(label, {})
+            rates = [(rate, first) for rate in plan["learning_rates"]]
+            for best in (given, *plan["learning_rates"]):
+                more = [
+                    (
+                        best * option.get("training.lr", 1),
+                        first | {k: v for k, v in option.items() if k != "training.lr"},
+                    )
+                    for option in own
+                ]
+                trials_made = [(given, {}), *rates, *more]
+                assert len({str(trial) for trial in trials_made}) == trials, f"{paper}, {label}, {best}"
+        for place in range(4):
+            chosen = {
+                label: Trial({"training.lr": 0.3, **own[place]}, 1, 1, 1, 1)
+                for label, own in plan["options"].items()
+            }
+            document = papers.paper_study(plan, chosen)
+            check_study(make_study(f"{paper}/tuned", document))
+            assert len(document["recipe"]["algorithms"]) == 2 * len(plan["labels"])
+
+
+@pytest.mark.thorough
+def test_the_papers_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
+    for paper, plan in papers.read_papers().items():
+        written = papers.STUDIES / paper / "tuned.yaml"
+        if not written.exists():
+            continue
+        shutil.copy(RESULTS / f"{paper}-tuned-tuning.csv", tmp_path)
+        chosen = {label: papers.tune_method(paper, plan, label, 1, tmp_path) for label in plan["labels"]}
+        assert papers.study_text(papers.paper_study(plan, chosen)) == written.read_text(encoding="utf-8")
+
+
+@pytest.mark.thorough
+def test_the_studies_are_what_the_rows_of_the_tuning_give(tmp_path: Path) -> None:
+    board = tune.read_board()
+    for data in board["data"]:
+        written = tune.HERE / f"{data}.yaml"
+        if not written.exists():
+            continue
+        name = f"leaderboard-{data}-tuning.csv"  # a copy: should a row be missing, its run is made there
+        shutil.copy(RESULTS / name, tmp_path)
+        chosen = {
+            label: tune.tune_label(board, data, label, 1, tmp_path) for label in tune.labels_of(board, data)
+        }
+        assert tune.study_text(tune.tuned_study(board, data, chosen)) == written.read_text(encoding="utf-8")
+
+
+def _script(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
