@@ -10,8 +10,8 @@ from witness import ACKNOWLEDGED, SENT, read_models, read_seeds, read_tasks
 
 from offbeat.core.events import TaskId, Version
 from offbeat.core.journal import Row
-from offbeat.core.releases import ReleasePlan
-from offbeat.net.server.release_seeds import ReleaseSeed
+from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.net.secure.release_seeds import ReleaseSeed
 from offbeat.runs.record import RunRecord, read_run
 
 SHOWN = 10  # of what must not be

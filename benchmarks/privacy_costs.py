@@ -15,8 +15,8 @@ from time import process_time
 
 import numpy as np
 
-from offbeat.core.noise import discrete_gaussian
-from offbeat.core.sums import SumGrid
+from offbeat.core.privacy.noise import discrete_gaussian
+from offbeat.core.privacy.sums import SumGrid
 from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.secure.masks import HelperKey, add_masks, mask
 from offbeat.secure.votes import VoteKey

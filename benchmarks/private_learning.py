@@ -106,7 +106,7 @@ class RealSums(GlobalModel):
     """Makes each version from float64 sums with the rounded weights: no grid, no dither, no clip."""
 
     def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
-        aggregator, plan = self._algorithm.aggregator, self.releases.plan
+        aggregator, plan = self._algorithm.aggregator, self.release.plan
         assert isinstance(aggregator, SumOnly)
         weights = dict(zip(command.tasks, command.note["weights"], strict=True))
         tasks, scale = [u.task for u in updates], command.note["scale"]

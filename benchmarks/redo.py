@@ -15,22 +15,22 @@ import torch
 from safetensors.torch import load_file
 from witness import rounding_of
 
-from offbeat.algorithms.private import with_privacy, without_privacy
-from offbeat.core.accounting import coefficients
+from offbeat.algorithms.privacy.private import with_privacy, without_privacy
 from offbeat.core.events import Arrived, ClientId, TaskId, Version
 from offbeat.core.guard import Guard
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Model
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.accounting import coefficients
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.net.run_spec import read_run_spec
+from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed, ReleaseSum
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.learner import server_learner
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds, ReleaseSeed, ReleaseSum
 from offbeat.runs.record import RunRecord
 
 
@@ -79,8 +79,8 @@ def redo(record: RunRecord, rows: Sequence[Row], updates: Path, seeds: Iterable[
     coordinator = Coordinator(run, ServerOptions(clients=record.clients), info, drawn)
     for client, name in record.site_names().items():
         coordinator.registry.add(name, client)
-    if coordinator.secure is not None and plan is not None:
-        coordinator.secure.recorded = sums_in_clear(rows, plan, updates)
+    if plan is not None and plan.privacy.secure is not None:
+        coordinator.helpers.remember(sums_in_clear(rows, plan, updates))
     twice = 0
     tensors = coordinator.tensors
     versions: dict[Version, Model] = {}

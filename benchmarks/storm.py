@@ -25,7 +25,7 @@ from offbeat.runs.record import RunRecord, read_run
 
 PROCESSES, LAST_VERSIONS = 4, 10
 IMPORTED = (
-    "grpc.aio", "sklearn.datasets", "offbeat.cli.serve", "offbeat.net.client.helping",
+    "grpc.aio", "sklearn.datasets", "offbeat.cli.serve", "offbeat.net.secure.helping",
     "offbeat.net.client.join", "offbeat.net.grpc.client", "offbeat.net.grpc.server",
     "offbeat.net.server.open_run", "offbeat.recipes.build", "offbeat.recipes.load",
 )  # fmt: skip

@@ -24,7 +24,7 @@ from offbeat.data.site import site_data
 from offbeat.net import backoff, join
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.messages import FromServer, FromSite, TaskAssignment, UpdateAck, UpdateSubmission
-from offbeat.net.server.release_seeds import FreshSeeds, ReleaseSeed
+from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed
 from offbeat.net.transport import ClientChannel
 from offbeat.net.wire.limits import Limits
 
@@ -105,7 +105,7 @@ def rounding_of(task: int) -> bytes:
 
 def _keep_in_clear(directory: Path) -> None:
     """Keep what a site masks."""
-    from offbeat.net.client.masking import Masking
+    from offbeat.net.secure.masking import Masking
 
     submission = Masking.submission
 

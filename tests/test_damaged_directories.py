@@ -24,9 +24,9 @@ import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
 from offbeat.experiment import Experiment
-from offbeat.net.client.helping import HELPER_FILE
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import UpdateSubmission
+from offbeat.net.secure.helping import HELPER_FILE
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.service import OpenRun

@@ -177,6 +177,42 @@ def test_the_core_and_the_algorithms_have_no_clock_no_thread_no_file_and_no_glob
     assert not wrong
 
 
+def module_of(path: Path) -> str:
+    return ".".join(("offbeat", *path.with_suffix("").parts)).removesuffix(".__init__")
+
+
+def circles(arrows: dict[str, set[str]]) -> list[set[str]]:
+    """The groups of modules that import each other, directly or through others."""
+    reached: dict[str, set[str]] = {}
+    for start in arrows:
+        found, left = set[str](), [start]
+        while left:
+            new = arrows[left.pop()] - found
+            found |= new
+            left += new
+        reached[start] = found
+    groups = {
+        frozenset(other for other in found if module in reached[other])
+        for module, found in reached.items()
+        if module in found
+    }
+    return [set(group) for group in groups]
+
+
+def test_no_modules_of_a_deployed_run_import_each_other_in_a_circle():
+    """Imports for type checkers only, and those within functions, count too."""
+    trees = {module_of(path): tree for path, tree in sources().items() if part_of(path) in ("net", "secure")}
+    arrows = {module: {name for name in trees if name in importing(tree)} for module, tree in trees.items()}
+    assert circles(arrows) == []
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == [{"b", "c"}]
+
+
+def importing(tree: ast.AST) -> set[str]:
+    """The modules that a file imports from, and those that it imports."""
+    names = set(imported(tree))
+    return names | {name.rpartition(".")[0] for name in names}
+
+
 def test_only_the_adapter_imports_flower():
     wrong = [
         str(path)

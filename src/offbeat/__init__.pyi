@@ -35,7 +35,12 @@ from offbeat.core.guard import Guard as Guard
 from offbeat.core.learner import LocalResult as LocalResult, NoTraining as NoTraining
 from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
 from offbeat.core.model import Layout as Layout, Model as Model
-from offbeat.core.privacy import Budget as Budget, Noise as Noise, Privacy as Privacy, Secure as Secure
+from offbeat.core.privacy.options import (
+    Budget as Budget,
+    Noise as Noise,
+    Privacy as Privacy,
+    Secure as Secure,
+)
 from offbeat.core.server import Server as Server
 from offbeat.core.staleness import age as age, constant as constant, hinge as hinge, polynomial as polynomial
 from offbeat.data import (

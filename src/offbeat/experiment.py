@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from offbeat.algorithms import recorded_name
-from offbeat.algorithms.private import (
+from offbeat.algorithms.privacy.private import (
     check_buffers,
     check_client_metrics,
     complete_privacy,
@@ -20,8 +20,8 @@ from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Layout, Model
-from offbeat.core.privacy import Privacy
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.schedule_rule import described_rule
 from offbeat.core.streams import check_seed

@@ -11,8 +11,8 @@ import pytest
 import offbeat as ob
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
-from offbeat.net.server.release_seeds import ReleaseSeed
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
+from offbeat.net.secure.release_seeds import ReleaseSeed
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 RELEASES = {1: (0, 1), 2: (2, 3)}

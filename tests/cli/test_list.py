@@ -13,7 +13,7 @@ from rich.console import Console
 import offbeat as ob
 from offbeat import algorithms
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
-from offbeat.algorithms.private import sum_only
+from offbeat.algorithms.privacy.private import sum_only
 from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
 from offbeat.core.errors import UsageError

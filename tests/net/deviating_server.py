@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy
+from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError
 from offbeat.models.registry import LogisticSpec

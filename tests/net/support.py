@@ -13,11 +13,11 @@ import torch
 from grpc import aio
 
 import offbeat as ob
-from offbeat.algorithms.private import without_privacy
+from offbeat.algorithms.privacy.private import without_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.learner import Learner, NoTraining
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.root import TrainRoot
 from offbeat.data.dataset import Dataset
 from offbeat.experiment import Experiment, PreparedRun
@@ -26,11 +26,11 @@ from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import GrpcListener, listen
 from offbeat.net.messages import FromSite, Heartbeat, Register, UpdateAck, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, make_run_spec
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.learner import Trained, server_learner
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits

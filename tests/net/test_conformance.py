@@ -9,18 +9,18 @@ from msgspec.structs import replace
 from torch import nn
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
-from offbeat.core.releases import ReleasePlan
-from offbeat.net.client.private_update import private_update
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import UpdateSubmission
+from offbeat.net.secure.private_update import private_update
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.sim.backend import simulated_seeds
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS, SEED, SPEEDS

@@ -17,8 +17,8 @@ from offbeat.local.learner import TorchLearner
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client.examples_ledger import ExamplesSpent
-from offbeat.net.client.helping import help_run
 from offbeat.net.messages import FromSite, Heartbeat, Leave, Register, UpdateSubmission
+from offbeat.net.secure.helping import help_run
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, recording, serve, shares_of_digits, terms_of, torch_left_alone

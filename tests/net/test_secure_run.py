@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import with_privacy
+from offbeat.algorithms.privacy.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.commands import Aggregate
 from offbeat.core.engine import Engine
@@ -22,17 +22,17 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import event_of
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
+from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.staleness import ConstantWeight
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import SitePolicy, join
-from offbeat.net.client.helping import help_run
-from offbeat.net.client.masking import Masking
 from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.messages import FromSite, Leave, Register, UpdateSubmission
 from offbeat.net.monitor.from_journal import snapshot_of
+from offbeat.net.secure.helping import help_run
+from offbeat.net.secure.masking import Masking
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.learner import server_learner
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.secure.committee import tolerated
@@ -129,7 +129,7 @@ def in_clear(
     _, test = shares_of_digits(4, samples=240, test_samples=60)
     learner = server_learner(LogisticSpec(), TRAINING, test, None, None)
     seeds = ReleaseSeeds(lambda release: noises[release.version], lambda task, release: seed_of(task.id))
-    tensors = GlobalModel(algorithm, learner.initial(3), releases=Releases(plan, seeds))
+    tensors = GlobalModel(algorithm, learner.initial(3), release=SummedUpdates(plan, seeds))
     engine = Engine(with_privacy(algorithm, plan.privacy).schedule, record.seed, lambda row: None, tensors)
     for row in record.rows("event"):
         if row.name in ("releasing", "released"):  # nothing is masked here

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy
+from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.algorithm import Schedule
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from offbeat.core.sums import Integers, SumGrid
+from offbeat.core.privacy.sums import Integers, SumGrid
 from offbeat.secure.committee import Committee, CommitteeMember
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry, WarnOperator
 from offbeat.secure.helper import Helper

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.sums import Integers
 from offbeat.secure.masks import add_masks
 from offbeat.secure.messages import UnmaskShare, Words
 from tests.secure.federation import Federation

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import RunError
-from offbeat.core.sums import SumGrid
+from offbeat.core.privacy.sums import SumGrid
 from offbeat.secure.effects import AskHelper
 from offbeat.secure.invalid_sums import invalid_sum
 from offbeat.secure.messages import UnmaskRefused, UnmaskRequest, UnmaskShare

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, sum_only
-from offbeat.core.accounting import largest_mu, overlaps, strict_largest_mu
-from offbeat.core.privacy import Budget, Noise, Privacy, Secure
-from offbeat.core.sums import largest_weight
+from offbeat.algorithms.privacy.private import complete_privacy, sum_only
+from offbeat.core.privacy.accounting import largest_mu, overlaps, strict_largest_mu
+from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
+from offbeat.core.privacy.sums import largest_weight
 from offbeat.testing.worlds import random_worlds
 from offbeat.world.world import World
 from tests.options import options_of

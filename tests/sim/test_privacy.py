@@ -12,12 +12,12 @@ import torch
 from msgspec.structs import replace
 
 import offbeat as ob
-from offbeat.algorithms.private import sum_only
-from offbeat.core.accounting import epsilon_of, largest_mu
+from offbeat.algorithms.privacy.private import sum_only
 from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
-from offbeat.core.privacy import Budget, Noise, Privacy, Secure
+from offbeat.core.privacy.accounting import epsilon_of, largest_mu
+from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
 from offbeat.sim import backend
 from offbeat.sim.replay import replay
 from tests.sampling import thorough
@@ -55,7 +55,7 @@ class Recorded(GlobalModel):
     errors: ClassVar[list[float]] = []
 
     def _step(self, updates, command):  # type: ignore[no-untyped-def]
-        grid, memory = self.releases.plan.grid, {k: t.clone() for k, t in self.memory.items()}
+        grid, memory = self.release.plan.grid, {k: t.clone() for k, t in self.memory.items()}
         weights = dict(zip(command.tasks, command.note["weights"], strict=True))
         scaled = [command.note["scale"] * weights[u.task.id] / grid.q for u in updates]
         factors = [self._algorithm.aggregator.factor(u.task) for u in updates]
@@ -315,7 +315,7 @@ class Exact(GlobalModel):
     """Makes each version from float64 sums with the rounded weights, without grid, dither and clip."""
 
     def _step(self, updates, command):  # type: ignore[no-untyped-def]
-        aggregator, grid = self._algorithm.aggregator, self.releases.plan.grid
+        aggregator, grid = self._algorithm.aggregator, self.release.plan.grid
         weights = dict(zip(command.tasks, command.note["weights"], strict=True))
         scaled = [command.note["scale"] * weights[u.task.id] / grid.q for u in updates]
         factors = [aggregator.factor(u.task) for u in updates]

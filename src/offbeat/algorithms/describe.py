@@ -13,14 +13,14 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import takewhile
 from typing import Any
 
-from offbeat.algorithms.private import check_sums
+from offbeat.algorithms.privacy.private import check_sums
 from offbeat.algorithms.registry import Factory, year
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, NONE, Feature
 from offbeat.core.objective import Objective
-from offbeat.core.privacy import Privacy, Secure
+from offbeat.core.privacy.options import Privacy, Secure
 
 _CONTRACTS = (Schedule, Aggregator, ServerStep, Objective)
 

@@ -52,7 +52,7 @@ def helper(
         from offbeat.net.grpc.client import connect
         from offbeat.net.wire.limits import Limits
     with requires_extra("secure", "secure aggregation: "):
-        from offbeat.net.client.helping import help_run
+        from offbeat.net.secure.helping import help_run
 
     setup_logs(log, log_level)
     give_up = seconds_or_never(give_up_after)

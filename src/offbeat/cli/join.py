@@ -182,7 +182,7 @@ def join(
         reason = asyncio.run(taking_part)
     else:
         with requires_extra("secure", "secure aggregation: "):
-            from offbeat.net.client.helping import help_run
+            from offbeat.net.secure.helping import help_run
         token = None if helper_token_file is None else read_token(helper_token_file)
         own_helper = SiteCredentials(helper, token, ca, cert, key, insecure_plaintext)
         assert helper_state is not None

@@ -25,7 +25,7 @@ def algorithms(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = N
     """
     from offbeat.algorithms import ALGORITHMS
     from offbeat.algorithms.compose import own_factory
-    from offbeat.algorithms.private import sum_only
+    from offbeat.algorithms.privacy.private import sum_only
     from offbeat.core.validation import did_you_mean
 
     if name is None:

@@ -91,7 +91,7 @@ def _show(s: "Snapshot", state: str) -> None:
     if known:
         out.print(f"last evaluation: {', '.join(known)}", markup=False)
     if s.privacy is not None:
-        from offbeat.core.privacy import privacy_text
+        from offbeat.core.privacy.options import privacy_text
 
         out.print(privacy_text(s.privacy), markup=False)
     if s.helpers is not None:

@@ -6,11 +6,11 @@ this order:
 
 1. The server admits the event and the schedule reacts (`core.server`).
 2. The event's row goes to the journal; the update of an `Arrived` is held.
-3. For each command its row goes to the journal, and the tensors follow: a base version is kept, a new version
-   is made, an update is dropped.
+3. The commands' rows go to the journal, and the tensors follow: a base version is kept, a new version is
+   made, an update is dropped.
 
-Where updates are masked, a version can be made only once the helpers have told the sum of the masks. What an
-`Aggregate` and the commands after it mean for the tensors waits for the `Released` event then, and until it
+Where updates are masked, a version can be made only once the helpers have told the sum of the masks. An
+`Aggregate` and the commands after it wait for the `Released` event then (`core.release`), and until it
 nothing happens that a schedule sees.
 
 `record` takes the rows: it writes them, or, while a recorded run is repeated, checks them
@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from offbeat.core.algorithm import Schedule
 from offbeat.core.commands import Aggregate, Command, Discard, Drop, Send, Train
-from offbeat.core.errors import AlgorithmError
 from offbeat.core.events import (
     Arrived,
     ClientId,
@@ -43,7 +42,7 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, command_row, event_row, present_row
 from offbeat.core.learner import LocalResult
 from offbeat.core.limits import Until
-from offbeat.core.releases import PrivacyLedger
+from offbeat.core.privacy.releases import PrivacyLedger
 from offbeat.core.server import UNSEEN, Server
 
 
@@ -63,8 +62,6 @@ class Engine:
         rows: Number of journal rows so far.
         staleness_sum: Sum of the staleness of all updates that arrived, in versions.
         bits_up: Bits of all updates that arrived, as their codec made them.
-        waiting: The commands whose effect on the tensors waits for a masked sum: an `Aggregate`, and what the
-            schedule commanded after it.
         exhausted: The client whose privacy budget the last event has left spent, or None. The driver then
             applies its `Left` with the ledger's `left_reason`, and lets it join no more.
     """
@@ -84,7 +81,6 @@ class Engine:
         self.rows = 0
         self.staleness_sum = 0
         self.bits_up = 0
-        self.waiting: list[Command] = []
         self.exhausted: ClientId | None = None
         self._model_bytes = model_bytes
 
@@ -97,7 +93,8 @@ class Engine:
             result: The update of an `Arrived`, needed where there are tensors.
 
         Returns:
-            The commands to carry out, in order; what they mean for the tensors is done, but for `waiting`.
+            The commands to carry out, in order; what they mean for the tensors is done. Those that wait for
+            a release come with the event that ends it.
 
         Raises:
             AlgorithmError: The event or a command breaks the rules of the server; or a release waits.
@@ -105,10 +102,11 @@ class Engine:
         """
         server, record, tensors = self.server, self.record, self.tensors
         version = server.version
-        if self.waiting and type(event) not in UNSEEN:
-            raise AlgorithmError(f"a release waits for its sum: {event} cannot be fed")
+        if tensors is not None:
+            tensors.release.admit(event)
         commands = server.feed(now, event)
         task = server.current_task
+        made: tuple[Command, ...] = ()
         record(event_row(self.rows, now, event, version, task))
         self.rows += 1
         if type(event) is Arrived:  # `is`: a struct's class takes three times as long to refuse
@@ -129,7 +127,7 @@ class Engine:
         elif type(event) is CommitteeFormed and tensors is not None:
             tensors.updates.clear()
         elif type(event) is Released and tensors is not None:
-            self._release(event, tensors)
+            made = (tensors.finish_release(event),)
         for command in commands:
             if type(command) is Aggregate:
                 version = command.version
@@ -138,26 +136,18 @@ class Engine:
                 row = replace(row, data={**(row.data or {}), **self.ledger.charge(command)})
             record(row)
             self.rows += 1
-            if tensors is not None:
-                self._carry_out(command, tensors)
+        if tensors is not None:
+            commands = tensors.release.due(commands)
+            for command in commands:
+                if (move := _MOVES.get(type(command))) is not None:
+                    move(tensors, command)
         self._find_exhausted(event)
-        return commands
+        return [*made, *commands] if made else commands
 
-    def _carry_out(self, command: Command, tensors: GlobalModel) -> None:
-        """Carry out a command on the tensors, unless it waits."""
-        if self.waiting or (type(command) is Aggregate and tensors.masked):
-            self.waiting.append(command)
-        elif (move := _MOVES.get(type(command))) is not None:
-            move(tensors, command)
-
-    def _release(self, event: Released, tensors: GlobalModel) -> None:
-        """Make the version of a release, and carry out what waits for it, up to the next release."""
-        command, *rest = self.waiting
-        assert isinstance(command, Aggregate)
-        tensors.release(command, event)
-        self.waiting = []
-        for later in rest:
-            self._carry_out(later, tensors)
+    @property
+    def waiting(self) -> Sequence[Command]:
+        """The commands that wait for a release: an `Aggregate`, and what was commanded after it."""
+        return () if self.tensors is None else self.tensors.release.waiting
 
     def _find_exhausted(self, event: Event) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""
@@ -166,8 +156,8 @@ class Engine:
         self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:
             return
-        waiting = sum(task.client == event.client for task in self.server.held.values())
-        if self.ledger.exhausts(event.client, waiting):
+        held = sum(task.client == event.client for task in self.server.held.values())
+        if self.ledger.exhausts(event.client, held):
             self.exhausted = event.client
 
     def join_all(self, samples: Sequence[int], steps_per_epoch: Sequence[int], labels: Labels | None) -> None:

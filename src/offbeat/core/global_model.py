@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.algorithm import Algorithm, SumOnly, Task, Update, check_layout
+from offbeat.core.algorithm import Algorithm, Task, Update, check_layout
 from offbeat.core.buffer_domains import BufferDomains, Domains
 from offbeat.core.buffers import UNSENT
 from offbeat.core.commands import Aggregate
@@ -20,7 +20,7 @@ from offbeat.core.events import ClientId, Released, RolledBack, Skipped, TaskId,
 from offbeat.core.guard import Guard, Guarding, UpdateGuard, all_finite
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
-from offbeat.core.releases import Releases
+from offbeat.core.release import EachUpdate, Release
 from offbeat.core.root import ROOT_UPDATE, TrainRoot
 
 
@@ -32,9 +32,10 @@ class GlobalModel:
         model: The initial model.
         version: Its version.
         train_root: Makes the server's own update. None where the aggregator needs none.
-        releases: Forms the sums of a run with privacy. None means that each update is used by itself.
+        release: How versions follow from their updates. None means from each update by itself.
 
     Attributes:
+        release: As given.
         guard: Checks the updates before they arrive, and the versions; None means nothing does.
         domains: The domains of the model's buffers.
         condemned: The held updates that have turned out to be absurd, which are left out of their versions.
@@ -49,10 +50,11 @@ class GlobalModel:
         model: Model,
         version: Version = 0,
         train_root: TrainRoot | None = None,
-        releases: Releases | None = None,
+        release: Release | None = None,
     ) -> None:
         check_layout(algorithm, model.layout)
-        self._algorithm, self._train_root, self.releases = algorithm, train_root, releases
+        self._algorithm, self._train_root = algorithm, train_root
+        self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version = version
         self.bases: dict[TaskId, tuple[Version, Model]] = {}  # of the tasks in training
@@ -88,6 +90,9 @@ class GlobalModel:
         Returns:
             Why the update is refused; None means that it is not.
         """
+        return self.release.judge(self._check, client, task, steps, result)
+
+    def _check(self, client: ClientId, task: TaskId, steps: int, result: LocalResult) -> str | None:
         guard = self.guard
         if (reason := self.domains.check(self.bases[task][1], steps, result)) is not None:
             if guard is not None:
@@ -100,6 +105,11 @@ class GlobalModel:
             if self.updates.pop(absurd, None) is not None:
                 self.condemned.append(absurd)
         return reason
+
+    @property
+    def update_guard(self) -> Guarding | None:
+        """The guard where it checks single updates; None where nothing does."""
+        return self.release.guard(self.guard)
 
     @property
     def poisoned(self) -> RolledBack | None:
@@ -160,7 +170,7 @@ class GlobalModel:
         """
         updates = [self.updates.pop(task) for task in command.tasks if task in self.updates]
         before, self.version = self.version, command.version
-        if len(updates) < self._fewest:
+        if len(updates) < self.release.fewest:
             lost = (
                 "its updates were trained from withdrawn versions, turned out to be absurd, or were damaged "
                 "on the server's disk"
@@ -183,13 +193,9 @@ class GlobalModel:
             own.restore()
         self.skipped.append(Skipped(command.version, reason))
 
-    @property
-    def masked(self) -> bool:
-        """Whether updates are masked, and a version waits for their sum."""
-        return self.releases is not None and self.releases.masked
-
-    def release(self, command: Aggregate, event: Released) -> None:
-        """Make the next version of masked updates, whose sum is known, unless the release has failed."""
+    def finish_release(self, event: Released) -> Aggregate:
+        """Make the version whose sum is known now, unless its release has failed; returns its command."""
+        command = self.release.resume(event)
         for task in command.tasks if event.reason else event.left_out:
             self.updates.pop(task, None)
         if event.reason:
@@ -197,10 +203,10 @@ class GlobalModel:
             self._skip(command, event.reason)
         else:
             self.aggregate(command)
+        return command
 
     def _skip(self, command: Aggregate, reason: str) -> None:
-        if self.releases is not None:
-            self.releases.skip(command)
+        self.release.skip(command)
         self.skipped.append(Skipped(command.version, reason))
 
     def _next(self, updates: Sequence[Update], command: Aggregate) -> tuple[Model, str | None]:
@@ -232,18 +238,9 @@ class GlobalModel:
             reason = "its values are not finite"
         return model, reason
 
-    @property
-    def _fewest(self) -> int:
-        """Fewest updates of which a version is made."""
-        return 1 if self.releases is None else self.releases.plan.privacy.fewest
-
     def _step(self, updates: Sequence[Update], command: Aggregate) -> Tensor:
-        """The aggregator's step, from the updates or, with privacy, from their sum."""
-        aggregator = self._algorithm.aggregator
-        if self.releases is None:
-            return aggregator.step(updates, self.model, self.memory)
-        assert isinstance(aggregator, SumOnly)
-        return self.releases.step(updates, aggregator, self.model, self.memory, command)
+        """The aggregator's step."""
+        return self.release.step(updates, self._algorithm.aggregator, self.model, self.memory, command)
 
     def roll_back(self, event: RolledBack, version: Version) -> None:
         """Make a new version with the content of the `good` one; the parts' memories begin anew."""

@@ -10,7 +10,7 @@ from flwr.serverapp import ServerApp
 
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.experiment import Experiment
 from offbeat.flower.server_loop import Federation, Grid, Polling
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS

@@ -29,8 +29,8 @@ from torch.nn.modules.dropout import _DropoutNd
 from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.extras import requires_extra
-from offbeat.core.noise import WordStream
 from offbeat.core.objective import Objective
+from offbeat.core.privacy.noise import WordStream
 from offbeat.core.types import Positive
 from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch

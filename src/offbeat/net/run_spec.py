@@ -19,7 +19,7 @@ from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
 from offbeat.core.model import Entry, Layout
 from offbeat.core.objective import Objective
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy.options import Privacy
 from offbeat.core.validation import format_error
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of

@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 
 from offbeat.core.guard import Guard
 from offbeat.core.limits import NEVER_ENDS, Every, Until, check_target
-from offbeat.core.privacy import Privacy
+from offbeat.core.privacy.options import Privacy
 from offbeat.core.streams import check_seed
 from offbeat.core.types import Count, Finite
 from offbeat.data.registry import DATASETS, dataset_options

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from offbeat.core.commands import Aggregate
-from offbeat.core.privacy import privacy_text
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.options import privacy_text
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.runs.record import RunRecord
 
 ASSUMPTIONS = (

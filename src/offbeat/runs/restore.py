@@ -49,8 +49,7 @@ def restore_model(
     tensors.memory.update(_under(state, "aggregator."))
     for i, memory in enumerate(tensors.step_memories):
         memory.update(_under(state, f"step.{i}."))
-    if tensors.releases is not None:
-        tensors.releases.memory.update(_under(state, "noise."))
+    tensors.release.memory.update(_under(state, "noise."))
     if tensors.guard is not None and checkpoint.guard is not None:
         tensors.guard.restore(checkpoint.guard)
     versions = {server.version: tensors.model}

@@ -291,8 +291,7 @@ class RunStore:
         state.update({f"aggregator.{k}": v for k, v in tensors.memory.items()})
         for i, memory in enumerate(tensors.step_memories):
             state.update({f"step.{i}.{k}": v for k, v in memory.items()})
-        if tensors.releases is not None:
-            state.update({f"noise.{k}": v for k, v in tensors.releases.memory.items()})
+        state.update({f"noise.{k}": v for k, v in tensors.release.memory.items()})
         files = {f"state-{self._length}.safetensors": state}
         for version, base in tensors.versions().items():
             files[version_file(version)] = _model_tensors(base)

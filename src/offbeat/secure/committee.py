@@ -21,8 +21,8 @@ from struct import pack
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, TaskId
-from offbeat.core.privacy import Privacy, Secure
-from offbeat.core.sums import largest_weight
+from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.sums import largest_weight
 from offbeat.secure.refusals import SecureRefusal
 
 Field = int | float | str | bytes

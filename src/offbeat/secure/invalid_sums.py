@@ -16,7 +16,7 @@ from math import ceil, log, sqrt
 import numpy as np
 
 from offbeat.core.events import ClientId
-from offbeat.core.sums import Integers, SumGrid
+from offbeat.core.privacy.sums import Integers, SumGrid
 from offbeat.secure.refusals import SecureRefusal
 
 Clients = frozenset[ClientId]

@@ -14,7 +14,7 @@ import numpy as np
 
 from offbeat.core.events import ClientId, TaskId
 from offbeat.core.extras import requires_extra
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.sums import Integers
 from offbeat.secure.committee import SEALED_BYTES, SEED_BYTES, Committee, hashed_text
 from offbeat.secure.messages import Words
 from offbeat.secure.refusals import SecureRefusal

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from offbeat.core.errors import RunError
 from offbeat.core.events import TaskId
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.sums import Integers
 from offbeat.core.validation import checked_dataclass
 from offbeat.secure.committee import Committee, Entry
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry, WarnOperator

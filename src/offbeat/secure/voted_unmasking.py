@@ -20,7 +20,7 @@ import numpy as np
 
 from offbeat.core.errors import RunError
 from offbeat.core.events import TaskId
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.sums import Integers
 from offbeat.secure.committee import Committee
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry, WarnOperator
 from offbeat.secure.helper import digest_of

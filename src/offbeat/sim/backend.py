@@ -5,11 +5,9 @@ events happen in the same order, while metrics come from the record and no tenso
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import inf
 
 from msgspec.structs import replace
 
-from offbeat.core.algorithm import SumOnly, Task
 from offbeat.core.codec import Codec
 from offbeat.core.commands import Discard, Upload
 from offbeat.core.errors import DivergedError, UsageError
@@ -26,10 +24,10 @@ from offbeat.core.learner import (
 )
 from offbeat.core.limits import check_found
 from offbeat.core.model import Model, Tensors
+from offbeat.core.privacy.releases import ReleasePlan, ReleaseSeeds, SummedUpdates
 from offbeat.core.recorded import RecordedJournal, ReplayError
-from offbeat.core.releases import ReleasePlan, Releases, ReleaseSeeds
+from offbeat.core.release import EachUpdate, Release
 from offbeat.core.streams import Purpose, stream
-from offbeat.core.sums import clipped
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.record import RunRecord
@@ -51,10 +49,9 @@ class LiveBackend:
 
     def __init__(self, run: SimulatedRun, executor: Executor, clients: ClientStates) -> None:
         algorithm, experiment, prepared, self.clients = run.algorithm, run.experiment, run.prepared, clients
-        plan = prepared.release_plan
-        releases = None if plan is None else simulated_releases(plan, experiment.seed)
+        release = simulated_release(prepared.release_plan, experiment.seed)
         self.tensors = GlobalModel(
-            algorithm, prepared.initial, train_root=prepared.train_root, releases=releases
+            algorithm, prepared.initial, train_root=prepared.train_root, release=release
         )
         self._run, self._executor, self._codec = run, executor, algorithm.codec
         self.guard = None if type(run.learner) is NoTraining else experiment.guard
@@ -87,36 +84,27 @@ class LiveBackend:
         """
         client, task, steps = arrival.client, arrival.task, arrival.steps
         result = self._result(task)
-        guard = self.tensors.guard
         if self._codec is not None:
             try:
                 result = self._coded(self._codec, task, result, upload.bits if upload else None)
             except _NotFiniteError:
-                if guard is None:
+                if self.tensors.guard is None:
                     raise
-        if self.tensors.releases is not None:
-            result = self._clipped(task, steps, result)
-        if self.tensors.releases is None:  # else the guard looks at released values only
-            reason = self.tensors.admit(client, task, steps, result)
-            if guard is not None and guard.settled and guard.poisoned is None:
-                self.tensors.good = None  # the initial model is not needed any more
-            if reason is not None:
-                return Lost(client, task, f"rejected: {reason}"), None
+        result = self.tensors.release.clip(task, steps, result, self._run.algorithm.aggregator)
+        reason = self.tensors.admit(client, task, steps, result)
+        if self.tensors.guard is not None:
+            self._forget_initial()
+        if reason is not None:
+            return Lost(client, task, f"rejected: {reason}"), None
         del self._finished[task]
         self._keep(client, result.state)
         return Arrived(client, task, steps, result.metrics), result
 
-    def _clipped(self, task: TaskId, steps: int, result: LocalResult) -> LocalResult:
-        """An update as its client sends it: clipped, unless it is masked, which rounds it as it is."""
-        plan, aggregator = self._run.prepared.release_plan, self._run.algorithm.aggregator
-        assert plan is not None
-        assert plan.privacy.clip is not None
-        assert isinstance(aggregator, SumOnly)
-        if plan.privacy.secure is not None:
-            return result
-        factor = abs(aggregator.factor(Task(task, 0, 0, steps, 0.0)))
-        clip = plan.privacy.clip / factor if factor else inf
-        return replace(result, delta=clipped(result.delta, self.tensors.model.layout.parameters, clip))
+    def _forget_initial(self) -> None:
+        """Free the initial model, to which the run goes back, once the guard knows what is usual."""
+        guard = self.tensors.update_guard
+        if guard is not None and guard.settled and guard.poisoned is None:
+            self.tensors.good = None
 
     def _keep(self, client: ClientId, state: Tensors) -> None:
         """A client keeps its new state, with which it may evaluate the same version otherwise."""
@@ -197,14 +185,16 @@ class LiveBackend:
         return self._run.prepared.complete(self.tensors.model)
 
 
-def simulated_releases(plan: ReleasePlan, seed: int) -> Releases:
-    """Forms sums with randomness that follows from the run's seed, through real masks if asked to."""
+def simulated_release(plan: ReleasePlan | None, seed: int) -> Release:
+    """How versions are made; sums have randomness that follows from the seed, and masks if asked to."""
+    if plan is None:
+        return EachUpdate()
     secure, seeds = plan.privacy.secure, simulated_seeds(seed)
     if secure is None or not secure.masks:
-        return Releases(plan, seeds)
+        return SummedUpdates(plan, seeds)
     from offbeat.sim.masked_sums import MaskedSums  # needs the extra secure
 
-    return Releases(plan, seeds, sum_updates=MaskedSums(plan))
+    return SummedUpdates(plan, seeds, sum_updates=MaskedSums(plan))
 
 
 def simulated_seeds(seed: int) -> ReleaseSeeds:

@@ -8,8 +8,8 @@ from weakref import finalize
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
-from offbeat.core.releases import ReleasePlan, RoundedUpdate
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.releases import ReleasePlan, RoundedUpdate
+from offbeat.core.privacy.sums import Integers
 from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, Effect, MaskedEntry
 from offbeat.secure.helper import Helper

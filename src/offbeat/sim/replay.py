@@ -3,13 +3,13 @@
 from collections import Counter
 from dataclasses import dataclass
 
-from offbeat.algorithms.private import with_privacy
+from offbeat.algorithms.privacy.private import with_privacy
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.engine import Engine
 from offbeat.core.errors import DamageError, OffbeatError
 from offbeat.core.journal import Row, event_of
+from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.recorded import RecordedJournal, ReplayError
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.runs.record import RunRecord
 
@@ -47,7 +47,7 @@ def replay(record: RunRecord, algorithm: Algorithm) -> Replay:
 
     difference = None
     plan = ReleasePlan.read(record.meta["privacy"]) if "privacy" in record.meta else None
-    ledger = PrivacyLedger(plan) if plan is not None and plan.noise is not None else None
+    ledger = ledger_of(plan)
     if plan is not None:
         algorithm = with_privacy(algorithm, plan.privacy)
     engine = Engine(algorithm.schedule, record.seed, compare, ledger=ledger)

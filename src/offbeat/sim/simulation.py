@@ -31,7 +31,7 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import MergePoint
-from offbeat.core.releases import PrivacyLedger
+from offbeat.core.privacy.releases import ledger_of
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
@@ -63,10 +63,9 @@ class Simulation:
     def __init__(self, run: SimulatedRun, backend: LiveBackend, recorder: Recorder) -> None:
         schedule, requires, experiment = run.algorithm.schedule, run.algorithm.requires, run.experiment
         seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
-        plan = run.prepared.release_plan
         self.engine = Engine(
             schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until,
-            PrivacyLedger(plan) if plan is not None and plan.noise is not None else None,
+            ledger_of(run.prepared.release_plan),
         )  # fmt: skip
         self.server = self.engine.server
         self._labels = Feature.LABELS in requires

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy
+from offbeat.algorithms.privacy.private import complete_privacy
 from offbeat.core.errors import UsageError
 from offbeat.data import without_clients
 from offbeat.local.examples_privacy import ExamplesPrivacy

@@ -12,21 +12,21 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import DamageError, RunError
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
-from offbeat.core.noise import discrete_gaussian
-from offbeat.core.privacy import privacy_text
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.noise import discrete_gaussian
+from offbeat.core.privacy.options import privacy_text
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import Leave, Register, Registered, Rejected, TaskAssignment, UpdateSubmission
 from offbeat.net.monitor.prometheus import exposition
+from offbeat.net.secure.release_seeds import SECRETS, FreshSeeds, SecretsFile
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.release_seeds import SECRETS, FreshSeeds, SecretsFile
 from offbeat.net.server.summary import snapshot
 from tests.net.support import coordinator_from, terms_of
 from tests.sampling import thorough
@@ -380,7 +380,7 @@ def test_participation_tells_nothing_of_an_update(times: float, tmp_path: Path) 
 def test_the_server_clips_whatever_the_site_did() -> None:
     """The step of a huge update is that of one of norm C, beside the noise."""
     c = coordinator_of(options_of(), Recorded())
-    plan = c.tensors.releases.plan  # type: ignore[union-attr]
+    plan = c.tensors.release.plan  # type: ignore[union-attr]
     y = plan.grid.round((torch.ones(SIZE) * 1e6).numpy(), bytes(32))
     assert abs(float((y.astype(float) ** 2).sum()) ** 0.5 / plan.grid.bound - 1) < 1e-3
     assert discrete_gaussian(plan.sigma, 3, bytes(32)).any()

@@ -19,8 +19,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout
 from offbeat.core.objective import Objective
-from offbeat.core.privacy import Privacy
-from offbeat.core.releases import noise_multiplier
+from offbeat.core.privacy.options import Privacy
+from offbeat.core.privacy.releases import noise_multiplier
 from offbeat.core.types import Count, Positive
 from offbeat.core.validation import checked_dataclass
 

@@ -10,7 +10,7 @@ from torch import nn
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId
-from offbeat.core.privacy import rounded_up
+from offbeat.core.privacy.options import rounded_up
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.learner import TorchLearner

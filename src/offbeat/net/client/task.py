@@ -30,7 +30,7 @@ from offbeat.core.learner import (
 )
 from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
-from offbeat.core.privacy import Privacy, rounded_up
+from offbeat.core.privacy.options import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import samples_per_epoch, steps_per_epoch
 from offbeat.local.examples_privacy import sampling_rate
@@ -39,7 +39,6 @@ from offbeat.local.loop import LoopLearner
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.first_batch import check_data
 from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError, SitePolicy
-from offbeat.net.client.private_update import failed_update, private_update
 from offbeat.net.client.site import Site
 from offbeat.net.client.store import PendingUpdate
 from offbeat.net.client.task_digests import result_digest
@@ -51,9 +50,10 @@ from offbeat.net.messages import (
     UpdateSubmission,
 )
 from offbeat.net.run_spec import RunSpec
+from offbeat.net.secure.private_update import failed_update, private_update
 
 if TYPE_CHECKING:
-    from offbeat.net.client.masking import Masking
+    from offbeat.net.secure.masking import Masking
 
 log = logging.getLogger(__name__)
 

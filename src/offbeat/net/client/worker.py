@@ -167,7 +167,7 @@ class Worker:
 
     def _mask_for(self, committee: Committee) -> None:
         """Mask updates for these helpers from now on. Raises `UsageError` where the site must not."""
-        from offbeat.net.client.masking import Masking  # which needs an extra
+        from offbeat.net.secure.masking import Masking  # which needs an extra
 
         context, registered = self._context, self._registered
         assert context is not None

@@ -8,7 +8,7 @@ from typing import Any
 from offbeat.core.commands import Aggregate
 from offbeat.core.journal import Row
 from offbeat.core.metric_names import NamedMetric, in_order, is_statistic
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 from offbeat.net.monitor.snapshot import HelpersView, SiteState, SiteView, Snapshot, ended
 from offbeat.runs.record import RunRecord, flat
 from offbeat.runs.schema import Metric

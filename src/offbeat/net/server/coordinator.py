@@ -19,7 +19,7 @@ run's clock, and never goes back whatever the caller says.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -32,14 +32,14 @@ from offbeat.core.model import Model
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import FromSite, Heartbeat
 from offbeat.net.run_spec import check_algorithm
+from offbeat.net.secure.release_seeds import FreshSeeds
+from offbeat.net.secure.secure_aggregation import helpers_of
 from offbeat.net.server.collapse import Collapse, CollapseDetector, parameter_norm
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.net.server.secure import SecureAggregation
 from offbeat.runs.evaluations import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
@@ -62,7 +62,7 @@ class Coordinator:
         now: The latest time, in seconds of the run's clock.
         rejected: Number of messages that were not accepted, by the kind of their error.
         collapse: Judges the evaluations.
-        secure: The helpers, of a run with secure aggregation; None of any other.
+        helpers: The run's helpers.
 
     Raises:
         UsageError: The algorithm requires what a network has not.
@@ -75,16 +75,13 @@ class Coordinator:
         info: RunInfo,
         seeds: FreshSeeds | None = None,
     ) -> None:
-        algorithm, plan = run.algorithm, run.release_plan
+        algorithm = run.algorithm
         check_algorithm(algorithm)
         self.experiment, self.algorithm, self.options, self.info = run.experiment, algorithm, options, info
-        driver = self.driver = Driver(run, options, seeds)
+        driver = self.driver = Driver(run, options, helpers_of(run.release_plan, options), seeds)
+        self.helpers = driver.helpers
         self.server, self.tensors, self.registry = driver.server, driver.tensors, driver.registry
         self._handler = MessageHandler(driver, run, info, options)
-        self.secure = driver.secure = None
-        if plan is not None and plan.privacy.secure is not None:
-            self.secure = driver.secure = SecureAggregation(driver, plan, options.unmasking, options.helpers)
-        self._unheard: Measurements = []
         self.rejected = self._handler.rejected
         self.now = 0.0
         self.evaluations = EvaluationLog(run.experiment.until, run.higher_is_better)
@@ -108,17 +105,17 @@ class Coordinator:
             name: The site's name.
             message: The message.
         """
-        now = self._clock(now)
-        if self.secure is not None and name in self.secure.names:
-            registered = self._handler.registered(name, self.secure.names.index(name))
-            self.secure.receive(now, name, message, registered)
-            self._handler.begin_if_ready(now)
-        else:
-            self._handler.handle(now, name, message)
+        receive = self.helpers.choose(name, helper=self._receive_of_helper, site=self._handler.handle)
+        receive(self._clock(now), name, message)
+
+    def _receive_of_helper(self, now: float, name: str, message: FromSite) -> None:
+        registered = self._handler.registered(name, self.helpers.names.index(name))
+        self.helpers.receive(now, name, message, registered)
+        self._handler.begin_if_ready(now)
 
     def postpones(self, name: str) -> bool:
         """Whether messages of a site are to be passed later: helpers are waited for."""
-        return self.secure is not None and self.secure.busy and name not in self.secure.names
+        return self.helpers.postpones(name)
 
     def heartbeat(self, now: float, name: str, message: Heartbeat | None = None) -> None:
         """Note a sign of life of a site, which has been answered already or needs no answer.
@@ -132,10 +129,11 @@ class Coordinator:
 
     def disconnected(self, now: float, name: str) -> None:
         """Note that a site's connection has ended: its lease goes on."""
-        now = self._clock(now)
-        if self.secure is not None and name in self.secure.names:
-            self.secure.disconnected(now, name)
-        elif name in self.registry.sites:
+        leave = self.helpers.choose(name, helper=self.helpers.disconnected, site=self._site_disconnected)
+        leave(self._clock(now), name)
+
+    def _site_disconnected(self, now: float, name: str) -> None:
+        if name in self.registry.sites:
             self.registry.sites[name].connected = False
 
     def may_register(self, now: float, name: str) -> bool:
@@ -150,13 +148,16 @@ class Coordinator:
         Time that passes between two calls at more than half a lease is not held against the sites: it was
         the server that was away.
         """
-        now, lease, sites = self._clock(now), self.options.lease, self.registry.sites
-        if self.secure is not None:
-            self.secure.tick(now)
-            if self.secure.busy:
-                if now >= self._end():
-                    self.stop(now, self.experiment.until.out_of_time)
-                return
+        now = self._clock(now)
+        self.helpers.tick(now)
+        self.helpers.while_heard(self._due(now))
+        if now >= self._end():
+            self.stop(now, self.experiment.until.out_of_time)
+        self._evaluate_at_clients(now)
+
+    def _due(self, now: float) -> Iterator[None]:
+        """Apply what is due of the sites and the algorithm; pauses after each event."""
+        lease, sites = self.options.lease, self.registry.sites
         if now - self._ticked > lease / 2:
             for site in sites.values():
                 site.last_seen = min(now, site.last_seen + now - self._ticked)
@@ -167,6 +168,7 @@ class Coordinator:
                 reason = f"silent for {lease:g} s"
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(site.client, reason=reason))
+                yield
         for client, at in self._deadlines().items():
             if at <= now and client in self.server.tasks and self.driver.ending is None:
                 site, task = self.registry.by_client[client], self.server.tasks[client]
@@ -174,30 +176,33 @@ class Coordinator:
                 log.warning("task overdue", extra={"site": site.name, "task": task.id, "reason": reason})
                 self.driver.disconnect(site, reason)
                 self.driver.apply(now, Left(client, reason=reason))
+                yield
         due = [(timer, at) for timer, at in self.server.timers.items() if at <= now]
         for timer, at in sorted(due, key=itemgetter(1)):  # of those for one time, the one set first
             if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
+                yield
         self._evaluate_by_time(now)
-        if now >= self._end():
-            self.stop(now, self.experiment.until.out_of_time)
-        self._evaluate_at_clients(now)
 
     def next_due(self) -> float:
         """When `tick` is needed next, at the latest; infinite when only a message can change anything."""
         if self.stopped is not None:
             return inf
-        evaluations = self.driver.client_evaluations
-        deadline = inf if evaluations is None else evaluations.deadline
         if self.driver.ending is not None:
-            return deadline
-        if self.secure is not None and self.secure.busy:
-            return min(self.secure.deadline, self._end())
+            return self._evaluations_due()
+        return min(self.helpers.next_due(self._sites_due), self._end())
+
+    def _evaluations_due(self) -> float:
+        """When the evaluations at the sites are due."""
+        evaluations = self.driver.client_evaluations
+        return inf if evaluations is None else evaluations.deadline
+
+    def _sites_due(self) -> float:
+        """When something is due of the sites and the algorithm."""
         leases = [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
         tasks = self._deadlines().values()
-        return min(
-            *self.server.timers.values(), *leases, *tasks, self._end(), self._evaluation_due(), deadline
-        )
+        due = self._evaluation_due(), self._evaluations_due()
+        return min(*self.server.timers.values(), *leases, *tasks, *due)
 
     def _deadlines(self) -> dict[ClientId, float]:
         """When the tasks in training are given up, by client."""
@@ -207,8 +212,8 @@ class Coordinator:
     def stop(self, now: float, reason: str) -> None:
         """End the run; a release that waits for its helpers fails."""
         now = self._clock(now)
-        if self.secure is not None and self.driver.ending is None:
-            self.secure.fail(now, f"the run has ended: {reason}")
+        if self.driver.ending is None:
+            self.helpers.fail(now, f"the run has ended: {reason}")
         self.driver.stop(reason)
 
     def _clock(self, now: float) -> float:
@@ -224,11 +229,7 @@ class Coordinator:
 
     def evaluated(self, measurements: Measurements) -> None:
         """Record the metrics of versions that were evaluated; later, while a release waits for helpers."""
-        if self.secure is not None and self.secure.busy and self.stopped is None:
-            self._unheard += measurements
-            return
-        unheard, self._unheard = self._unheard, []
-        for evaluation, metrics in [*unheard, *measurements]:
+        for evaluation, metrics in self.helpers.measured(measurements):
             if self.driver.client_evaluations is None:
                 self._record(evaluation, metrics, {})
             else:
@@ -346,7 +347,6 @@ class Coordinator:
     def end_replay(self, now: float) -> None:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
         self.now = self._ticked = self._next_evaluation = self._back_since = max(now, self.server.now)
-        if self.secure is not None:
-            self.secure.recovered()
+        self.helpers.recovered()
         for site in self.registry.sites.values():
             site.last_seen = self.now

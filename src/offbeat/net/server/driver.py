@@ -7,6 +7,7 @@ messages that come in: `handlers` makes events of those, `coordinator` of the ti
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from math import inf
 
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
@@ -17,7 +18,6 @@ from offbeat.core.events import (
     Event,
     Left,
     Lost,
-    Released,
     RolledBack,
     Skipped,
     TaskId,
@@ -28,8 +28,8 @@ from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
+from offbeat.core.privacy.releases import ReleaseSeeds, ledger_of, release_of
 from offbeat.core.recorded import RecordedJournal
-from offbeat.core.releases import PrivacyLedger, Releases, ReleaseSeeds
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
     FromServer,
@@ -41,12 +41,12 @@ from offbeat.net.messages import (
     TaskRecall,
     UploadGrant,
 )
+from offbeat.net.secure.helpers import Helpers, ServedRun
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import Registry, SiteRecord
-from offbeat.net.server.release_seeds import FreshSeeds
-from offbeat.net.server.secure import SecureAggregation
 from offbeat.net.server.site_directions import SiteDirections
 
 log = logging.getLogger(__name__)
@@ -58,6 +58,7 @@ class Driver:
     Args:
         run: The run.
         options: The server's options.
+        helpers: Makes the run's helpers.
         seeds: The seeds of its releases. None means fresh ones.
 
     Attributes:
@@ -65,7 +66,7 @@ class Driver:
         began: When the run began, in seconds of its clock; infinite before.
         ending: Why the run ends; None before. The last version may still be in evaluation at the sites.
         stopped: Why the run ended, which the sites are told; None before.
-        secure: The helpers, of a run with secure aggregation; None of any other.
+        helpers: The run's helpers.
         directions: Direction and size of each site's updates.
         client_evaluations: The evaluations at the sites; None means that there are none.
         skipped: Number of aggregations that were skipped.
@@ -77,21 +78,18 @@ class Driver:
         self,
         run: PreparedRun,
         options: ServerOptions,
+        helpers: Callable[[ServedRun], Helpers],
         seeds: FreshSeeds | None = None,
     ) -> None:
-        self.seeds, releases, ledger = seeds or FreshSeeds(), None, None
-        experiment, plan = run.experiment, run.release_plan
-        if plan is not None:
-            masked = plan.privacy.secure is not None
-            releases = Releases(plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding), masked)
-            ledger = PrivacyLedger(plan) if plan.noise is not None else None
-        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, releases=releases)
+        self.seeds, experiment = seeds or FreshSeeds(), run.experiment
+        release = release_of(run.release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding))
+        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, release=release)
         if experiment.guard is not None:
             self.tensors.set_guard(experiment.guard, options.clients)
         nbytes = self.tensors.model.layout.nbytes
         self.engine = Engine(
             run.algorithm.schedule, experiment.seed, self._record, self.tensors, nbytes, experiment.until,
-            ledger,
+            ledger_of(run.release_plan),
         )  # fmt: skip
         self.server = self.engine.server
         self.registry = Registry()
@@ -102,7 +100,6 @@ class Driver:
         self.skipped = self.rollbacks = 0
         self.rolled_back: Version = 0
         self._options, self._experiment = options, experiment
-        self.secure: SecureAggregation | None = None
         self.directions = SiteDirections()
         self.client_evaluations: ClientEvaluations | None = None
         every = experiment.evaluate
@@ -111,25 +108,22 @@ class Driver:
                 self.registry, self.send, self._evaluate_here if every.at_server else None,
                 options.evaluation_timeout, run.higher_is_better,
             )  # fmt: skip
+        self.helpers = helpers(self)
 
     def _record(self, row: Row) -> None:
         self.effects.rows.append(row)
 
     # ---- events ----
 
-    def apply(
-        self, now: float, event: Event, result: LocalResult | None = None, *, begin: bool = True
-    ) -> None:
+    def apply(self, now: float, event: Event, result: LocalResult | None = None) -> None:
         """Apply one event, and tell the sites what the algorithm commands.
 
         Args:
             now: Time of the event, in seconds of the run's clock.
             event: What happened.
             result: The update of an `Arrived`.
-            begin: Whether a release that waits for its sum now is begun.
         """
-        commands = [*self.engine.waiting, *self._advance(now, event, result)]
-        commands = commands[: len(commands) - len(self.engine.waiting)]  # those that are carried out by now
+        commands = self._advance(now, event, result)
         for skipped in list(self.tensors.skipped):
             log.error("version skipped", extra={"version": skipped.version, "reason": skipped.reason})
             self._advance(now, skipped, None)
@@ -142,10 +136,10 @@ class Driver:
             self.answer(event.task)
         if any(isinstance(c, Aggregate) and self._experiment.evaluate.after(c.version) for c in commands):
             self.evaluate(now)  # after the tasks: a site trains while it evaluates
-        if self.engine.waiting:
-            if begin and self.secure is not None:
-                self.secure.begin(now)
-            return
+        self.helpers.settle(now, event, partial(self._settle, now))
+
+    def _settle(self, now: float) -> None:
+        """Draw the consequences of an event that has been carried out, up to its version."""
         if (rollback := self.tensors.poisoned) is not None:
             self.roll_back(now, rollback.reason)
         if self.engine.exhausted is not None:
@@ -212,7 +206,7 @@ class Driver:
         """
         recorded = RecordedJournal(rows)
         self.engine.record, self.engine.tensors = recorded.check, self.tensors if load is not None else None
-        self.seeds.repeating, checked = True, self.tensors.releases is None
+        self.seeds.repeating = True
         try:
             self._keep_good(good)
             while (row := recorded.peek()) is not None:
@@ -220,27 +214,19 @@ class Driver:
                     recorded.finish()  # the event before it has no such command now
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
-                if result is not None and result is not DAMAGED and checked:
+                if result is not None and result is not DAMAGED:
                     assert isinstance(event, Arrived)
                     self.tensors.admit(event.client, event.task, event.steps, result)
                 if load_version is not None and isinstance(event, RolledBack):
                     self.tensors.good = event.to, load_version(event.to)
-                if load is not None and isinstance(event, Released):
-                    self._load_sum(event)
+                if load is not None:
+                    self.helpers.recall(event)
                 self._advance(row.t, event, result)
                 self._keep_good(good)
-                if not self.engine.waiting:
-                    self._check_limits()
+                self.helpers.unless_waiting(self._check_limits)
         finally:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
             self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
-
-    def _load_sum(self, event: Released) -> None:
-        """S of a release that is repeated, as its helpers told it."""
-        assert self.secure is not None
-        assert self.tensors.releases is not None
-        if (total := self.secure.recorded_sum(event)) is not None:
-            self.tensors.releases.sums[event.version] = total
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:
@@ -249,8 +235,7 @@ class Driver:
     def _advance(self, now: float, event: Event, result: LocalResult | None) -> list[Command]:
         """Apply an event to the engine and the registry; returns the commands."""
         commands = self.engine.apply(now, event, result)
-        if self.secure is not None:
-            self.secure.enter_event(event)
+        self.helpers.enter_event(event)
         task, remembered = self.server.current_task, self._options.remembered
         for lost in self.registry.enter_event(now, event, task, remembered):
             self.tensors.lose(lost)
@@ -279,7 +264,7 @@ class Driver:
         for site in self.registry.sites.values():
             if site.connected:
                 self.send(site.name, RunFinished(reason))
-        for name in sorted(self.secure.connected) if self.secure is not None else ():
+        for name in sorted(self.helpers.connected):
             self.send(name, RunFinished(reason))
 
     def _check_limits(self) -> None:

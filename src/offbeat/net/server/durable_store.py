@@ -26,11 +26,11 @@ from offbeat.core.guard import GUARD_RULE
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
+from offbeat.net.secure.release_seeds import open_secrets
 from offbeat.net.server.collapse import Collapse
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.release_seeds import SecretsFile
 from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
@@ -99,13 +99,10 @@ class DurableStore:
             except OSError as error:
                 raise RunError(f"cannot write to {directory}: {error}") from None
             on_error.callback(self._log.close)
-            self._secrets: SecretsFile | None = None
-            if coordinator.tensors.releases is not None:
-                self._secrets = SecretsFile(directory)
-                on_error.callback(self._secrets.close)
-                coordinator.driver.seeds.recorded = self._secrets.read()
-                if coordinator.secure is not None:
-                    coordinator.secure.recorded = self._secrets.read_sums()
+            self._secrets = open_secrets(directory, coordinator.tensors.release)
+            on_error.callback(self._secrets.close)
+            coordinator.driver.seeds.recorded = self._secrets.read()
+            coordinator.helpers.remember(self._secrets.read_sums())
             if meta is None:
                 recover(read_run(directory), coordinator)
                 self._store.set_meta({"status": "running"})
@@ -135,11 +132,10 @@ class DurableStore:
             for effects in batches:
                 if effects.good is not None:
                     self._store.write_version(*effects.good)
-            if self._secrets is not None:
-                self._secrets.add(
-                    [seed for effects in batches for seed in effects.seeds],
-                    [own for effects in batches for own in effects.sums],
-                )
+            self._secrets.add(
+                [seed for effects in batches for seed in effects.seeds],
+                [own for effects in batches for own in effects.sums],
+            )
             logged = self._write_updates(updates)
             statements = [*_register(sites), ("INSERT OR REPLACE INTO updates VALUES (?, ?, ?, ?)", logged)]
             clients = [site.client for site in sites]
@@ -184,16 +180,15 @@ class DurableStore:
 
         Not while a release waits for its sum: the version of the journal is not there yet.
         """
-        if coordinator.driver.engine.waiting:
-            return
+        coordinator.helpers.unless_waiting(partial(self._checkpoint, coordinator))
+
+    def _checkpoint(self, coordinator: Coordinator) -> None:
         begun = time.monotonic()
         states = ClientStates(self.directory)
         self._store.checkpoint(coordinator.tensors, states, coordinator.now, [_FORGET_UPDATES])
-        if self._secrets is not None:
-            self._secrets.forget()
-            coordinator.driver.seeds.recorded = {}
-            if coordinator.secure is not None:
-                coordinator.secure.recorded = {}
+        self._secrets.forget()
+        coordinator.driver.seeds.recorded = {}
+        coordinator.helpers.remember({})
         self._log.clear()  # now that nothing in it is named
         self._logged, self._small, self._saved = 0, 0, time.monotonic()
         self._pause = max(self._least_pause, 20 * (self._saved - begun))  # at most 5 % of the time
@@ -203,26 +198,21 @@ class DurableStore:
         model, reason = self.complete(coordinator.tensors.model), coordinator.stopped or ""
         self._store.finish(model, coordinator.now, reason, summary, [_FORGET_UPDATES])
         self._log.delete()
-        if self._secrets is not None:
-            self._secrets.delete()
+        self._secrets.delete()
         self.close()
         return model
 
     def abandon(self, status: str) -> None:
         """Leave the run as it is, "interrupted" or "failed"; it can go on."""
-        self._close_secrets()
+        self._secrets.close()
         self._log.close()
         self._store.abandon(status)
 
     def close(self) -> None:
         """Release the directory."""
-        self._close_secrets()
+        self._secrets.close()
         self._log.close()
         self._store.close()
-
-    def _close_secrets(self) -> None:
-        if self._secrets is not None:
-            self._secrets.close()
 
 
 def recover(record: RunRecord, coordinator: Coordinator) -> None:
@@ -253,11 +243,7 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     damaged: list[TaskId] = []
 
     def without(task: TaskId, error: Exception) -> None:
-        if coordinator.tensors.releases is not None:
-            raise RunError(
-                f"the stored update of task {task} is damaged ({error}), and with privacy no release is made "
-                f"again without it: restore {record.path} from a copy, or begin a new run"
-            )
+        coordinator.tensors.release.excuse(task, error, record.path)
         damaged.append(task)
         log.error("the stored update of task %d is damaged (%s): it is aggregated without it", task, error)
 

@@ -9,7 +9,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.net.messages import FromServer
-from offbeat.net.server.release_seeds import ReleaseSeed, ReleaseSum
+from offbeat.net.secure.release_seeds import ReleaseSeed, ReleaseSum
 from offbeat.runs.schema import ClientMetric, Metric
 
 

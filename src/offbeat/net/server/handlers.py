@@ -7,17 +7,16 @@ back in time is told again what it may have missed.
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from offbeat.core.algorithm import Task
 from offbeat.core.events import Arrived, Begin, Joined, Left, Lost, Ready, TaskId, WantsModel
 from offbeat.core.features import Feature
 from offbeat.core.guard import Guarding
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Model
 from offbeat.experiment import PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.net.messages import (
@@ -42,20 +41,19 @@ from offbeat.net.messages import (
     UploadGrant,
     shorten,
 )
+from offbeat.net.secure.update_checks import update_check_of
 from offbeat.net.server.circuit_breaker import CircuitBreaker
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import SiteRow
-from offbeat.net.server.masked_updates import check_masked
 from offbeat.net.server.options import ServerOptions
 from offbeat.net.server.registry import SiteRecord, TaskStatus
 from offbeat.net.server.validation import (
     InvalidUpdateError,
+    UpdateForm,
     check_metrics,
     check_register,
     check_steps,
-    check_update,
 )
-from offbeat.secure.refusals import SecureRefusal
 
 log = logging.getLogger(__name__)
 
@@ -103,14 +101,13 @@ class MessageHandler:
         self.rejected: Counter[str] = Counter()
         self.breaker = CircuitBreaker(options.max_consecutive_failures)
         self._driver, self._info, self._options = driver, info, options
-        self._codec, self._every = run.algorithm.codec, run.experiment.evaluate
+        self._every = run.experiment.evaluate
         self._labels_needed = Feature.LABELS in run.algorithm.requires
         self._registry, self._server, self._send = driver.registry, driver.server, driver.send
-        releases = driver.tensors.releases
-        self._private, self._unit = releases is not None, 1
-        if releases is not None:
-            self._unit = releases.plan.privacy.samples_unit
         self._ranges = run.algorithm.objective.metric_ranges
+        form = UpdateForm(run.algorithm.codec, options.norm_bound, self._ranges)
+        check = update_check_of(run.release_plan, form, driver.tensors, driver.directions)
+        self._updates = driver.helpers.update_check(check)
         self._told_diverged = False
 
     def handle(self, now: float, name: str, message: FromSite) -> None:
@@ -190,8 +187,9 @@ class MessageHandler:
     def _on_register(self, now: float, name: str, register: Register) -> None:
         info, driver = self._info, self._driver
         try:
-            self._check_kind(name, register)
-            check_register(register, info.classes, self._labels_needed, self._options.max_samples, self._unit)
+            driver.helpers.check_site(name, register)
+            most, unit = self._options.max_samples, self._updates.samples_unit
+            check_register(register, info.classes, self._labels_needed, most, unit)
             self._check_clients(name)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
@@ -212,8 +210,8 @@ class MessageHandler:
             return
         if not site.present and self._is_blocked(now, site):
             return
-        secure = driver.secure
-        if secure is not None and (refusal := secure.site_refusal(site.client)) is not None:
+        refusal = driver.helpers.site_refusal(site.client)
+        if refusal is not None:
             self._send(name, refusal)
             driver.disconnect(site, refusal.reason)
             return
@@ -224,12 +222,26 @@ class MessageHandler:
             self.breaker.record_failure(now, name)
             if self._is_blocked(now, site):
                 return
+        take_part = partial(self._take_part, now, site, register, epoch)
+        release_waits = partial(driver.disconnect, site, "sites are not heard while a release waits")
+        driver.helpers.unless_waiting(take_part, release_waits)
+
+    def _take_part(self, now: float, site: SiteRecord, register: Register, epoch: int) -> None:
+        """Have a registered site join, or go on where it was.
+
+        Args:
+            now: When it registered, in seconds of the run's clock.
+            site: The site.
+            register: Its message.
+            epoch: Local steps of its epoch.
+        """
+        info, driver = self._info, self._driver
         self._resolve_held(site, register)
         holds, came_back = register.holds if register.run == info.run else None, site.present
         if not came_back and driver.ending is None:
             holds = holds if self._can_bring_back(site, holds) else None
             labels = site.labels = register.labels
-            driver.effects.sites[name] = SiteRow(name, site.client, register.samples, labels)
+            driver.effects.sites[site.name] = SiteRow(site.name, site.client, register.samples, labels)
             told = labels if self._labels_needed else None
             driver.apply(now, Joined(site.client, register.samples, epoch, holds, told))
         if driver.ending is None and (came_back or holds is not None):
@@ -237,15 +249,6 @@ class MessageHandler:
         if driver.client_evaluations is not None:
             driver.client_evaluations.ask(site)
         self.begin_if_ready(now)
-
-    def _check_kind(self, name: str, register: Register) -> None:
-        """Raises `InvalidUpdateError` for a helper of no run, and for a site that knows no secure run."""
-        secure = self._driver.secure
-        if register.public_key:
-            helpers = "none" if secure is None else ", ".join(secure.names)
-            raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
-        if secure is not None and not (register.secure and register.rule >= secure.rule):
-            raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
 
     def _check_clients(self, name: str) -> None:
         """Raises `InvalidUpdateError` for a site with which the run would have too many for its δ."""
@@ -255,19 +258,14 @@ class MessageHandler:
 
     def registered(self, name: str, client: int) -> Registered:
         """What a site, or a helper, is told that registers."""
-        info, options, secure = self._info, self._options, self._driver.secure
-        spec = info.spec if secure is None else secure.document(info.spec)
-        site = "" if secure is None else name
-        return Registered(client, info.run, spec, options.lease, options.share_model is not None, site)
+        info, options = self._info, self._options
+        shares = options.share_model is not None
+        message = Registered(client, info.run, info.spec, options.lease, shares)
+        return self._driver.helpers.registered(name, message)
 
     def _tell_registered(self, site: SiteRecord) -> None:
         self._send(site.name, self.registered(site.name, site.client))
-        secure = self._driver.secure
-        if secure is not None and secure.ready:
-            assert secure.committee is not None
-            self._send(site.name, secure.committee)
-        if secure is not None:
-            secure.tell_site(site.client)
+        self._driver.helpers.greet(site)
 
     def _is_blocked(self, now: float, site: SiteRecord) -> bool:
         """Whether a site's circuit is open, which it is told."""
@@ -281,9 +279,10 @@ class MessageHandler:
 
     def begin_if_ready(self, now: float) -> None:
         """Begin once enough sites, and all helpers, are there; a restarted server may need fewer sites."""
+        self._driver.helpers.when_ready(partial(self._begin_with_enough_sites, now))
+
+    def _begin_with_enough_sites(self, now: float) -> None:
         driver, options = self._driver, self._options
-        if driver.secure is not None and not driver.secure.ready:
-            return
         if not self._server.begun and driver.ending is None and len(self._server.fleet) >= options.clients:
             if self._every.versions is not None:
                 driver.evaluate(now)
@@ -391,28 +390,9 @@ class MessageHandler:
         record, (_, base) = self._registry.assigned[task.id], self._driver.tensors.bases[task.id]
         if task.hold and record.upload is None:
             raise InvalidUpdateError(f"task {task.id} has no grant to send its update", "request")
-        steps, bound = record.command.steps, self._options.norm_bound
-        if self._driver.secure is not None:
-            self._on_masked(now, site, task, update, base)
-            return
-        if self._private:  # what is not finite becomes zeros, or its absence would tell of the data
-            update = replace(update, metrics={})
-        result = check_update(update, base, steps, self._codec, bound, self._ranges, finite=not self._private)
-        self._admit(site, task, update.steps, result)
-        self._take(now, site, task, update.steps, result)
-
-    def _on_masked(
-        self, now: float, site: SiteRecord, task: Task, update: UpdateSubmission, base: Model
-    ) -> None:
-        """A masked update; one for other helpers than the run has now is masked anew."""
-        assert self._driver.secure is not None
-        committee, command = self._driver.secure.committee, self._registry.assigned[task.id].command
-        assert committee is not None
-        if update.boxes and update.committee != committee.digest:
-            self._send(site.name, UpdateAck(task.id, accepted=False, reason=SecureRefusal.OTHER_MASK))
-            self._driver.assign(command)
-            return
-        self._take(now, site, task, update.steps, check_masked(update, base, command.steps, committee))
+        result = self._updates.check(site, record.command, update, base)
+        if result is not None:
+            self._take(now, site, task, update.steps, result)
 
     def _take(self, now: float, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
         """Take an update in."""
@@ -423,19 +403,8 @@ class MessageHandler:
 
     @property
     def _guard(self) -> Guarding | None:
-        """The guard of the updates; with privacy it sees released values only."""
-        return None if self._private else self._driver.tensors.guard
-
-    def _admit(self, site: SiteRecord, task: Task, steps: int, result: LocalResult) -> None:
-        """Raises `InvalidUpdateError` where the guard refuses an update."""
-        if self._private:  # the guard sees released values only
-            return
-        reason = self._driver.tensors.admit(site.client, task.id, steps, result)
-        if reason is not None:
-            log.warning("update refused", extra={"site": site.name, "reason": reason})
-            raise InvalidUpdateError(reason, "guard")
-        layout = self._driver.tensors.model.layout
-        self._driver.directions.add(site.client, result.delta, layout.parameters, steps)
+        """The guard of the updates."""
+        return self._driver.tensors.update_guard
 
     def _fail_task(self, now: float, site: SiteRecord, task: TaskId, reason: str) -> None:
         """A task is lost; its site has left, if that opens its circuit.

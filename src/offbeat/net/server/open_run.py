@@ -18,21 +18,21 @@ from offbeat.core.events import Metrics
 from offbeat.core.limits import check_evaluated, check_found
 from offbeat.core.model import Model
 from offbeat.core.module_tensors import without_prefixes
-from offbeat.core.privacy import Privacy, Secure
-from offbeat.core.refusals import Refusal
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.options import Privacy, Secure
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, check_entry
 from offbeat.local.learner import TorchLearner
 from offbeat.local.loop import LoopLearner
 from offbeat.net.run_spec import RunSpec, make_run_spec
+from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.finished import FinishedRun
 from offbeat.net.server.handlers import RunInfo
 from offbeat.net.server.learner import evaluates
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.service import OpenRun
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model

@@ -1,9 +1,8 @@
 """Snapshot of a coordinator."""
 
-from offbeat.net.monitor.snapshot import HelpersView, SiteState, SiteView, Snapshot, ended
+from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.registry import SiteRecord
-from offbeat.net.server.secure import SecureAggregation
 
 
 def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
@@ -39,14 +38,8 @@ def snapshot(coordinator: Coordinator, label: str) -> Snapshot:
         rollbacks=c.driver.rollbacks,
         diverged=c.tensors.guard.diverged if c.tensors.guard is not None else None,
         privacy=engine.ledger.summary() if engine.ledger is not None else None,
-        helpers=_helpers(c.secure),
+        helpers=c.helpers.view,
     )
-
-
-def _helpers(secure: SecureAggregation | None) -> HelpersView | None:
-    if secure is None:
-        return None
-    return HelpersView(secure.status, len(secure.connected), secure.waiting)
 
 
 def _view(coordinator: Coordinator, site: SiteRecord, size: float | None) -> SiteView:

@@ -1,21 +1,30 @@
 """Validation of what sites send: nothing of it is trusted."""
 
+import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from math import isfinite, isnan, nan
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from offbeat.core.codec import Codec, PayloadError
+from offbeat.core.commands import Train
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Metrics
+from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import parts_of
 from offbeat.core.journal import Row
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
 from offbeat.core.model import Layout, Model
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
+from offbeat.net.server.registry import SiteRecord
+from offbeat.net.server.site_directions import SiteDirections
+
+log = logging.getLogger(__name__)
 
 MOST_SAMPLES = 2**40
 LARGEST_METRIC = 1e30
@@ -225,3 +234,88 @@ def _finite(what: str, tensor: Tensor) -> None:
     """All values are finite if their sum is; where it is not, it may have overflowed."""
     if not isfinite(tensor.sum().item()) and not bool(tensor.isfinite().all()):
         raise InvalidUpdateError(f"the {what} has values that are not finite (NaN or infinite)", "not finite")
+
+
+@dataclass(frozen=True)
+class UpdateForm:
+    """The form of the updates of a run.
+
+    Attributes:
+        codec: Their compression; None means none.
+        norm_bound: The largest norm of each part of an update; None means no bound.
+        ranges: Least and greatest value of the metrics that the algorithm computes with.
+    """
+
+    codec: Codec | None
+    norm_bound: float | None
+    ranges: Mapping[str, tuple[float, float]]
+
+    def check(self, update: UpdateSubmission, base: Model, steps: int, *, finite: bool = True) -> LocalResult:
+        """Decode an update.
+
+        Args:
+            update: The site's message.
+            base: The model that its task began with.
+            steps: Local steps that were asked for.
+            finite: Whether an update that is not finite is refused.
+
+        Raises:
+            InvalidUpdateError: The update is not well formed.
+        """
+        return check_update(update, base, steps, self.codec, self.norm_bound, self.ranges, finite=finite)
+
+
+class UpdateCheck(Protocol):
+    """Checks the updates of a run.
+
+    Attributes:
+        samples_unit: Of what the numbers of samples are multiples that sites tell.
+    """
+
+    @property
+    def samples_unit(self) -> int:
+        """Of what the numbers of samples are multiples that sites tell."""
+
+    def check(
+        self, site: SiteRecord, command: Train, update: UpdateSubmission, base: Model
+    ) -> LocalResult | None:
+        """Check an update.
+
+        Args:
+            site: The site.
+            command: Its task.
+            update: The site's message.
+            base: The model that the task began with.
+
+        Returns:
+            The update; None means that the site is to send it anew, of which it has been told.
+
+        Raises:
+            InvalidUpdateError: The update is not accepted.
+        """
+
+
+class EachUpdateCheck:
+    """Checks that an update is well formed, and has the guard judge it beside the others.
+
+    Args:
+        form: The form of an update.
+        tensors: The global model, which knows the guard.
+        directions: Direction and size of each site's updates, which follow those that are accepted.
+    """
+
+    samples_unit = 1
+
+    def __init__(self, form: UpdateForm, tensors: GlobalModel, directions: SiteDirections) -> None:
+        self._form, self._tensors, self._directions = form, tensors, directions
+
+    def check(self, site: SiteRecord, command: Train, update: UpdateSubmission, base: Model) -> LocalResult:
+        """Check an update, which the guard may refuse."""
+        result = self._form.check(update, base, command.steps)
+        reason = self._tensors.admit(site.client, command.task, update.steps, result)
+        if reason is not None:
+            log.warning("update refused", extra={"site": site.name, "reason": reason})
+            raise InvalidUpdateError(reason, "guard")
+        parameters = self._tensors.model.layout.parameters
+        self._directions.add(site.client, result.delta, parameters, update.steps)
+        return result

@@ -1,7 +1,8 @@
 """Releases: a sum of clipped, rounded updates, its noise, and what each client has spent.
 
 A release is one sum that is formed and used: one `Aggregate`. `ReleasePlan` has what is fixed for a run,
-`PrivacyLedger` what follows from its journal alone, `Releases` what needs tensors.
+`PrivacyLedger` what follows from its journal alone, `SummedUpdates` what needs tensors. Where updates are
+masked, `AwaitedSums` has a version wait until helpers have told its sum.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,9 +14,17 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
-from offbeat.core.accounting import (
+from offbeat.core.algorithm import Aggregator, SumOnly, Task, Update, UpdateSum
+from offbeat.core.commands import Aggregate, Command
+from offbeat.core.errors import AlgorithmError, RunError
+from offbeat.core.events import ClientId, Event, Released, TaskId, Version
+from offbeat.core.guard import Guarding
+from offbeat.core.learner import LocalResult
+from offbeat.core.model import Model, Tensors
+from offbeat.core.privacy.accounting import (
     Spent,
     coefficients,
     epsilon_of,
@@ -26,14 +35,12 @@ from offbeat.core.accounting import (
     strict_epsilon_of,
     strict_largest_mu,
 )
-from offbeat.core.algorithm import SumOnly, Task, Update, UpdateSum
-from offbeat.core.commands import Aggregate
-from offbeat.core.events import ClientId, Version
-from offbeat.core.model import Model, Tensors
-from offbeat.core.noise import banded_noise, discrete_gaussian
-from offbeat.core.privacy import Noise, Privacy
-from offbeat.core.refusals import Refusal
-from offbeat.core.sums import Integers, SumGrid, largest_weight
+from offbeat.core.privacy.noise import banded_noise, discrete_gaussian
+from offbeat.core.privacy.options import Noise, Privacy
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.sums import Integers, SumGrid, clipped, largest_weight
+from offbeat.core.release import Check, EachUpdate, MadeAtOnce, Release
+from offbeat.core.server import UNSEEN
 
 LEAST_SIGMA = 10_000
 _DIGITS = 6  # of the figures in a journal: a replay on another machine must give them again
@@ -227,6 +234,11 @@ class PrivacyLedger:
         return f"the privacy budget is spent: {left} clients have any left, {needed} are needed"
 
 
+def ledger_of(plan: ReleasePlan | None) -> PrivacyLedger | None:
+    """The ledger of a run; None where no noise is added, and nothing is spent."""
+    return None if plan is None or plan.noise is None else PrivacyLedger(plan)
+
+
 @dataclass(frozen=True)
 class ReleaseSeeds:
     """Where the randomness of releases comes from, 32 bytes each.
@@ -258,37 +270,59 @@ def exact_sum(release: Aggregate, updates: Iterable[RoundedUpdate]) -> Integers:
     return reduce(iadd, (update.weight * update.values for update in updates))
 
 
-class Releases:
-    """Forms the sums of a run and adds their noise.
+class SummedUpdates(MadeAtOnce):
+    """Makes each step of one sum of clipped, rounded updates, with its noise.
 
     Args:
         plan: What is fixed for the run.
         seeds: Where the randomness comes from.
-        masked: Whether updates are masked, so that helpers tell their sums.
-        sum_updates: How updates that are not masked are summed.
+        sum_updates: How updates are summed.
 
     Attributes:
-        masked: As given.
-        sums: S of releases whose updates are masked, by version; each is used once.
+        plan: As given.
         memory: The last b − 1 noise vectors by their distance, float64: secret, and saved with the run.
     """
 
-    def __init__(
-        self,
-        plan: ReleasePlan,
-        seeds: ReleaseSeeds,
-        masked: bool = False,
-        sum_updates: SumUpdates = exact_sum,
-    ) -> None:
-        self.plan, self._seeds, self.masked, self._sum_updates = plan, seeds, masked, sum_updates
-        self.sums: dict[Version, Integers] = {}
+    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds, sum_updates: SumUpdates = exact_sum) -> None:
+        self.plan, self._seeds, self._sum_updates = plan, seeds, sum_updates
         self.memory: Tensors = {}
         self._drawn: tuple[Version, Integers] | None = None  # the noise of the release at hand
+
+    @property
+    def fewest(self) -> int:
+        """m, fewest updates of a release."""
+        return self.plan.privacy.fewest
+
+    def clip(self, task: TaskId, steps: int, result: LocalResult, aggregator: Aggregator) -> LocalResult:
+        """An update clipped, unless its client masks it: then the client rounds it as it is."""
+        privacy = self.plan.privacy
+        assert privacy.clip is not None
+        assert isinstance(aggregator, SumOnly)
+        if privacy.secure is not None:
+            return result
+        factor = abs(aggregator.factor(Task(task, 0, 0, steps, 0.0)))
+        largest = privacy.clip / factor if factor else inf
+        return replace(result, delta=clipped(result.delta, self.plan.parameters, largest))
+
+    def judge(
+        self, check: Check, client: ClientId, task: TaskId, steps: int, result: LocalResult
+    ) -> str | None:
+        """No update is looked at by itself: whether one is refused would tell of its data."""
+
+    def guard(self, guard: Guarding | None) -> Guarding | None:
+        """The guard sees released values only."""
+
+    def excuse(self, task: TaskId, error: Exception, run: object) -> None:
+        """Raises `RunError`: sums with and without an update would be released with the same noise."""
+        raise RunError(
+            f"the stored update of task {task} is damaged ({error}), and with privacy no release is made "
+            f"again without it: restore {run} from a copy, or begin a new run"
+        )
 
     def step(
         self,
         updates: Sequence[Update],
-        aggregator: SumOnly,
+        aggregator: Aggregator,
         model: Model,
         memory: Tensors,
         command: Aggregate,
@@ -302,15 +336,13 @@ class Releases:
             memory: The aggregator's state.
             command: The release, with `weights` and `scale` in its note.
         """
+        assert isinstance(aggregator, SumOnly)
         by_task = dict(zip(command.tasks, command.note["weights"], strict=True))
         tasks = [u.task for u in updates]
         weights = [by_task[task.id] for task in tasks]
         factors = [aggregator.factor(task) for task in tasks]
         noise = self._noise(command)
-        if self.masked:
-            released = self.sums.pop(command.version)
-        else:
-            released = self._sum_updates(command, self._rounded(updates, weights, factors, command))
+        released = self._sum_updates(command, self._rounded(updates, weights, factors, command))
         if noise is not None:
             released = released + noise
         self._drawn = None
@@ -358,3 +390,53 @@ class Releases:
         kept = [e, *past][: noise.bands - 1]
         self.memory = {str(k): torch.from_numpy(vector) for k, vector in enumerate(kept, 1)}
         return np.rint(e).astype(np.int64)
+
+
+class AwaitedSums(SummedUpdates):
+    """Sums of masked updates, which helpers tell: a version, and all commanded after it, waits for its sum.
+
+    Args:
+        plan: What is fixed for the run.
+        seeds: Where the randomness comes from.
+
+    Attributes:
+        sums: S of releases, by version; each is used once.
+        waiting: The commands that wait.
+    """
+
+    def __init__(self, plan: ReleasePlan, seeds: ReleaseSeeds) -> None:
+        super().__init__(plan, seeds, lambda command, _: self.sums.pop(command.version))
+        self.sums: dict[Version, Integers] = {}
+        self.waiting: list[Command] = []
+
+    def admit(self, event: Event) -> None:
+        """Raises `AlgorithmError` for an event that a schedule sees while a release waits."""
+        if self.waiting and type(event) not in UNSEEN:
+            raise AlgorithmError(f"a release waits for its sum: {event} cannot be fed")
+
+    def due(self, commands: list[Command]) -> list[Command]:
+        """The commands before the next release, of those that have waited and then of the new ones."""
+        left = [*self.waiting, *commands]
+        first = next((n for n, command in enumerate(left) if type(command) is Aggregate), len(left))
+        self.waiting = left[first:]
+        return left[:first]
+
+    def resume(self, event: Released) -> Aggregate:
+        """The release that waits for this event; what has waited after it is due."""
+        if not self.waiting:
+            raise AlgorithmError(f"no release waits for its sum: {event} cannot be fed")
+        command = self.waiting.pop(0)
+        assert isinstance(command, Aggregate)
+        return command
+
+
+def release_of(plan: ReleasePlan | None, seeds: ReleaseSeeds) -> Release:
+    """How a server makes its versions.
+
+    Args:
+        plan: What is fixed for the releases of the run. None means that each update is used by itself.
+        seeds: Where their randomness comes from.
+    """
+    if plan is None:
+        return EachUpdate()
+    return SummedUpdates(plan, seeds) if plan.privacy.secure is None else AwaitedSums(plan, seeds)

@@ -25,7 +25,8 @@ from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import TaskId, Version
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.sums import Integers
+from offbeat.core.release import EachUpdate, Release
 from offbeat.runs import checksums
 from offbeat.runs.checksums import read_table, seal
 from offbeat.runs.damage import database_error, reading
@@ -207,6 +208,44 @@ class SecretsFile:
         with closing(self._database):
             self.forget()
         delete_secrets(self._path.parent)
+
+
+class NoSecrets:
+    """The secrets of a run without privacy: there are none."""
+
+    def read(self) -> dict[Version, ReleaseSeed]:
+        """No seed."""
+        return {}
+
+    def read_sums(self) -> dict[Version, ReleaseSum]:
+        """No sum."""
+        return {}
+
+    def add(self, seeds: Iterable[ReleaseSeed], sums: Iterable[ReleaseSum] = ()) -> None:
+        """Nothing is drawn or told in such a run."""
+
+    def forget(self) -> None:
+        """Nothing is there."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def delete(self) -> None:
+        """Nothing is there."""
+
+
+def open_secrets(directory: Path, release: Release) -> SecretsFile | NoSecrets:
+    """The secrets of a state directory.
+
+    Args:
+        directory: The directory, which this process alone writes.
+        release: How the versions of its run are made.
+
+    Raises:
+        UsageError: They cannot be written.
+        RunError: They are damaged.
+    """
+    return NoSecrets() if isinstance(release, EachUpdate) else SecretsFile(directory)
 
 
 def delete_secrets(directory: Path) -> None:

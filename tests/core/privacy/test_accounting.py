@@ -5,7 +5,7 @@ from math import inf, sqrt
 import numpy as np
 import pytest
 
-from offbeat.core.accounting import (
+from offbeat.core.privacy.accounting import (
     Spent,
     coefficients,
     delta_of,

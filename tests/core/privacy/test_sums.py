@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from offbeat.core.errors import UsageError
-from offbeat.core.sums import CHUNK, SumGrid, _normals, _uniforms, integer_weight, largest_weight
+from offbeat.core.privacy.sums import CHUNK, SumGrid, _normals, _uniforms, integer_weight, largest_weight
 
 SEED = bytes(range(32))
 

@@ -5,9 +5,9 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from offbeat.core.accounting import coefficients
 from offbeat.core.errors import UsageError
-from offbeat.core.noise import Integers, banded_noise, discrete_gaussian
+from offbeat.core.privacy.accounting import coefficients
+from offbeat.core.privacy.noise import Integers, banded_noise, discrete_gaussian
 
 SEED = bytes(range(32))
 

@@ -12,13 +12,14 @@ import torch
 from msgspec.structs import replace as replace_update
 
 import offbeat as ob
-from offbeat.core.accounting import coefficients
-from offbeat.core.noise import banded_noise
-from offbeat.net.messages import Register, Rejected, UpdateAck, UpdateSubmission
+from offbeat.core.privacy.accounting import coefficients
+from offbeat.core.privacy.noise import banded_noise
+from offbeat.net.messages import Leave, Register, Rejected, UpdateAck, UpdateSubmission
 from offbeat.net.server.effects import Effects
+from offbeat.secure.committee import VOTES
 from offbeat.secure.messages import UnmaskRefused, UnmaskShare
 from offbeat.secure.unmasking import UnmaskingTimes
-from tests.net.server.secure_federation import (
+from tests.net.secure.secure_federation import (
     FOUR,
     HELPERS,
     SIZE,
@@ -144,12 +145,12 @@ def test_one_helper_that_lies_or_refuses_harms_nothing_and_is_out(
     out = [m.reason for name, m in f.said if name == "a" and isinstance(m, Rejected)]
     assert len(out) == 1
     assert out[0].startswith("helper a is out: it was in the minority twice, the last time as it ")
-    assert f.coordinator.secure is not None
-    assert "a (out)" in f.coordinator.secure.status
+    assert f.coordinator.helpers is not None
+    assert "a (out)" in f.coordinator.helpers.status
     f.die()  # and a server that is started again knows it
     f.step()
-    assert f.coordinator.secure is not None
-    assert f.coordinator.secure.evidence.out == {"a": out[0]}
+    assert f.coordinator.helpers is not None
+    assert f.coordinator.helpers.evidence.out == {"a": out[0]}
 
 
 def test_a_lying_helper_that_is_needed_fails_releases_and_has_no_site_sent_away(
@@ -164,8 +165,8 @@ def test_a_lying_helper_that_is_needed_fails_releases_and_has_no_site_sent_away(
     told = r"release 1 is not used: its sum has norm \d\.\de\+09, that of 3 clipped updates is at most"
     assert re.match(told, skips(f)[0])
     assert not f.coordinator.tensors.model.values.any()
-    assert f.coordinator.secure is not None
-    assert f.coordinator.secure.evidence.sent_away == {}
+    assert f.coordinator.helpers is not None
+    assert f.coordinator.helpers.evidence.sent_away == {}
     told = {getattr(record, "reason", "") for record in caplog.records}
     assert "one of the sites or of the helpers a, b, c" in told
     f.check_manifests()
@@ -208,7 +209,7 @@ def test_without_helpers_a_release_waits_then_fails(tmp_path: Path) -> None:
         if waiting and f.away:
             assert f.coordinator.next_due() < f.now + 200
             assert f.idle or any(name in f.names for name, _ in f.inbox)
-            assert "away" in f.coordinator.secure.status  # type: ignore[union-attr]
+            assert "away" in f.coordinator.helpers.status  # type: ignore[union-attr]
 
     drive(f, 3000, leave)
     assert f.coordinator.stopped == f"reached {TASKS} client tasks"
@@ -312,8 +313,8 @@ def test_a_site_that_masks_garbage_is_sent_away(secure: dict[str, Any], tmp_path
     f = SecureFederation(tmp_path, tasks=90, secure=secure)
     f.masked["site-2"] = garbage
     rejoin(f)
-    assert f.coordinator.secure is not None
-    assert set(f.coordinator.secure.evidence.sent_away) == {f.coordinator.registry.sites["site-2"].client}
+    assert f.coordinator.helpers is not None
+    assert set(f.coordinator.helpers.evidence.sent_away) == {f.coordinator.registry.sites["site-2"].client}
     reasons = [row["reason"] for row in f.journal("released")]
     assert 2 <= sum("its sum has norm" in reason for reason in reasons) <= 6
     assert not any(reasons[-10:])
@@ -335,8 +336,8 @@ def test_a_helper_without_votes_has_one_site_sent_away_at_most(tmp_path: Path) -
 
     f.answers["a"] = complain
     rejoin(f)
-    assert f.coordinator.secure is not None
-    assert len(f.coordinator.secure.evidence.sent_away) == 1
+    assert f.coordinator.helpers is not None
+    assert len(f.coordinator.helpers.evidence.sent_away) == 1
     assert len([row for row in f.journal("released") if row.get("complaints")]) > 5
 
 
@@ -448,7 +449,7 @@ def test_a_release_with_noise_that_fails_takes_its_turn_in_the_bands(tmp_path: P
     f.masked["site-2"] = lambda u: replace_update(u, delta=u.delta - 2**31)  # type: ignore[operator]
     drive(f, 2000)
     assert any("its sum has norm" in reason for reason in skips(f))
-    releases, ledger = f.coordinator.tensors.releases, f.coordinator.driver.engine.ledger
+    releases, ledger = f.coordinator.tensors.release, f.coordinator.driver.engine.ledger
     assert releases is not None
     assert ledger is not None
     assert ledger.releases == len(f.journal("released"))
@@ -474,3 +475,45 @@ def test_spent_budgets_end_a_secure_run(bands: int, tmp_path: Path) -> None:
         assert max(row["epsilon"] for row in releases) <= 4
         f.check_manifests()
     assert model_of(broken) == model_of(whole)
+
+
+def waiting_for_two(tmp_path: Path) -> SecureFederation:
+    """A round in which three of five sites have delivered, and two of them keep silent."""
+    f = SecureFederation(tmp_path, algorithm=ob.fedavg(steps=1), lease=60.0)
+    for _ in range(20):
+        f.inbox = [own for own in f.inbox if not (own[0] in ("site-0", "site-1") and is_update(own[1]))]
+        f.store.commit(effects := f.step())
+        f.deliver(effects)
+    assert set(f.coordinator.server.tasks) == {0, 1}
+    assert len(f.coordinator.server.held) == 3
+    return f
+
+
+def is_update(message: object) -> bool:
+    return isinstance(message, UpdateSubmission)
+
+
+def test_leases_that_end_together_are_ended_one_by_one_around_the_release_of_the_first(tmp_path: Path):
+    """The second site's going ends the round; the others, whose leases are over too, go after its release."""
+    f = waiting_for_two(tmp_path)
+    for site in f.coordinator.registry.sites.values():
+        site.last_seen = f.now
+    drive(f, 100)
+    names = [row.name for row in f.rows if row.name in ("left", "aggregate", "released")]
+    assert names == ["left", "left", "aggregate", "released", "left", "left", "left"]
+    assert not any(row["reason"] for row in f.journal("released"))
+
+
+def test_a_site_that_comes_back_with_other_data_waits_for_the_release_that_its_going_has_begun(
+    tmp_path: Path,
+):
+    f = waiting_for_two(tmp_path)
+    f.coordinator.receive(f.now, "site-0", Leave("over"))
+    f.coordinator.receive(f.now, "site-1", Register(21, 5, run="run", secure=True, rule=VOTES))
+    f.store.commit(effects := f.coordinator.take())
+    assert ("site-1", "sites are not heard while a release waits") in effects.closed
+    f.deliver(effects)
+    f.inbox.append(("site-1", Register(21, 5, run="run", secure=True, rule=VOTES)))
+    drive(f, 20)
+    names = [row.name for row in f.rows if row.name in ("left", "aggregate", "released", "joined")]
+    assert names[:10] == ["joined"] * 5 + ["left", "left", "aggregate", "released", "joined"]

@@ -4,7 +4,7 @@ import pytest
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError
-from offbeat.net.server.release_seeds import FreshSeeds, ReleaseSeed
+from offbeat.net.secure.release_seeds import FreshSeeds, ReleaseSeed
 
 RECORDED = ReleaseSeed(5, (1, 2), b"r" * 32)
 

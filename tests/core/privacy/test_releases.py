@@ -3,8 +3,8 @@
 import pytest
 
 from offbeat.core.commands import Aggregate
-from offbeat.core.privacy import Budget, Noise, Privacy
-from offbeat.core.releases import PrivacyLedger, ReleasePlan
+from offbeat.core.privacy.options import Budget, Noise, Privacy
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan
 
 
 def ledger(delta: float = 1e-5, clients: int = 3) -> PrivacyLedger:

@@ -1,17 +1,46 @@
 """Masked updates of sites: checked, and as the one vector that is stored and held."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from offbeat.core.commands import Train
 from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
-from offbeat.net.messages import UpdateSubmission
+from offbeat.net.messages import UpdateAck, UpdateSubmission
+from offbeat.net.secure.helpers import ServedRun
+from offbeat.net.server.registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, check_lr, check_steps
 from offbeat.secure.committee import Committee
 from offbeat.secure.messages import Words
+from offbeat.secure.refusals import SecureRefusal
+
+
+class MaskedUpdateCheck:
+    """Checks masked updates; one for other helpers than the run has now is to be masked anew.
+
+    Args:
+        run: The run.
+        committee: Gives its committee.
+        samples_unit: Of what the numbers of samples are multiples that sites tell.
+    """
+
+    def __init__(self, run: ServedRun, committee: Callable[[], Committee], samples_unit: int) -> None:
+        self._run, self._committee, self.samples_unit = run, committee, samples_unit
+
+    def check(
+        self, site: SiteRecord, command: Train, update: UpdateSubmission, base: Model
+    ) -> LocalResult | None:
+        """Check an update; None means that it is masked for another committee: its task is given again."""
+        committee = self._committee()
+        if update.boxes and update.committee != committee.digest:
+            refused = UpdateAck(command.task, accepted=False, reason=SecureRefusal.OTHER_MASK)
+            self._run.send(site.name, refused)
+            self._run.assign(command)
+            return None
+        return check_masked(update, base, command.steps, committee)
 
 
 def check_masked(update: UpdateSubmission, base: Model, steps: int, committee: Committee) -> LocalResult:

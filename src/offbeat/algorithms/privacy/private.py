@@ -6,7 +6,7 @@ from functools import cache
 
 from offbeat.algorithms.fedasmu.requests import LearnedTiming, RequestFreshModel
 from offbeat.algorithms.fedfa import Window
-from offbeat.algorithms.pooled import Pooled
+from offbeat.algorithms.privacy.pooled import Pooled
 from offbeat.algorithms.robust import Clipped, RobustAggregator
 from offbeat.algorithms.wireless.iterations import AgeWeighted
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, SumOnly
@@ -15,8 +15,8 @@ from offbeat.core.features import Feature
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import CLIENTS
 from offbeat.core.model import Layout
-from offbeat.core.privacy import MOST, Privacy
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.options import MOST, Privacy
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.staleness import AgeWeight
 from offbeat.core.wrapper import Wrapper, strip
 

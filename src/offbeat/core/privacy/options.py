@@ -9,7 +9,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.types import Count, Positive, PositiveShare
 from offbeat.core.validation import checked_dataclass
 

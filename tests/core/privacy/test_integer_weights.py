@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from offbeat.core.sums import SumGrid, _normals
+from offbeat.core.privacy.sums import SumGrid, _normals
 
 GRID = SumGrid(10, 4, clip=1.0, parameters=100, dithered=True)
 UNIFORM = 16

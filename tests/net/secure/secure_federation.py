@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 import offbeat as ob
-from offbeat.algorithms.private import complete_privacy, with_privacy
+from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.journal import Row
 from offbeat.core.model import Layout, Model
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.sums import SumGrid
 from offbeat.core.staleness import ConstantWeight
-from offbeat.core.sums import SumGrid
 from offbeat.net.messages import (
     FromServer,
     FromSite,
@@ -23,11 +23,11 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
+from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.release_seeds import FreshSeeds
 from offbeat.secure.committee import VOTES, Committee
 from offbeat.secure.helper import Helper
 from offbeat.secure.helper_file import HelperFile
@@ -84,8 +84,10 @@ class SecureFederation:
         size: int = SIZE,
         sites: int = SITES,
         secure: Mapping[str, Any] = {"helpers": HELPERS},
+        algorithm: ob.Algorithm | None = None,
         **options: Any,
     ) -> None:
+        self.algorithm = algorithm  # None means FedBuff
         self.size, self.sites, self.names = size, sites, tuple(secure["helpers"])
         self.directory, self.options, self.weighted, self.tasks_in_all = directory, options, weighted, tasks
         self.privacy = privacy_of(ob.Secure(**secure), **options.pop("privacy", {}))
@@ -112,17 +114,16 @@ class SecureFederation:
 
     def _coordinator(self, first: float = 0.0, **more: Any) -> Coordinator:
         staleness = {} if self.weighted else {"staleness": ConstantWeight()}
-        algorithm = ob.fedbuff(size=3, steps=1, **staleness)
+        algorithm = self.algorithm or ob.fedbuff(size=3, steps=1, **staleness)
         complete = complete_privacy(self.privacy, algorithm, self.sites)
         initial = Model(
             Layout.flat(self.size), torch.full((self.size,), first), torch.zeros(0, dtype=torch.int64)
         )
         wanted = terms_of(
             clients=self.sites,
-            lease=1e9,
             guard=None,
             until=ob.Until(tasks=self.tasks_in_all),
-            **{**self.options, **more},
+            **{"lease": 1e9, **self.options, **more},
         )
         spec = {"privacy": {"secure": {"helpers": list(self.names)}}}
         return coordinator_from(

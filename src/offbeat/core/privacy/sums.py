@@ -20,7 +20,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from offbeat.core.refusals import Refusal
+from offbeat.core.privacy.refusals import Refusal
 
 CHUNK = 1 << 16  # coordinates
 _TOP = 2**31 - 1

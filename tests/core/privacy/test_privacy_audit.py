@@ -14,11 +14,11 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core import sums
 from offbeat.core.algorithm import SumOnly, Task, Update
 from offbeat.core.commands import Aggregate
 from offbeat.core.model import Layout, Model
-from offbeat.core.releases import PrivacyLedger, ReleasePlan, Releases, ReleaseSeeds
+from offbeat.core.privacy import sums
+from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
 
 SIZE, CLIENTS, RELEASES, CLIP = 50, 2, 4, 0.5
 LAYOUT = Layout.flat(SIZE)
@@ -26,7 +26,7 @@ MODEL = Model.empty(LAYOUT)
 CANARY = torch.zeros(SIZE)
 CANARY[17] = 1.0
 NOTE = {"weights": [1] * CLIENTS, "scale": 1.0}
-Published = Callable[[Releases, list[Update], int], list[torch.Tensor]]
+Published = Callable[[SummedUpdates, list[Update], int], list[torch.Tensor]]
 
 
 def plan(multiplier: float = 2.0) -> ReleasePlan:
@@ -44,7 +44,7 @@ def update(client: int, delta: torch.Tensor) -> Update:
     return Update(task, MODEL, delta, torch.zeros(0, dtype=torch.int64), {}, 0.1, None, None)
 
 
-def once(releases: Releases, updates: list[Update], version: int) -> list[torch.Tensor]:
+def once(releases: SummedUpdates, updates: list[Update], version: int) -> list[torch.Tensor]:
     aggregator = ob.fedbuff(CLIENTS, steps=1).aggregator
     assert isinstance(aggregator, SumOnly)
     return [releases.step(updates, aggregator, MODEL, {}, release_of(version))]
@@ -57,7 +57,7 @@ def estimated(plan: ReleasePlan, runs: int, norm: float = CLIP, publish: Publish
         noise=lambda release: next(fresh).to_bytes(32, "big"),
         rounding=lambda task, release: next(fresh).to_bytes(32, "big"),
     )
-    releases, zeros = Releases(plan, seeds), torch.zeros(SIZE)
+    releases, zeros = SummedUpdates(plan, seeds), torch.zeros(SIZE)
     found = np.empty((2, runs))
     for there in (0, 1):
         updates = [update(client, zeros) for client in range(CLIENTS)]
@@ -94,7 +94,7 @@ def test_an_update_that_is_not_clipped_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_noise_that_is_drawn_again_is_found() -> None:
     """As after a restart that forgot the seed of a sum that was published."""
 
-    def twice(releases: Releases, updates: list[Update], version: int) -> list[torch.Tensor]:
+    def twice(releases: SummedUpdates, updates: list[Update], version: int) -> list[torch.Tensor]:
         return [*once(releases, updates, version), *once(releases, updates, version)]
 
     assert estimated(plan(), 200, publish=twice) > 1.2

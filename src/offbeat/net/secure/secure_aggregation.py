@@ -7,9 +7,11 @@ a release goes on where it was: it is checked again, or its helpers are asked ag
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from math import inf
-from typing import TYPE_CHECKING, Any
+from typing import TypeVar
+
+from msgspec.structs import replace
 
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import RunError, UsageError
@@ -23,12 +25,18 @@ from offbeat.core.events import (
     TaskId,
     Version,
 )
-from offbeat.core.releases import ReleasePlan
-from offbeat.core.sums import Integers
+from offbeat.core.privacy.releases import AwaitedSums, ReleasePlan
+from offbeat.core.privacy.sums import Integers
 from offbeat.net.messages import FromSite, Leave, Register, Registered, Rejected, RunFinished
-from offbeat.net.server.masked_updates import unpack
-from offbeat.net.server.release_evidence import ReleaseEvidence
-from offbeat.net.server.release_seeds import ReleaseSum
+from offbeat.net.monitor.snapshot import HelpersView
+from offbeat.net.secure.helpers import Helpers, NoHelpers, ServedRun
+from offbeat.net.secure.masked_updates import MaskedUpdateCheck, unpack
+from offbeat.net.secure.release_evidence import ReleaseEvidence
+from offbeat.net.secure.release_seeds import ReleaseSum
+from offbeat.net.server.effects import Measurements
+from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.registry import SiteRecord
+from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry
 from offbeat.secure.invalid_sums import invalid_sum
@@ -37,10 +45,8 @@ from offbeat.secure.refusals import SecureRefusal
 from offbeat.secure.unmasking import Unmasking, UnmaskingPhase, UnmaskingTimes, check_instance
 from offbeat.secure.voted_unmasking import VotedUnmasking
 
-if TYPE_CHECKING:
-    from offbeat.net.server.driver import Driver
-
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 AnyUnmasking = Unmasking | VotedUnmasking
 RUN_BYTES = 32
 
@@ -49,7 +55,7 @@ class SecureAggregation:
     """The committee of a run, its connected helpers, and the release that is being unmasked.
 
     Args:
-        driver: Applies the events, and sends the messages.
+        run: The run: it applies the events, and sends the messages.
         plan: What is fixed for the releases of the run.
         times: How long an unmasking waits.
         new_helpers: Names of the helpers of a new committee, in place of the recorded one; None means that
@@ -65,21 +71,24 @@ class SecureAggregation:
 
     def __init__(
         self,
-        driver: "Driver",
+        run: ServedRun,
         plan: ReleasePlan,
         times: UnmaskingTimes,
         new_helpers: tuple[str, ...] | None = None,
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
+        release = run.tensors.release
         assert plan.privacy.secure is not None
-        self._driver, self._plan, self._times, self._draw = driver, plan, times, draw
+        assert isinstance(release, AwaitedSums)
+        self._run, self._plan, self._times, self._draw, self._sums = run, plan, times, draw, release
         self._replaces, self._forming = new_helpers is not None, True
         self.names = new_helpers or plan.privacy.secure.helpers
         self.committee: Committee | None = None
-        self.recorded: dict[Version, ReleaseSum] = {}
+        self.recorded: Mapping[Version, ReleaseSum] = {}
         self.connected: set[str] = set()
         self.evidence = ReleaseEvidence(plan.privacy.fewest)
         self._slow: frozenset[str] = frozenset()  # helpers that were late in the last release
+        self._unheard: Measurements = []  # evaluations that are recorded once sites are heard again
         self._untold: dict[ClientId, str] = {}  # what a site is told when it is there
         self._keys: dict[
             str, tuple[bytes, bytes]
@@ -100,14 +109,7 @@ class SecureAggregation:
     @property
     def busy(self) -> bool:
         """Whether sites are not heard: a release waits for its sum, or tasks for their new committee."""
-        return bool(self._driver.engine.waiting) or (self._driver.server.begun and not self.ready)
-
-    @property
-    def deadline(self) -> float:
-        """When `tick` is to be called next, in seconds of the run's clock."""
-        if self._driver.engine.waiting and self._unmasking is None:
-            return 0.0 if self.ready else inf
-        return inf if self._unmasking is None else self._unmasking.deadline
+        return bool(self._sums.waiting) or (self._run.server.begun and not self.ready)
 
     @property
     def status(self) -> str:
@@ -133,12 +135,12 @@ class SecureAggregation:
     @property
     def waiting(self) -> Version | None:
         """The release that waits for its sum; None means that none does."""
-        return self._release.version if self._driver.engine.waiting else None
+        return self._release.version if self._sums.waiting else None
 
-    def document(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The run specification, with the names of the helpers as they are now."""
-        secure = {**spec["privacy"]["secure"], "helpers": list(self.names)}
-        return {**spec, "privacy": {**spec["privacy"], "secure": secure}}
+    @property
+    def view(self) -> HelpersView:
+        """How the helpers are shown."""
+        return HelpersView(self.status, len(self.connected), self.waiting)
 
     def enter_event(self, event: Event) -> None:
         """Follow the journal, also while it is repeated."""
@@ -158,14 +160,14 @@ class SecureAggregation:
             case Released():
                 assert self.committee is not None
                 summed = () if self._manifest is None else self._manifest.tasks
-                self.evidence.note(event, summed, self._driver.registry.owners, self._present, self.committee)
+                self.evidence.note(event, summed, self._run.registry.owners, self._present, self.committee)
                 self._manifest = None
                 for name, instance in event.instances.items():
                     self._instances[name] = max(instance, self._instances.get(name, 0))
 
     @property
     def _present(self) -> set[ClientId]:
-        return {site.client for site in self._driver.registry.sites.values() if site.present}
+        return {site.client for site in self._run.registry.sites.values() if site.present}
 
     def site_refusal(self, client: ClientId) -> Rejected | None:
         """Why a site may not register, for now or for good; None if it may."""
@@ -175,24 +177,55 @@ class SecureAggregation:
             return Rejected(SecureRefusal.ASIDE.value, final=False)
         return None
 
-    def tell_site(self, client: ClientId) -> None:
+    def check_site(self, name: str, register: Register) -> None:
+        """Raises `InvalidUpdateError` for a helper of no run, and for a site that knows no secure run."""
+        if register.public_key:
+            helpers = ", ".join(self.names)
+            raise InvalidUpdateError(SecureRefusal.NOT_A_HELPER.format(name=name, helpers=helpers), "helper")
+        if not (register.secure and register.rule >= self.rule):
+            raise InvalidUpdateError(SecureRefusal.NOT_SECURE, "secure")
+
+    def update_check(self, check: UpdateCheck) -> UpdateCheck:
+        """The check of masked updates."""
+        return MaskedUpdateCheck(self._run, self._formed, check.samples_unit)
+
+    def _formed(self) -> Committee:
+        assert self.committee is not None
+        return self.committee
+
+    def registered(self, name: str, message: Registered) -> Registered:
+        """What somebody is told that registers, with the names of the helpers as they are now."""
+        privacy = message.plan["privacy"]
+        secure = {**privacy["secure"], "helpers": list(self.names)}
+        return replace(message, plan={**message.plan, "privacy": {**privacy, "secure": secure}}, site=name)
+
+    def greet(self, site: SiteRecord) -> None:
+        """Tell a site that is there who the helpers are, and what has become of its update."""
+        if self.ready:
+            assert self.committee is not None
+            self._run.send(site.name, self.committee)
+        self._tell_site(site.client)
+
+    def _tell_site(self, client: ClientId) -> None:
         """Tell a site, which is there again, what has become of its update."""
         if (text := self._untold.pop(client, None)) is not None:
-            self._driver.send(self._driver.registry.by_client[client].name, Rejected(text, final=False))
+            self._run.send(self._run.registry.by_client[client].name, Rejected(text, final=False))
+
+    def remember(self, sums: Mapping[Version, ReleaseSum]) -> None:
+        """Have the sums that an earlier process made durable, and no others."""
+        self.recorded = sums
+
+    def recall(self, event: Event) -> None:
+        """Have the sum of a release ready that is about to be repeated. Raises `RunError` without it."""
+        if isinstance(event, Released) and not event.reason:
+            self._sums.sums[event.version] = self._recorded_sum(event)
 
     def recovered(self) -> None:
         """The journal has been repeated: is another committee asked for?"""
         if self.committee is not None:
             self._forming = self.names != tuple(helper.name for helper in self.committee.helpers)
 
-    def recorded_sum(self, event: Released) -> Integers | None:
-        """S of a release that is repeated; None of one that failed.
-
-        Raises:
-            RunError: It is not there.
-        """
-        if event.reason:
-            return None
+    def _recorded_sum(self, event: Released) -> Integers:
         found = self.recorded.get(event.version)
         if found is None or found.tasks != self._release.tasks:
             what = "is not there" if found is None else "is of other updates"
@@ -219,7 +252,54 @@ class SecureAggregation:
             weight_bits=privacy.bits, parameters=self._plan.parameters, clip=privacy.clip, rule=event.rule,
         )  # fmt: skip
 
+    # ---- what a release holds up ----
+
+    def settle(self, now: float, event: Event, settled: Callable[[], object]) -> None:
+        """Call `settled` if an event has been carried out; else begin with the release that waits."""
+        if not self._sums.waiting:
+            settled()
+        elif not isinstance(event, Released):  # `_finish` begins with the next release
+            self._begin(now)
+
+    def unless_waiting(
+        self, action: Callable[[], object], instead: Callable[[], object] = lambda: None
+    ) -> None:
+        """Do something, but not while a release waits for its sum: then do something else."""
+        if self._sums.waiting:
+            instead()
+        else:
+            action()
+
+    def when_ready(self, action: Callable[[], object]) -> None:
+        """Do something, but not before the committee is there."""
+        if self.ready:
+            action()
+
+    def while_heard(self, steps: Iterable[object]) -> None:
+        """Take steps until one of them has a release wait, after which no site is heard."""
+        if self.busy:
+            return
+        for _ in steps:
+            if self.busy:
+                return
+
+    def postpones(self, name: str) -> bool:
+        """Whether messages of a site are to be passed later."""
+        return self.busy and name not in self.names
+
+    def measured(self, measurements: Measurements) -> Measurements:
+        """The evaluations to record now: none while sites are not heard, unless the run is over."""
+        self._unheard += measurements
+        if self.busy and self._run.stopped is None:
+            return []
+        heard, self._unheard = self._unheard, []
+        return heard
+
     # ---- helpers ----
+
+    def choose(self, name: str, *, helper: T, site: T) -> T:
+        """What is meant for a helper, or what is meant for a site: whichever of them has this name."""
+        return helper if name in self.names else site
 
     def receive(self, now: float, name: str, message: FromSite, registered: Registered) -> None:
         """Process a message of a helper.
@@ -230,16 +310,16 @@ class SecureAggregation:
             message: The message.
             registered: What a helper is told that registers.
         """
-        if self._driver.stopped is not None:
-            self._driver.send(name, RunFinished(self._driver.stopped))
+        if self._run.stopped is not None:
+            self._run.send(name, RunFinished(self._run.stopped))
         elif isinstance(message, Register):
             self._register(now, name, message, registered)
         elif name not in self.connected:
-            self._driver.send(name, Rejected("this helper is not registered: register first", final=False))
-            self._driver.close(name, "the helper is not registered")
+            self._run.send(name, Rejected("this helper is not registered: register first", final=False))
+            self._run.close(name, "the helper is not registered")
         elif isinstance(message, Leave):
             log.warning("helper left", extra={"helper": name, "reason": message.reason})
-            self._driver.close(name, "the helper has left")
+            self._run.close(name, "the helper has left")
             self.disconnected(now, name)
         elif isinstance(message, UnmaskShare | UnmaskRefused):
             self._tell(name, lambda unmasking, number: unmasking.answered(number, message, now), now)
@@ -257,16 +337,16 @@ class SecureAggregation:
     def _register(self, now: float, name: str, register: Register, registered: Registered) -> None:
         if (reason := self._refusal(name, register)) is not None:
             log.error("helper refused", extra={"helper": name, "reason": reason})
-            self._driver.send(name, Rejected(reason))
-            self._driver.close(name, reason)
+            self._run.send(name, Rejected(reason))
+            self._run.close(name, reason)
             self._warn_if_too_few()
             return
         self.connected.add(name)
         self._keys[name] = register.public_key, register.verify_key
-        self._driver.send(name, registered)
+        self._run.send(name, registered)
         if self.ready:
             assert self.committee is not None
-            self._driver.send(name, self.committee)
+            self._run.send(name, self.committee)
             self._tell(name, lambda unmasking, number: unmasking.arrived(number, now), now)
         elif self.connected >= set(self.names):
             self._form(now)
@@ -296,7 +376,7 @@ class SecureAggregation:
                 return SecureRefusal.OWN_KEY.format(name=name)
             self._forming = True
             for other in list(self.connected):  # they serve the committee that is to be replaced
-                self._driver.close(other, "a new committee is being formed")
+                self._run.close(other, "a new committee is being formed")
             self.connected.clear()
         if register.committee:
             return SecureRefusal.COMMITTED.format(name=name)
@@ -323,20 +403,21 @@ class SecureAggregation:
 
     def _form(self, now: float) -> None:
         """Form the committee: all its helpers are there."""
-        driver, before = self._driver, self.committee
+        before = self.committee
         run = self._draw(RUN_BYTES) if before is None else before.run
         self.fail(now, SecureRefusal.OTHER_HELPERS)
         keys = tuple((name, self._keys[name][0].hex()) for name in self.names)
         verify = tuple(self._keys[name][1].hex() for name in self.names)
         epoch, rule = 1 if before is None else before.epoch + 1, self.rule
-        driver.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
+        self._run.apply(now, CommitteeFormed(epoch, run.hex(), keys, rule, verify if all(verify) else ()))
         self._replaces = False  # once in a server's process
         assert self.committee is not None
         if before is None:
             log.info("guards against bad updates see sums only")
+        sites = self._run.registry.sites.values()
         log.info("committee formed", extra={"epoch": epoch, "helpers": ", ".join(self.names)})
-        for name in (*self.names, *(site.name for site in driver.registry.sites.values() if site.connected)):
-            driver.send(name, self.committee)
+        for name in (*self.names, *(site.name for site in sites if site.connected)):
+            self._run.send(name, self.committee)
 
     def _number(self, name: str) -> int | None:
         """A helper's number in the committee, None while it is not in it."""
@@ -351,16 +432,28 @@ class SecureAggregation:
         self._part_with_sites(now)
         if self._unmasking is not None:
             self._follow(now, self._unmasking.tick(now))
-        elif self._driver.engine.waiting and self.ready:
-            self.begin(now)
+        elif self._sums.waiting and self.ready:
+            self._begin(now)
 
-    def begin(self, now: float) -> None:
+    def next_due(self, sites: Callable[[], float]) -> float:
+        """When `tick` is to be called next, in seconds of the run's clock.
+
+        Args:
+            sites: Says when something of the sites is due, while they are heard.
+        """
+        if not self.busy:
+            return sites()
+        if self._unmasking is not None:
+            return self._unmasking.deadline
+        return 0.0 if self._sums.waiting and self.ready else inf
+
+    def _begin(self, now: float) -> None:
         """Begin the unmasking of the release that waits, or go on with it after a restart."""
         if not self.ready or self._unmasking is not None:
             return
         command, manifest, committee = self._release, self._manifest, self.committee
         assert committee is not None
-        held, sites = self._driver.tensors.updates, self._driver.registry.by_client
+        held, sites = self._run.tensors.updates, self._run.registry.by_client
         found = self.recorded.get(command.version)
         if found is not None and found.tasks == command.tasks and manifest is not None:
             self._finish(now, "", found.total)
@@ -395,12 +488,12 @@ class SecureAggregation:
             reason: Why, with the release's number in braces.
         """
         self._unmasking = None
-        while self._driver.engine.waiting:
-            self._finish(now, reason.replace("{release}", str(self._release.version)), begin=False)
+        while self._sums.waiting:
+            self._finish(now, reason.replace("{release}", str(self._release.version)), goes_on=False)
 
     @property
     def _release(self) -> Aggregate:
-        command = self._driver.engine.waiting[0]
+        command = self._sums.waiting[0]
         assert isinstance(command, Aggregate)
         return command
 
@@ -411,7 +504,7 @@ class SecureAggregation:
         for effect in effects:
             match effect:
                 case AskHelper():
-                    self._driver.send(unmasking.committee.helpers[effect.helper].name, effect.request)
+                    self._run.send(unmasking.committee.helpers[effect.helper].name, effect.request)
                 case CommitManifest():
                     self._commit(now, effect)
                 case _:
@@ -423,18 +516,17 @@ class SecureAggregation:
 
     def _commit(self, now: float, effect: CommitManifest) -> None:
         tasks, weights = [task for task, _, _ in effect.entries], [weight for _, _, weight in effect.entries]
-        self._driver.note(
+        self._run.note(
             now,
             Releasing(effect.release, tuple(tasks), tuple(weights), effect.left_out, effect.manifest.hex()),
         )
 
     def _check_sum(self, now: float, unmasking: AnyUnmasking) -> None:
         """Use a sum, unless it cannot be that of clipped updates."""
-        releases, manifest = self._driver.tensors.releases, self._manifest
-        assert releases is not None
+        manifest = self._manifest
         assert manifest is not None
         assert unmasking.total is not None
-        plan, noised = self._plan, releases.noised(self._release, unmasking.total)
+        plan, noised = self._plan, self._sums.noised(self._release, unmasking.total)
         reason = invalid_sum(plan.grid, unmasking.release, manifest.weights, noised, plan.deviation)
         if reason is not None and (effects := unmasking.again(now)) is not None:
             log.warning("asking others", extra={"reason": reason})
@@ -448,10 +540,10 @@ class SecureAggregation:
         reason: str,
         total: Integers | None = None,
         *,
-        begin: bool = True,
+        goes_on: bool = True,
         invalid: bool = False,
     ) -> None:
-        """End a release: its sum is known, or it has failed."""
+        """End a release: its sum is known, or it has failed. With `goes_on` the next one begins."""
         unmasking, self._unmasking, command = self._unmasking, None, self._release
         left_out = () if self._manifest is None else self._manifest.left_out
         helpers: tuple[str, ...] = ()
@@ -468,24 +560,23 @@ class SecureAggregation:
             at_fault = {names[number]: why for number, why in sorted(unmasking.at_fault.items())}
         if not reason:
             assert total is not None
-            assert self._driver.tensors.releases is not None
-            self._driver.tensors.releases.sums[command.version] = total
+            self._sums.sums[command.version] = total
             if command.version not in self.recorded:
-                self._driver.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
+                self._run.effects.sums.append(ReleaseSum(command.version, command.tasks, total))
         event = Released(
             command.version, reason, left_out, helpers, instances, seconds,
             tuple(sorted(complaints.items())), at_fault, invalid,
         )  # fmt: skip
         before = set(self.evidence.out), list(self.evidence.aside)
-        self._driver.apply(now, event, begin=False)
+        self._run.apply(now, event)
         self._tell_left_out(command.version, left_out, complaints)
         self._part_with_helpers(now, at_fault, before[0])
         if invalid and list(self.evidence.aside) == before[1]:
             told = {"release": command.version, "reason": self._who_spoils}
             log.warning("who spoils sums cannot be told yet", extra=told)
         self._part_with_sites(now)
-        if begin and self._driver.engine.waiting:
-            self.begin(now)
+        if goes_on and self._sums.waiting:
+            self._begin(now)
 
     # ---- helpers and sites that are to blame ----
 
@@ -500,7 +591,7 @@ class SecureAggregation:
         self, release: Version, left_out: tuple[TaskId, ...], complaints: Mapping[TaskId, tuple[str, ...]]
     ) -> None:
         """Tell sites, and the operator, whose updates are left out, and which helpers say why."""
-        registry = self._driver.registry
+        registry = self._run.registry
         for task in left_out:
             client = registry.owners[task]
             site, helpers = registry.by_client[client], ", ".join(complaints.get(task, ("its helpers",)))
@@ -509,7 +600,7 @@ class SecureAggregation:
             log.warning("update left out", extra=told)
             self._untold[client] = reason
             if site.connected:
-                self.tell_site(client)
+                self._tell_site(client)
 
     def _part_with_helpers(self, now: float, at_fault: Mapping[str, str], before: set[str]) -> None:
         """Tell the operator which helpers are to blame, and those that are out that they are."""
@@ -518,21 +609,33 @@ class SecureAggregation:
         for name in sorted(set(self.evidence.out) - before):
             log.error("helper out", extra={"helper": name, "reason": self.evidence.out[name]})
             if name in self.connected:
-                self._driver.send(name, Rejected(self.evidence.out[name]))
-                self._driver.close(name, self.evidence.out[name])
+                self._run.send(name, Rejected(self.evidence.out[name]))
+                self._run.close(name, self.evidence.out[name])
                 self.disconnected(now, name)
             self._warn_if_too_few()
 
     def _part_with_sites(self, now: float) -> None:
         """Sites that are put aside or sent away leave, once no release waits."""
-        driver = self._driver
-        for site in list(driver.registry.sites.values()):
-            if driver.engine.waiting or driver.ending is not None or not driver.server.begun:
+        run = self._run
+        for site in list(run.registry.sites.values()):
+            if self._sums.waiting or run.ending is not None or not run.server.begun:
                 return
             refusal = self.site_refusal(site.client) if site.present else None
             if refusal is not None:
                 what = "site sent away" if refusal.final else "site put aside"
                 log.warning(what, extra={"site": site.name, "reason": refusal.reason})
-                driver.send(site.name, refusal)
-                driver.disconnect(site, refusal.reason)
-                driver.apply(now, Left(site.client, reason=refusal.reason))
+                run.send(site.name, refusal)
+                run.disconnect(site, refusal.reason)
+                run.apply(now, Left(site.client, reason=refusal.reason))
+
+
+def helpers_of(plan: ReleasePlan | None, options: ServerOptions) -> Callable[[ServedRun], Helpers]:
+    """Makes the helpers of a run for its driver: those of its committee, or none.
+
+    Args:
+        plan: What is fixed for the releases of the run. None means that there are none.
+        options: The server's options.
+    """
+    if plan is None or plan.privacy.secure is None:
+        return lambda _: NoHelpers()
+    return lambda run: SecureAggregation(run, plan, options.unmasking, options.helpers)

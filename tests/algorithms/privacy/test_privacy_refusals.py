@@ -8,10 +8,10 @@ import pytest
 
 import offbeat as ob
 from offbeat import robust
-from offbeat.algorithms.private import check_buffers, complete_privacy, sum_only
+from offbeat.algorithms.privacy.private import check_buffers, complete_privacy, sum_only
 from offbeat.codec import TopK
-from offbeat.core.refusals import Refusal
-from offbeat.core.releases import ReleasePlan
+from offbeat.core.privacy.refusals import Refusal
+from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.experiment import Experiment
 from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
@@ -23,7 +23,7 @@ from offbeat.secure.refusals import SecureRefusal
 from tests.net.support import Terms, terms_of
 from tests.sim.sim_worlds import digits, normed
 
-PAGE = Path(__file__).parents[2] / "docs" / "privacy.md"
+PAGE = Path(__file__).parents[3] / "docs" / "privacy.md"
 NOISE = ob.Noise(multiplier=4.0)
 PRIVATE = {"clip": 0.5, "noise": NOISE}
 PRIVACY = ob.Privacy(**PRIVATE)

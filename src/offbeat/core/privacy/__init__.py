@@ -1,0 +1,1 @@
+"""Privacy: its options, sums of rounded updates, noise, what clients have spent, and what is refused."""
