@@ -1,6 +1,6 @@
 """What a run is, whoever drives it: one value for the simulator, a server, Flower, recipes and replay."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,13 +15,17 @@ from offbeat.algorithms.privacy.private import (
 from offbeat.core.algorithm import Algorithm, check_layout
 from offbeat.core.buffers import Finalizer, finalizer, unchanged
 from offbeat.core.differences import first_difference
+from offbeat.core.engine import Engine
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import GUARD_RULE, Guard
+from offbeat.core.journal import Row
 from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import Every, Until
 from offbeat.core.model import Layout, Model
 from offbeat.core.privacy.options import Privacy
-from offbeat.core.privacy.releases import ReleasePlan
+from offbeat.core.privacy.releases import ReleasePlan, ledger_of
+from offbeat.core.release import Release
 from offbeat.core.root import TrainRoot, train_root
 from offbeat.core.schedule_rule import described_rule
 from offbeat.core.streams import check_seed
@@ -146,6 +150,35 @@ class PreparedRun:
     def learner(self) -> Learner:
         """The learner."""
         return self.experiment.learner or NoTraining(self.clients)
+
+    @property
+    def guard(self) -> Guard | None:
+        """Options of the guard; None means that there is none, as where nothing is trained."""
+        return None if type(self.learner) is NoTraining else self.experiment.guard
+
+    def global_model(self, release: Release) -> GlobalModel:
+        """The global model of the run before its first event, with its guard.
+
+        Args:
+            release: How versions follow from updates.
+        """
+        model = GlobalModel(self.algorithm, self.initial, train_root=self.train_root, release=release)
+        if self.guard is not None:
+            model.set_guard(self.guard, self.clients)
+        return model
+
+    def engine(self, record: Callable[[Row], None], tensors: GlobalModel) -> Engine:
+        """The engine of the run before its first event.
+
+        Args:
+            record: Takes the journal's rows.
+            tensors: What `global_model` has made.
+        """
+        schedule, experiment = self.algorithm.schedule, self.experiment
+        return Engine(
+            schedule, experiment.seed, record, tensors, self.initial.layout.nbytes, experiment.until,
+            ledger_of(self.release_plan),
+        )  # fmt: skip
 
     @property
     def higher_is_better(self) -> Mapping[str, bool]:

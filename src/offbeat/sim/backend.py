@@ -18,7 +18,6 @@ from offbeat.core.learner import (
     ClientEvaluator,
     LocalResult,
     LocalTask,
-    NoTraining,
     TaskInputs,
     evaluation_inputs,
 )
@@ -50,13 +49,8 @@ class LiveBackend:
     def __init__(self, run: SimulatedRun, executor: Executor, clients: ClientStates) -> None:
         algorithm, experiment, prepared, self.clients = run.algorithm, run.experiment, run.prepared, clients
         release = simulated_release(prepared.release_plan, experiment.seed)
-        self.tensors = GlobalModel(
-            algorithm, prepared.initial, train_root=prepared.train_root, release=release
-        )
+        self.tensors, self.guard = prepared.global_model(release), prepared.guard
         self._run, self._executor, self._codec = run, executor, algorithm.codec
-        self.guard = None if type(run.learner) is NoTraining else experiment.guard
-        if self.guard is not None:
-            self.tensors.set_guard(self.guard, run.learner.clients)
         self._finished: dict[TaskId, LocalResult] = {}
         self._submitted: set[TaskId] = set()
         self._evaluated: tuple[int, Metrics, ClientResults] | None = None

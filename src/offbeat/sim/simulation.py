@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from offbeat.core.commands import Aggregate, Command, Discard, Measure, Recall, Send, SetTimer, Train, Upload
-from offbeat.core.engine import Engine
 from offbeat.core.errors import UsageError
 from offbeat.core.events import (
     Arrived,
@@ -31,7 +30,6 @@ from offbeat.core.events import (
 from offbeat.core.features import Feature
 from offbeat.core.journal import Row
 from offbeat.core.learner import MergePoint
-from offbeat.core.privacy.releases import ledger_of
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
 from offbeat.sim.evaluations import Evaluations
@@ -63,10 +61,7 @@ class Simulation:
     def __init__(self, run: SimulatedRun, backend: LiveBackend, recorder: Recorder) -> None:
         schedule, requires, experiment = run.algorithm.schedule, run.algorithm.requires, run.experiment
         seed, model_bytes = experiment.seed, backend.tensors.model.layout.nbytes
-        self.engine = Engine(
-            schedule, seed, recorder.row, backend.tensors, model_bytes, experiment.until,
-            ledger_of(run.prepared.release_plan),
-        )  # fmt: skip
+        self.engine = run.prepared.engine(recorder.row, backend.tensors)
         self.server = self.engine.server
         self._labels = Feature.LABELS in requires
         self._norms = Feature.NORMS in requires

@@ -11,7 +11,6 @@ from functools import partial
 from math import inf
 
 from offbeat.core.commands import Aggregate, Command, Discard, Recall, Train, Upload
-from offbeat.core.engine import Engine
 from offbeat.core.events import (
     Arrived,
     Begin,
@@ -24,11 +23,10 @@ from offbeat.core.events import (
     Version,
     WantsModel,
 )
-from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row, event_of
 from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model
-from offbeat.core.privacy.releases import ReleaseSeeds, ledger_of, release_of
+from offbeat.core.privacy.releases import ReleaseSeeds, release_of
 from offbeat.core.recorded import RecordedJournal
 from offbeat.experiment import PreparedRun
 from offbeat.net.messages import (
@@ -83,14 +81,8 @@ class Driver:
     ) -> None:
         self.seeds, experiment = seeds or FreshSeeds(), run.experiment
         release = release_of(run.release_plan, ReleaseSeeds(self.seeds.noise, self.seeds.rounding))
-        self.tensors = GlobalModel(run.algorithm, run.initial, train_root=run.train_root, release=release)
-        if experiment.guard is not None:
-            self.tensors.set_guard(experiment.guard, options.clients)
-        nbytes = self.tensors.model.layout.nbytes
-        self.engine = Engine(
-            run.algorithm.schedule, experiment.seed, self._record, self.tensors, nbytes, experiment.until,
-            ledger_of(run.release_plan),
-        )  # fmt: skip
+        self.tensors = run.global_model(release)
+        self.engine = run.engine(self._record, self.tensors)
         self.server = self.engine.server
         self.registry = Registry()
         self.effects = Effects()
