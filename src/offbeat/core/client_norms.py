@@ -22,7 +22,8 @@ from typing import Any, Self
 from offbeat.core.events import ClientId, TaskId, Version
 
 RECENT, OF_A_CLIENT, QUORUM, DECLINE = 100, 5, 10, 10.0
-_REMEMBERED = 1000  # norms of the warm-up
+# Most norms that are remembered of the warm-up.
+_REMEMBERED = 1000
 
 
 class ClientNorms:
@@ -43,7 +44,8 @@ class ClientNorms:
         self._votes: dict[ClientId, float] = {}
         self._sorted: list[float] = []  # the votes
         self._refused: dict[ClientId, float] = {}  # the latest norm of each client whose latest was refused
-        self._peaks: list[tuple[Version, float]] = []  # rising
+        # Versions and norms, of which both rise.
+        self._peaks: list[tuple[Version, float]] = []
         self.early: dict[TaskId, tuple[ClientId, float]] = {}
 
     @property

@@ -55,7 +55,8 @@ GUARD_RULE = 2
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5
 OF_STEPS, OF_BUFFERS, OF_MODEL = 3.0, 30.0, 2.0
-_REMEMBERED = 1000  # refusals one after another
+# The guard remembers the norms of so many refusals in a row.
+_REMEMBERED = 1000
 
 
 @checked_dataclass

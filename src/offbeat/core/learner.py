@@ -229,7 +229,8 @@ class NoTraining:
             if watch is None or watch.stops(step):
                 break
             watch.fresh(step)
-        delta = torch.zeros_like(base.values) if self.parameters else base.values  # one without elements
+        # Without parameters the values are a tensor without elements.
+        delta = torch.zeros_like(base.values) if self.parameters else base.values
         return LocalResult(delta, base.integers)
 
     def evaluate(self, model: Model) -> Metrics:

@@ -63,7 +63,8 @@ class Backoff:
             )
         delay = retry_delay(self._attempt) * self._rng.uniform(0.5, 1.0)
         self._attempt += 1
-        if self._attempt & (self._attempt - 1) == 0 or self._attempt % 128 == 0:  # not at every attempt
+        # The log has the attempts that are powers of two, and then each 128th.
+        if self._attempt & (self._attempt - 1) == 0 or self._attempt % 128 == 0:
             left = "" if limit is None else f"; gives up in {format_seconds(limit - away)}"
             log.warning(
                 "not connected for %s (%s): attempt %d, the next in %.1f s%s",

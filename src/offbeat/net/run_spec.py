@@ -142,7 +142,8 @@ class RunSpec(BaseModel):
 
     def difference(self, learner: TorchLearner | LoopLearner) -> str | None:
         """How a site's learner differs from the run's, in one sentence; None means not at all."""
-        if isinstance(learner, LoopLearner):  # whose loss is its own
+        # A loop has a loss of its own, so only its layout is compared.
+        if isinstance(learner, LoopLearner):
             if not learner.starts:
                 return None
             here = describe(learner, self.seed)

@@ -221,7 +221,8 @@ class Simulation:
     def _go_on(self, task: SimulatedTask) -> None:
         """Queue what happens next to a task; once its end is known, it can be trained."""
         time, event = task.next()
-        if not time < _NEVER:  # nor nan
+        # This refuses NaN too, which is not below anything.
+        if not time < _NEVER:
             raise UsageError(
                 f"a task of {task.steps} steps of client {task.command.client} would take "
                 f"{task.outcome.seconds(task.steps)} seconds: give the world smaller times per step, "

@@ -65,7 +65,8 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     check_usage(f"tls-cert = {certificate}", pem(certificate), SERVER)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(certificate, key, password="")  # rather than ask for it
+        # With a password given, OpenSSL does not ask for one on the terminal.
+        context.load_cert_chain(certificate, key, password="")
     except (ssl.SSLError, OSError, ValueError) as error:
         raise UsageError(
             f"tls-cert = {certificate}, tls-key = {key}: they cannot be used "

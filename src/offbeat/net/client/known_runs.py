@@ -146,7 +146,8 @@ class KnownRuns:
         if known is None:
             known, others = KnownRun(), [name for name, other in self._runs.items() if other.is_private]
             if offered is None and not others:
-                return  # nothing is promised
+                # A run without privacy promises nothing.
+                return
             if others:
                 self._accept(run, known, _another(run, others, offered), document)
         elif known.privacy == {}:

@@ -16,7 +16,8 @@ from offbeat.net.auth.tokens import check_token
 from offbeat.net.monitor.snapshot import Snapshot
 
 TIMEOUT = 10.0
-LARGEST = 64 * 2**20  # bytes of an answer
+# Most bytes of an answer.
+LARGEST = 64 * 2**20
 _SNAPSHOT: TypeAdapter[Snapshot] = TypeAdapter(Snapshot)
 
 

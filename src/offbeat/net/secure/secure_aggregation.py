@@ -97,7 +97,8 @@ class SecureAggregation:
         self._gone: set[str] = set()  # helpers of the committee that cannot help any more
         self._manifest: Releasing | None = None  # of the release at hand
         self._unmasking: AnyUnmasking | None = None
-        self._began = 0.0  # when that began
+        # When the release at hand began, in seconds of the run's clock.
+        self._began = 0.0
 
     # ---- state ----
 

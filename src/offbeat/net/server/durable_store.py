@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 30.0
 MOST_LOGGED = 2**30  # bytes of updates between two checkpoints
 SMALL = 2**18  # bytes of an update up to which the database takes it faster than the file
-MOST_SMALL = 2**25  # bytes of small updates between two checkpoints: the database keeps the space they took
+# Bytes of small updates between two checkpoints. The database keeps the space that they took.
+MOST_SMALL = 2**25
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS sites(name TEXT PRIMARY KEY, client INTEGER NOT NULL UNIQUE, labels TEXT)",
     "CREATE TABLE IF NOT EXISTS updates(task INTEGER PRIMARY KEY, tensors BLOB, begin INT, bytes INT)",

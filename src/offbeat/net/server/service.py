@@ -82,8 +82,10 @@ class Service:
             callbacks.run = live_run(record.meta, record.path, record.evaluations(), self.finish)
             self._callbacks = CallbackThread(callbacks, run.store.complete)
         self._timer: asyncio.Task[None] | None = None
-        self._wake_at = 0.0  # when the timer ends
-        self._stop_requested: str | None = None  # the reason
+        # The time at which the timer wakes the loop, in seconds of the run's clock.
+        self._wake_at = 0.0
+        # Why the run is to end. None means that nobody has asked for it.
+        self._stop_requested: str | None = None
         self._detaching = False
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
         self._writer = ThreadPoolExecutor(1, "offbeat-writer")

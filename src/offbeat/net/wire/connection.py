@@ -70,7 +70,8 @@ class Connection(Generic[Out, In]):
         self._unprocessed = self._bodies = 0
         self._reserved, self._without_chunk = 0, 0.0
         self._in, self._out = asyncio.Event(), asyncio.Event()  # something has changed in this direction
-        self._closing = ""  # the reason
+        # Why the connection is being closed. Empty means that it is open.
+        self._closing = ""
         self._ending: CloseReason | None = None
         self._messages = TokenBucket(limits.messages_per_second)
         self._bytes = TokenBucket(limits.bytes_per_second) if limits.bytes_per_second else None
