@@ -111,10 +111,10 @@ def test_each_run_of_a_comparison_makes_its_own(
     for run in planned(f"callbacks={failing}"):
         compare_module._run(run)
     for run in planned(f"callbacks=['{module()}:make']"):  # the same experiment, with others
-        assert notes(run.directory) == [["start", run.spec["label"], 0, 4, 0], [0]]
+        assert notes(run.directory) == [["start", run.recipe.algorithm["label"], 0, 4, 0], [0]]
         compare_module._run(run)
         made = notes(run.directory, "made")
-        assert made[0][:2] == ["start", run.spec["label"]]
+        assert made[0][:2] == ["start", run.recipe.algorithm["label"]]
         assert made[-1] == ["end", "reached 15 client tasks"]
     reports = [
         compare_module._reports_queue.get_nowait() for _ in range(compare_module._reports_queue.qsize())

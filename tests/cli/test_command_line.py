@@ -360,16 +360,16 @@ def test_what_clients_keep_is_shown_and_may_be_in_files(recipe: str, offbeat: An
 def test_the_memory_for_clients_reaches_every_run(
     recipe: str, offbeat: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from offbeat.sim import simulate
+    from offbeat.sim import run_experiment
 
     asked = []
 
-    class Watched(simulate.ClientStates):
+    class Watched(run_experiment.ClientStates):
         def __init__(self, directory: Path | None = None, limit: int | None = None) -> None:
             asked.append(limit)
             super().__init__(directory, limit)
 
-    monkeypatch.setattr(simulate, "ClientStates", Watched)
+    monkeypatch.setattr(run_experiment, "ClientStates", Watched)
     offbeat("run", recipe, "--out", "one", "--client-memory", "1.5kb", *ASMU)
     offbeat("run", recipe, "--out", "two", *ASMU)
     database = sqlite3.connect("two/run.db")

@@ -30,8 +30,8 @@ from offbeat.data.site import site_data
 from offbeat.net.auth.revocation import serial
 from offbeat.net.auth.tokens import Tokens
 from offbeat.net.monitor.snapshot import SiteView, Snapshot
+from offbeat.net.server.serve import RunServer
 from offbeat.net.server.serve import serve as serve_run
-from offbeat.net.server.service import Service
 from offbeat.runs.lock import lock
 from tests.forks import OFFBEAT, Fork
 from tests.net.authority import Authority
@@ -492,9 +492,14 @@ def test_the_live_page_has_one_token_at_a_time(offbeat: Any, tmp_path: Path) -> 
     refused(offbeat("dashboard-token", "--state", tmp_path / "file"), "cannot be made")
 
 
+def server_of(service: Any, listener: Any) -> RunServer:
+    """What the page asks of a server."""
+    return cast(RunServer, SimpleNamespace(service=service, listener=listener))
+
+
 def test_the_served_page_takes_a_token_that_is_made_later(offbeat: Any, tmp_path: Path) -> None:
     async def go() -> None:
-        page = dashboard_of("127.0.0.1:0", tmp_path, None, None, None, None, False)
+        page = dashboard_of("127.0.0.1:0", tmp_path, server_of(None, None), None, None, False)
         async with page as url, aiohttp.ClientSession() as session:
             for status in (200, 401):
                 async with session.get(url) as answer:
@@ -514,7 +519,7 @@ def test_the_served_page_adds_up_what_the_door_and_the_server_have_refused(tmp_p
     door = SimpleNamespace(rejected={"layout": 5, "frame": 3}, samples=enrolled.get)
 
     async def go() -> None:
-        page = dashboard_of("127.0.0.1:0", tmp_path, cast(Service, service), door, None, None, False)
+        page = dashboard_of("127.0.0.1:0", tmp_path, server_of(service, door), None, None, False)
         async with (
             page as url,
             aiohttp.ClientSession() as session,

@@ -4,11 +4,12 @@ from collections import Counter
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from offbeat.cli.state_dir import PAGE_TOKEN
 
 if TYPE_CHECKING:
+    from offbeat.net.grpc.server import GrpcListener
     from offbeat.net.monitor.snapshot import Snapshot
     from offbeat.net.server.serve import RunServer
 
@@ -24,11 +25,10 @@ def dashboard_of(
     from offbeat.net.address import split
     from offbeat.net.auth.tls import page_tls
     from offbeat.net.auth.tokens import Tokens
-    from offbeat.net.grpc.server import GrpcListener
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
     from offbeat.net.refusals import Refusals
-    from offbeat.net.server.service import Service
+    from offbeat.net.server.finished import FinishedService
     from offbeat.runs.record import read_run
 
     tls = page_tls(cert, key) if cert is not None and key is not None else None
@@ -36,10 +36,10 @@ def dashboard_of(
 
     refusals = Refusals("page ")
 
-    service, listener = server.service, server.listener
+    service, listener = server.service, cast("GrpcListener", server.listener)
 
     def snapshot() -> "Snapshot":
-        if not (isinstance(service, Service) and isinstance(listener, GrpcListener)):
+        if service is None or isinstance(service, FinishedService):
             # The run is over: its directory is all there is.
             return snapshot_of(read_run(state))
         current = service.snapshot()

@@ -41,7 +41,7 @@ class KeyGroup:
     Attributes:
         module: The dataclass's module.
         cls: The dataclass's name.
-        elsewhere: Fields that are set in another way, and that way.
+        elsewhere: Fields, or words that may be taken for some, that are set in another way; and that way.
     """
 
     module: str

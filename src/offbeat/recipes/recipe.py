@@ -152,7 +152,7 @@ class Recipe(Section):
     until: Until
     evaluate: Every = Every(versions=1)
     callbacks: tuple[str | dict[str, Any], ...] = ()
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     seeds: Count = 3
     metric: str | None = None
     target: Finite | None = None
