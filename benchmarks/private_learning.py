@@ -29,12 +29,12 @@ import numpy as np
 from torch import Tensor, nn
 
 import offbeat as ob
+from offbeat import experiment
 from offbeat.core.algorithm import SumOnly, Update, UpdateSum
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
 from offbeat.models.logistic import LogisticRegression
 from offbeat.report.statistics import student_t
-from offbeat.sim import backend
 
 CLIENTS, STEPS, DELTA = 100, 5, 1e-3
 SIZES = {"digits": (10, 30), "heart_disease": (3, 4)}  # clients of a buffer, clients at a time
@@ -179,11 +179,11 @@ def timed_run(case: Timed, target: float, seed: int, *, masks: bool = False) -> 
 @contextmanager
 def global_model(kind: type[GlobalModel]) -> Iterator[None]:
     """The simulator makes its versions so."""
-    backend.GlobalModel = kind
+    experiment.GlobalModel = kind
     try:
         yield
     finally:
-        backend.GlobalModel = GlobalModel
+        experiment.GlobalModel = GlobalModel
 
 
 def ratio(ours: Sequence[float], theirs: Sequence[float]) -> str:

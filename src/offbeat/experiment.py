@@ -176,7 +176,7 @@ class PreparedRun:
         """
         schedule, experiment = self.algorithm.schedule, self.experiment
         return Engine(
-            schedule, experiment.seed, record, tensors, self.initial.layout.nbytes, experiment.until,
+            schedule, experiment.seed, record, tensors, tensors.model.layout.nbytes, experiment.until,
             ledger_of(self.release_plan),
         )  # fmt: skip
 

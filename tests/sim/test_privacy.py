@@ -12,13 +12,13 @@ import torch
 from msgspec.structs import replace
 
 import offbeat as ob
+from offbeat import experiment
 from offbeat.algorithms.privacy.private import sum_only
 from offbeat.core.algorithm import UpdateSum
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.learner import LocalResult, LocalTask
 from offbeat.core.privacy.accounting import epsilon_of, largest_mu
 from offbeat.core.privacy.options import Budget, Noise, Privacy, Secure
-from offbeat.sim import backend
 from offbeat.sim.replay import replay
 from tests.sampling import thorough
 from tests.sim.sim_worlds import CALM, Wrapped, digits, make, mlp, on_disk, outcome
@@ -74,7 +74,7 @@ class Recorded(GlobalModel):
     [("fedbuff", 4, 5e-3), *thorough(("feddyn", 0, 1e-5), ("fednova", 4, 5e-3), ("fedat", 4, 5e-3))],
 )
 def test_integer_sums_are_real_sums_with_the_same_weights(name, bits, most, learner, monkeypatch):
-    monkeypatch.setattr(backend, "GlobalModel", Recorded)
+    monkeypatch.setattr(experiment, "GlobalModel", Recorded)
     monkeypatch.setattr(Recorded, "errors", [])
     run(learner, Privacy(clip=5.0, weight_bits=bits, secure=Secure()), name)
     assert len(Recorded.errors) > 5
@@ -353,7 +353,7 @@ def test_integer_sums_learn_as_well_as_real_ones_of_the_same_weights(name, monke
         return float(np.mean(found))
 
     integers = accuracy()
-    monkeypatch.setattr(backend, "GlobalModel", Exact)
+    monkeypatch.setattr(experiment, "GlobalModel", Exact)
     assert integers == pytest.approx(accuracy(), abs=0.003)
 
 

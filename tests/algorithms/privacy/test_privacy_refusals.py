@@ -110,7 +110,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
         "least = 3 needs 3 clients, the run begins with 2",
     ),
     "FLOWER": (
-        lambda: serve_flower(None, ob.fedbuff(), None, None, "none", recipe={"privacy": PRIVATE}),
+        lambda: serve_flower(None, Experiment(ob.fedbuff(), recipe={"privacy": PRIVATE}), "none"),
         "offbeat flower: privacy is not available there",
     ),
     "NO_HELPERS": (
