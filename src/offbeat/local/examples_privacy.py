@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import lru_cache
 from math import inf, isfinite, sqrt
 from threading import Lock
 from typing import Annotated, Any
@@ -107,14 +108,20 @@ def examples_epsilon(history: History, delta: float) -> float:
     Raises:
         UsageError: Opacus is not installed.
     """
+    return _epsilon(tuple(entry for entry in history if entry[2]), delta)
+
+
+@lru_cache(maxsize=256)
+def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
+    """ε after these steps. It takes a second, and a site asks for it again and again."""
     _ignore_warnings()
     with requires_extra("opacus"):
         from opacus.accountants import PRVAccountant, RDPAccountant
 
-        if not (made := [entry for entry in history if entry[2]]):
+        if not history:
             return 0.0
         looser, exact = RDPAccountant(), PRVAccountant()
-        looser.history = exact.history = made
+        looser.history = exact.history = made = list(history)
         bound = float(looser.get_epsilon(delta))
         if not bound * sqrt(sum(steps for _, _, steps in made)) <= _SLOW:
             return bound
