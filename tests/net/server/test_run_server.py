@@ -75,6 +75,19 @@ def test_a_block_that_ends_leaves_the_run_which_goes_on(tmp_path: Path) -> None:
     assert asyncio.run(again()) == "enough"
 
 
+def test_a_run_that_has_ended_does_not_go_on_by_other_limits(tmp_path: Path) -> None:
+    def with_limit(versions: int) -> ob.Experiment:
+        return experiment(versions, recipe={"until": {"versions": versions}})
+
+    with serve(with_limit(3), tmp_path, "127.0.0.1:0") as server:
+        in_thread(join(f"127.0.0.1:{server.port}", SOURCE.train, name="north")).result(120)
+    for versions in (2, 3):  # it has gone further, or as far
+        asyncio.run(enter(serve(with_limit(versions), tmp_path, MemoryNetwork().listen)))
+    says = r"has ended \(reached 3 versions\), .* until.versions was 3, now it is 9; .*--initial"
+    with pytest.raises(ob.UsageError, match=says):
+        asyncio.run(enter(serve(with_limit(9), tmp_path, MemoryNetwork().listen)))
+
+
 def test_an_error_of_the_block_is_raised_and_the_run_goes_on(tmp_path: Path) -> None:
     async def run() -> None:
         async with serve(experiment(), tmp_path, MemoryNetwork().listen):
