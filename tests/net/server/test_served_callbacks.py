@@ -114,6 +114,7 @@ def test_a_server_that_is_killed_stops_where_its_evaluations_say(when: str, tmp_
     script.communicate()
     record = ob.read_run(tmp_path)
     past, finished = record.evaluations(), record.status == "finished"  # its callbacks are in another thread
+    versions = sum(row.name == "aggregate" for row in record.rows())  # evaluations may lag behind them
     assert past
     assert when == "end" or not finished
     told = Told()
@@ -126,7 +127,7 @@ def test_a_server_that_is_killed_stops_where_its_evaluations_say(when: str, tmp_
     assert len(evaluations) - ends <= 1  # the last version
     if when == "end":
         assert len(past) - ends in (0, 1)  # the last version may have been measured when it died
-        assert ob.read_run(tmp_path).meta["summary"]["versions"] <= past[-1].version + 1
+        assert ob.read_run(tmp_path).meta["summary"]["versions"] <= versions + 1  # it ends at once
     check_best(tmp_path)
 
 
