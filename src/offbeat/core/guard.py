@@ -50,7 +50,7 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Layout, Model
 from offbeat.core.validation import checked_dataclass
 
-GUARD_RULE = 2
+GUARD_RULE = 3
 """Number of the rule that new runs follow; a run recorded without a number follows the first."""
 
 FIRST, FIRST_OTHER, OF_INITIAL = 100.0, 10_000.0, 1.5

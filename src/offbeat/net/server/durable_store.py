@@ -27,8 +27,9 @@ from offbeat.core.learner import DAMAGED, LocalResult
 from offbeat.core.model import Model, Tensors
 from offbeat.core.schedule_rule import described_rule
 from offbeat.net.secure.release_seeds import open_secrets
-from offbeat.net.server.collapse import Collapse
+from offbeat.net.server.collapse import Collapse, CollapseDetector
 from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
+from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
 from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
@@ -236,8 +237,7 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
         raise damage(record.path / DATABASE, "has no checkpoint")
     guard, clients = coordinator.experiment.guard, coordinator.options.clients
     follow_recorded_rules(coordinator.tensors, record, guard, clients)
-    if recorded_rule(record) == 1:
-        coordinator.collapse = CollapseDetectorRule1()
+    coordinator.collapse = collapse_of(recorded_rule(record))
     for name, client, labels in record.sites():
         coordinator.registry.add(name, client).labels = tuple(json.loads(labels)) if labels else None
     coordinator.replay(record.rows(limit=checkpoint.journal), None)
@@ -261,6 +261,12 @@ def recover(record: RunRecord, coordinator: Coordinator) -> None:
     if damaged:
         coordinator.rejected["damaged"] += len(damaged)
     coordinator.end_replay(record.duration)
+
+
+def collapse_of(rule: int) -> Collapse:
+    """The rule of collapse of a run that has recorded this number."""
+    earlier: dict[int, Callable[[], Collapse]] = {1: CollapseDetectorRule1, 2: CollapseDetectorRule2}
+    return earlier.get(rule, CollapseDetector)()
 
 
 def _judge_again(record: RunRecord, collapse: Collapse) -> Version | None:
