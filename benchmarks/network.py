@@ -26,7 +26,7 @@ from grpc import aio
 from offbeat.core.model import Layout
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
-from offbeat.net.grpc.options import channel_options
+from offbeat.net.grpc.protocol import channel_options
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import Heartbeat, Register, UpdateAck, UpdateSubmission
 from offbeat.net.transport import ChannelClosedError, ServerChannel

@@ -16,7 +16,8 @@ from offbeat.algorithms.aggregators import (
     from_memory,
     toward_models,
 )
-from offbeat.algorithms.options import (
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import (
     Concurrency,
     Count,
     Epochs,
@@ -28,7 +29,6 @@ from offbeat.algorithms.options import (
     Share,
     Steps,
 )
-from offbeat.algorithms.registry import algorithm
 from offbeat.algorithms.schedules import Buffered, Rounds, train
 from offbeat.core.algorithm import (
     Aggregator,

@@ -8,7 +8,7 @@ import pytest
 
 import offbeat as ob
 from offbeat import algorithms
-from offbeat.algorithms.registry import Factory, in_order
+from offbeat.algorithms.factory import Factory, in_order
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ from rich.console import Console
 import offbeat as ob
 from offbeat import algorithms
 from offbeat.algorithms.describe import driver_needs, made_with_defaults, parts, short_paper
+from offbeat.algorithms.factory import Factory, algorithm
 from offbeat.algorithms.privacy.private import sum_only
-from offbeat.algorithms.registry import Factory, algorithm
 from offbeat.cli import list as listing
 from offbeat.core.errors import UsageError
 from offbeat.core.features import DRIVERS, Feature

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import offbeat as ob
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
 from offbeat.core.errors import UsageError
 from offbeat.core.staleness import StalenessWeight
 from offbeat.runs.record import read_run

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
-from offbeat.algorithms.registry import Factory
+from offbeat.algorithms.factory import Factory
 from offbeat.codec import Qsgd, TopK
 from offbeat.core.codec import Codec
 from offbeat.core.errors import RunError

@@ -13,7 +13,7 @@ from offbeat.recipes.build import make_algorithm
 from offbeat.recipes.load import amend, own_recipe
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_trace
-from offbeat.runs.options import BESIDE
+from offbeat.runs.recorded_options import BESIDE
 from offbeat_papers.load import size_columns, size_labels, study_document
 from offbeat_papers.study import Size, Study
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 from offbeat.algorithms.compose import build, compose
-from offbeat.algorithms.registry import Factory, in_order
+from offbeat.algorithms.factory import Factory, in_order
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.schedule_rule import with_rule
 

@@ -13,7 +13,7 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from offbeat.algorithms.options import Memory, ServerRate
+from offbeat.algorithms.option_types import Memory, ServerRate
 from offbeat.core.algorithm import Aggregator, FullWeight, ServerStep, SumOnly, Task, Update, UpdateSum
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors

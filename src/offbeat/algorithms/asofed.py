@@ -37,8 +37,8 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
-from offbeat.algorithms.options import Concurrency, Epochs, Positive, ProximalWeight, Share, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, ProximalWeight, Share, Steps
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import (
     Algorithm,

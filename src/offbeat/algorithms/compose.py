@@ -15,8 +15,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from offbeat.algorithms.options import Positive
-from offbeat.algorithms.registry import Factory, factory_of
+from offbeat.algorithms.factory import Factory, factory_of
+from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.robust import Clipped, RobustAggregator, RobustSpec
 from offbeat.algorithms.wireless.over_radio import UploadSlots
 from offbeat.codec import CodecSpec

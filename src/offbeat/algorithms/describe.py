@@ -13,8 +13,8 @@ from dataclasses import dataclass, fields, is_dataclass
 from itertools import takewhile
 from typing import Any
 
+from offbeat.algorithms.factory import Factory, year
 from offbeat.algorithms.privacy.private import check_sums
-from offbeat.algorithms.registry import Factory, year
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, ServerStep
 from offbeat.core.buffers import POLICIES, unwrap_buffers
 from offbeat.core.errors import UsageError

@@ -1,8 +1,8 @@
 """FedAsync: every update is mixed in as it comes (Xie, Koyejo, Gupta, 2019, Algorithm 1)."""
 
 from offbeat.algorithms.aggregators import Mixing, MixingWeight
-from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme

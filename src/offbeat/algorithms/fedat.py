@@ -27,8 +27,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels, by_samples, from_memory, shares, toward_bases
-from offbeat.algorithms.options import Epochs, ProximalWeight, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Epochs, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Round, train
 from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer

@@ -1,8 +1,8 @@
 """FedAvg: synchronous federated averaging (McMahan et al., AISTATS 2017, Algorithm 1)."""
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme

@@ -24,8 +24,8 @@ from pydantic.dataclasses import dataclass
 
 from offbeat.algorithms.aggregators import Momentum, Normalization, SumOfDeltas
 from offbeat.algorithms.compass_times import RULES, CompassTimes
-from offbeat.algorithms.options import Count, Memory
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Count, Memory
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, CancelTimer, Command, SetTimer, Train
 from offbeat.core.events import Arrived, Begin, ClientId, Event, Joined, Left, Lost, TaskId, Timer

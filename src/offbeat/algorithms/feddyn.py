@@ -16,8 +16,8 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory, toward_bases, toward_models
-from offbeat.algorithms.options import Concurrency, Epochs, Positive, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, FullWeight, SumOnly, Task, Update, UpdateSum
 from offbeat.core.events import Metrics

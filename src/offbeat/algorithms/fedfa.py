@@ -23,8 +23,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import Normalization
-from offbeat.algorithms.options import Concurrency, Count, Epochs, ProximalWeight, ServerRate, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Count, Epochs, ProximalWeight, ServerRate, Steps
 from offbeat.algorithms.schedules import Buffered
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature

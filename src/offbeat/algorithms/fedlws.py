@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, NonNegative, Positive, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, NonNegative, Positive, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature

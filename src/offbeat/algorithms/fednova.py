@@ -5,8 +5,8 @@ from typing import Annotated
 from pydantic import Field
 
 from offbeat.algorithms.aggregators import Normalization, SumOfDeltas
-from offbeat.algorithms.options import Concurrency, Epochs, Positive, ProximalWeight, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError

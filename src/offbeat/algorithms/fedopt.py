@@ -20,8 +20,8 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import MeanOfModels, from_memory
-from offbeat.algorithms.options import Concurrency, Epochs, Memory, Positive, ServerRate, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, Memory, Positive, ServerRate, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm, ServerStep
 from offbeat.core.model import Tensors

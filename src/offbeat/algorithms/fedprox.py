@@ -1,8 +1,8 @@
 """FedProx: FedAvg whose clients are held near the global model (Li et al., MLSys 2020, Algorithm 2)."""
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, ProximalWeight, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.programme import programme

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from offbeat.algorithms.aggregators import MeanOfModels
-from offbeat.algorithms.options import Concurrency, Epochs, NonNegative, Positive, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, NonNegative, Positive, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.events import Metrics

@@ -22,8 +22,8 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import by_samples, shares, toward_bases, toward_models
-from offbeat.algorithms.options import Concurrency, Count, Epochs, NonNegative, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Count, Epochs, NonNegative, Steps
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, FullWeight, Schedule, SumOnly, Task, Update, UpdateSum, View
 from offbeat.core.commands import Aggregate, Command, Recall

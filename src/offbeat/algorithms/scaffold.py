@@ -10,8 +10,8 @@ momentum, weight decay or Adam it is no mean of gradients any more.
 import torch
 
 from offbeat.algorithms.aggregators import SumOfDeltas
-from offbeat.algorithms.options import Concurrency, Epochs, ServerRate, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Concurrency, Epochs, ServerRate, Steps
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import UsageError

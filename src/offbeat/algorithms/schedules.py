@@ -5,7 +5,7 @@ from dataclasses import field
 
 from pydantic.dataclasses import dataclass
 
-from offbeat.algorithms.options import Concurrency, Count
+from offbeat.algorithms.option_types import Concurrency, Count
 from offbeat.core.algorithm import Schedule, View
 from offbeat.core.commands import Aggregate, Command, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId

@@ -27,14 +27,14 @@ def dashboard_of(
     from offbeat.net.auth.tokens import Tokens
     from offbeat.net.monitor.from_journal import snapshot_of
     from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
-    from offbeat.net.refusals import Refusals
+    from offbeat.net.refusal_log import RefusalLog
     from offbeat.net.server.finished import FinishedService
     from offbeat.runs.record import read_run
 
     tls = page_tls(cert, key) if cert is not None and key is not None else None
     token = Tokens(state / PAGE_TOKEN, required_once_there=True)
 
-    refusals = Refusals("page ")
+    refusals = RefusalLog("page ")
 
     service, listener = server.service, cast("GrpcListener", server.listener)
 

@@ -33,8 +33,8 @@ from offbeat.recipes.names import check_names
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.sweep import directory_name, sweep_points
 from offbeat.report.labels import label_text
-from offbeat.runs.options import BESIDE
 from offbeat.runs.record import RunRecord, read_run
+from offbeat.runs.recorded_options import BESIDE
 from offbeat.runs.schema import DATABASE
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay, import_ray

@@ -15,7 +15,7 @@ from offbeat.documents import parse_yaml, read_text
 from offbeat.recipes.hints import keys_allowed
 from offbeat.recipes.recipe import Recipe
 from offbeat.recipes.trace import inline_label_trace, inline_trace, resolve_trace_path
-from offbeat.runs.options import BESIDE
+from offbeat.runs.recorded_options import BESIDE
 
 
 def built_in() -> dict[str, Path]:

@@ -16,7 +16,7 @@ from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, MLPSpec
 from offbeat.report.claims import Claim
-from offbeat.runs.options import BESIDE
+from offbeat.runs.recorded_options import BESIDE
 from offbeat.world.partitions import DualDirichlet, Partition
 from offbeat.world.world import World
 

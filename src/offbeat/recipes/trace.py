@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import UsageError
-from offbeat.runs.options import flatten
+from offbeat.runs.recorded_options import flatten
 from offbeat.world.trace import trace_section
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from offbeat.core.errors import UsageError
-from offbeat.runs.options import flatten, option, run_options
 from offbeat.runs.record import RunRecord
+from offbeat.runs.recorded_options import flatten, option, run_options
 
 _LONGEST = 40
 _KINDS = ("name", "kind", "law")  # keys that say what their section is

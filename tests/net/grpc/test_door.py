@@ -13,7 +13,7 @@ import pytest
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.door import Door, connections, peer_of
 from offbeat.net.messages import Heartbeat
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 from tests.net.authority import Authority
 from tests.net.support import LIMITS, raw, server, site
 from tests.sampling import thorough
@@ -82,7 +82,7 @@ def test_where_few_are_left_the_oldest_makes_room(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("offbeat.net.grpc.door.shut_down", lambda _, peer: closed.append(peer))
 
     async def story() -> None:
-        refusals = Refusals()
+        refusals = RefusalLog()
         door = Door(8, 10.0, refusals)
         found = {(f"10.0.0.{k}", 7): k for k in range(8)}
         with door.admitted("ipv4:10.0.0.0:7"), door.admitted("ipv4:10.0.0.0:7"):
@@ -106,7 +106,7 @@ def test_a_call_that_has_ended_begins_a_new_deadline(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("offbeat.net.grpc.door.shut_down", lambda *_: None)
 
     async def story() -> None:
-        refusals, found = Refusals(), {("10.0.0.1", 7): 3}
+        refusals, found = RefusalLog(), {("10.0.0.1", 7): 3}
         door = Door(8, 10.0, refusals)
         door.look(found, 0.0)
         with door.admitted("ipv4:10.0.0.1:7"):

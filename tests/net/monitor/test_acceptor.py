@@ -15,7 +15,7 @@ from offbeat.net import descriptors
 from offbeat.net.auth.tls import page_tls
 from offbeat.net.monitor import acceptor
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 from tests.net.authority import Authority
 from tests.net.page_token import page_token
 
@@ -39,7 +39,7 @@ def bare(url: str, number: int, source: str = "127.0.0.1") -> Iterator[None]:
         yield
 
 
-async def until(refusals: Refusals, **expected: int) -> None:
+async def until(refusals: RefusalLog, **expected: int) -> None:
     async with asyncio.timeout(60):
         while refusals.counts != {f"page {kind}": count for kind, count in expected.items()}:
             await asyncio.sleep(0.02)
@@ -65,7 +65,7 @@ def test_of_one_address_the_oldest_that_has_said_nothing_makes_room(
         trusted = ssl.create_default_context(cafile=str(ours.file))
 
     async def story() -> None:
-        refusals = Refusals("page ")
+        refusals = RefusalLog("page ")
         async with dashboard(Watched(nothing, tmp_path), MonitorAddress(tls=context), refusals) as url:
             with bare(url, 60):
                 await until(refusals, address=58)
@@ -80,7 +80,7 @@ def test_of_one_address_the_oldest_that_has_said_nothing_makes_room(
 
 def test_of_many_addresses_too(tmp_path: Path) -> None:
     async def story() -> None:
-        refusals = Refusals("page ")
+        refusals = RefusalLog("page ")
         async with dashboard(Watched(nothing, tmp_path), MonitorAddress(), refusals) as url:
             with ExitStack() as stack:
                 for k in range(2, 7):
@@ -93,7 +93,7 @@ def test_of_many_addresses_too(tmp_path: Path) -> None:
 
 def test_who_is_admitted_is_not_closed_and_beyond_the_limit_new_ones_are(tmp_path: Path) -> None:
     async def story() -> None:
-        refusals = Refusals("page ")
+        refusals = RefusalLog("page ")
         async with dashboard(Watched(nothing, tmp_path), MonitorAddress(), refusals) as url:
             port = int(url.rstrip("/").rpartition(":")[2])
             readers = []
@@ -120,7 +120,7 @@ def test_without_an_admitted_request_a_connection_has_a_deadline(
     monkeypatch.setattr(acceptor, "DEADLINE", 1.0)
 
     async def story() -> None:
-        refusals = Refusals("page ")
+        refusals = RefusalLog("page ")
         listen = MonitorAddress(token=page_token(tmp_path, "a-token-of-the-test"))
         async with (
             dashboard(Watched(nothing, tmp_path), listen, refusals) as url,

@@ -15,7 +15,7 @@ from offbeat.core.errors import UsageError
 from offbeat.net.auth.tokens import DASHBOARD, Tokens, make_token
 from offbeat.net.monitor.from_journal import TIMELINE_ROWS
 from offbeat.net.monitor.http import PAGE, SECURITY_HEADERS, MonitorAddress, Watched, dashboard
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 from offbeat.runs.record import RunRecord
 from tests.net.page_token import page_token, write_page_token
 from tests.net.replayed_run import Played, recorded
@@ -337,7 +337,7 @@ def test_failed_logins_of_the_page_are_counted_and_limited(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("offbeat.net.failed_logins.MOST", 5)
-    refusals = Refusals("page ")
+    refusals = RefusalLog("page ")
 
     async def go() -> list[int]:
         listen = MonitorAddress(token=page_token(played.directory, TOKEN))

@@ -11,7 +11,7 @@ from offbeat.core.commands import Train
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateAck, UpdateSubmission
 from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.registry import Registry, TaskRecord
+from offbeat.net.server.site_registry import Registry, TaskRecord
 from offbeat.testing import check_journal
 from tests.net.support import coordinator_from, terms_of
 

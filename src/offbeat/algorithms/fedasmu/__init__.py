@@ -24,6 +24,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, ControlsOption
 from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import (
@@ -35,8 +36,7 @@ from offbeat.algorithms.fedasmu.requests import (
     Selector,
     with_requests,
 )
-from offbeat.algorithms.options import Count, Epochs, Positive, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.option_types import Count, Epochs, Positive, Steps
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, SetTimer

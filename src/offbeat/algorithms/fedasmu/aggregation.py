@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.options import NonNegative, Positive
+from offbeat.algorithms.option_types import NonNegative, Positive
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors

@@ -13,12 +13,12 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from offbeat.algorithms.factory import algorithm
 from offbeat.algorithms.fedasmu import MOVED
 from offbeat.algorithms.fedasmu.aggregation import AdaptiveMixing, Controls, ControlsOption
 from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge, MergeOption
 from offbeat.algorithms.fedasmu.requests import AskEvery, LearnedTiming, Selector, with_requests
-from offbeat.algorithms.options import Concurrency, Count, Epochs, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.option_types import Concurrency, Count, Epochs, Steps
 from offbeat.algorithms.schedules import train
 from offbeat.core.algorithm import Algorithm, Schedule, View
 from offbeat.core.commands import Aggregate, Command, Drop, Send

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field, InstanceOf
 from torch import Tensor
 
-from offbeat.algorithms.options import NonNegative, Positive
+from offbeat.algorithms.option_types import NonNegative, Positive
 from offbeat.core.events import Metrics
 from offbeat.core.features import Feature
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper

@@ -24,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from offbeat.algorithms.fedasmu.merging import FreshMerge
-from offbeat.algorithms.options import NonNegative, Share
+from offbeat.algorithms.option_types import NonNegative, Share
 from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Send, Train
 from offbeat.core.events import Arrived, ClientId, Event, Left, Lost, TaskId, WantsModel

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.options import Positive
+from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.robust.root_rule import RootRule
 from offbeat.core.validation import checked_dataclass
 

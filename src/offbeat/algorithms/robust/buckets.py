@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.options import ServerRate
+from offbeat.algorithms.option_types import ServerRate
 from offbeat.algorithms.robust.median import median
 from offbeat.algorithms.robust.rule import Malicious
 from offbeat.algorithms.robust.trimmed_mean import trimmed_mean

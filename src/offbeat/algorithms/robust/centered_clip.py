@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.options import Count, Positive
+from offbeat.algorithms.option_types import Count, Positive
 from offbeat.algorithms.robust.distances import distances_to, gram
 from offbeat.algorithms.robust.rule import Rule, parameters
 from offbeat.core.features import Feature

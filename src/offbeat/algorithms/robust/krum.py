@@ -6,7 +6,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.options import Count
+from offbeat.algorithms.option_types import Count
 from offbeat.algorithms.robust.distances import squared_distances
 from offbeat.algorithms.robust.rule import Malicious, Weigh, WeighingRule
 from offbeat.core.validation import checked_dataclass

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.options import Count
+from offbeat.algorithms.option_types import Count
 from offbeat.algorithms.robust.rule import Weigh, WeighingRule
 from offbeat.core.features import Feature
 from offbeat.core.model import Tensors

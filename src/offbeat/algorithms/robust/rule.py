@@ -7,7 +7,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.options import ServerRate
+from offbeat.algorithms.option_types import ServerRate
 from offbeat.algorithms.robust.distances import gram
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature

@@ -10,7 +10,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from offbeat.algorithms.options import NonNegative
+from offbeat.algorithms.option_types import NonNegative
 from offbeat.algorithms.robust.root_rule import RootRule
 from offbeat.core.validation import checked_dataclass
 

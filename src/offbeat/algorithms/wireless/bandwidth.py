@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.algorithms.options import Positive
+from offbeat.algorithms.option_types import Positive
 from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError
 

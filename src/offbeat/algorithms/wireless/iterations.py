@@ -22,8 +22,8 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import by_samples, shares, toward_bases, toward_models
-from offbeat.algorithms.options import Count, Epochs, Positive, ProximalWeight, Steps
-from offbeat.algorithms.registry import algorithm
+from offbeat.algorithms.factory import algorithm
+from offbeat.algorithms.option_types import Count, Epochs, Positive, ProximalWeight, Steps
 from offbeat.algorithms.schedules import Round, train
 from offbeat.algorithms.wireless.bandwidth import Halving, equal_bits, with_decayed_lr
 from offbeat.algorithms.wireless.policies import Candidate, DataImportance, Policy

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from msgspec.structs import replace
 from pydantic import Field
 
-from offbeat.algorithms.options import Positive
+from offbeat.algorithms.option_types import Positive
 from offbeat.algorithms.wireless.bandwidth import Halving, with_decayed_lr
 from offbeat.core.algorithm import Schedule, ScheduleWrapper, View
 from offbeat.core.commands import Command, Measure, Train, Upload

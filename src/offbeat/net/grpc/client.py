@@ -10,7 +10,7 @@ from grpc import aio
 from offbeat.net.address import split
 from offbeat.net.auth.certificates import SITE, check_usage
 from offbeat.net.auth.credentials import SiteCredentials, pem
-from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, VERSION, channel_options
+from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, VERSION, channel_options
 from offbeat.net.grpc.stream import BROKEN, Call, GrpcStream
 from offbeat.net.messages import FromServer, FromSite
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from offbeat.net import descriptors
 from offbeat.net.address import network
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 
 Peer = tuple[str, int]
 """Address and port of the other end."""
@@ -35,7 +35,7 @@ class Door:
         refusals: Counts those that are closed.
     """
 
-    def __init__(self, most: int, deadline: float, refusals: Refusals) -> None:
+    def __init__(self, most: int, deadline: float, refusals: RefusalLog) -> None:
         self.most, self._deadline, self._refusals = most, deadline, refusals
         self._admitted: Counter[Peer] = Counter()
         self._since: dict[Peer, float] = {}  # those without a credential, the oldest first

@@ -19,10 +19,10 @@ from offbeat.net.auth.tls import server_tls
 from offbeat.net.auth.tokens import SampleRange
 from offbeat.net.failed_logins import FailedLogins
 from offbeat.net.grpc.door import Door, peer_of
-from offbeat.net.grpc.options import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
+from offbeat.net.grpc.protocol import ADMITTED, FINAL, PATH, STATUS, VERSION, ChannelOptions, channel_options
 from offbeat.net.grpc.stream import Context, GrpcStream
 from offbeat.net.messages import FromServer, FromSite, Register, Rejected, shorten
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 from offbeat.net.transport import ChannelClosedError, OnChannel, ProtocolError
 from offbeat.net.wire.connection import CloseReason, Connection
 from offbeat.net.wire.limits import Limits
@@ -61,7 +61,7 @@ class GrpcListener:
         self._open, self._open_of = 0, Counter[str]()  # in all, and of each site
         self._logins = FailedLogins()
         self._connections: dict[str, RunningConnection] = {}
-        self._refusals = Refusals()
+        self._refusals = RefusalLog()
         self._server: aio.Server | None = None
         most = min(
             2 * limits.connections, descriptors.for_sites()

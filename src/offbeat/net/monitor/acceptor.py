@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from offbeat.net.address import network
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 
 DEADLINE = 10.0
 """Seconds from a connection to a request that is admitted."""
@@ -45,7 +45,7 @@ class Acceptor:
 
     def __init__(
         self, make_protocol: Callable[[], asyncio.BaseProtocol], most: int, tls: ssl.SSLContext | None,
-        refusals: Refusals,
+        refusals: RefusalLog,
     ) -> None:  # fmt: skip
         self._make_protocol, self._most, self._tls, self._refusals = make_protocol, most, tls, refusals
         self._loop = asyncio.get_running_loop()

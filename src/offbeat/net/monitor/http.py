@@ -28,7 +28,7 @@ from offbeat.net.monitor.acceptor import Acceptor
 from offbeat.net.monitor.from_journal import metrics_since, timeline_since
 from offbeat.net.monitor.prometheus import CONTENT_TYPE, exposition
 from offbeat.net.monitor.snapshot import Snapshot
-from offbeat.net.refusals import Refusals
+from offbeat.net.refusal_log import RefusalLog
 from offbeat.runs.record import read_run
 
 SECURITY_HEADERS = {
@@ -53,7 +53,7 @@ PAGE = {
 LONGEST_LINE = 2048  # bytes of a request's first line, and of one header
 _ACCEPTOR: web.AppKey[list[Acceptor]] = web.AppKey("acceptor")
 _LOGINS: web.AppKey[FailedLogins] = web.AppKey("logins")
-_REFUSALS: web.AppKey[Refusals] = web.AppKey("refusals")
+_REFUSALS: web.AppKey[RefusalLog] = web.AppKey("refusals")
 _WATCHED: web.AppKey["Watched"] = web.AppKey("watched")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _LOG = logging.getLogger("offbeat.net")
@@ -116,7 +116,7 @@ class MonitorAddress:
 
 @asynccontextmanager
 async def dashboard(
-    watched: Watched, listen: MonitorAddress, refusals: Refusals | None = None
+    watched: Watched, listen: MonitorAddress, refusals: RefusalLog | None = None
 ) -> AsyncIterator[str]:
     """Show a run for as long as the context lasts.
 
@@ -131,7 +131,7 @@ async def dashboard(
     Raises:
         UsageError: It cannot listen there.
     """
-    refusals = refusals or Refusals()
+    refusals = refusals or RefusalLog()
     runner = web.AppRunner(
         make_app(watched, listen, refusals), access_log=None, handle_signals=False,
         keepalive_timeout=30.0, shutdown_timeout=2.0, max_line_size=LONGEST_LINE, max_field_size=LONGEST_LINE,
@@ -152,7 +152,7 @@ async def dashboard(
         await runner.cleanup()
 
 
-def make_app(watched: Watched, listen: MonitorAddress, refusals: Refusals | None = None) -> web.Application:
+def make_app(watched: Watched, listen: MonitorAddress, refusals: RefusalLog | None = None) -> web.Application:
     """The application, without a socket.
 
     Args:
@@ -165,7 +165,7 @@ def make_app(watched: Watched, listen: MonitorAddress, refusals: Refusals | None
     """
     app = web.Application(middlewares=[_guard(listen)], client_max_size=1)
     app[_WATCHED], app[_ACCEPTOR] = watched, []
-    app[_LOGINS], app[_REFUSALS] = FailedLogins(), refusals or Refusals()
+    app[_LOGINS], app[_REFUSALS] = FailedLogins(), refusals or RefusalLog()
     for path in PAGE:
         app.router.add_get(path, _page)
     app.router.add_get("/api/snapshot", _snapshot)

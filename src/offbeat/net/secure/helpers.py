@@ -16,7 +16,7 @@ from offbeat.net.messages import FromServer, FromSite, Register, Registered, Rej
 from offbeat.net.monitor.snapshot import HelpersView
 from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.server.effects import Effects, Measurements
-from offbeat.net.server.registry import Registry, SiteRecord
+from offbeat.net.server.site_registry import Registry, SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.refusals import SecureRefusal
 

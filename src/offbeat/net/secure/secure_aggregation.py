@@ -35,7 +35,7 @@ from offbeat.net.secure.release_evidence import ReleaseEvidence
 from offbeat.net.secure.release_seeds import ReleaseSum
 from offbeat.net.server.effects import Measurements
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.registry import SiteRecord
+from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, UpdateCheck
 from offbeat.secure.committee import VOTES, Committee, CommitteeMember, rule_of
 from offbeat.secure.effects import AskHelper, CommitManifest, Effect, MaskedEntry

@@ -8,8 +8,8 @@ from offbeat.core.learner import LocalResult
 from offbeat.core.model import Model
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.net.messages import UpdateSubmission
-from offbeat.net.server.registry import SiteRecord
 from offbeat.net.server.site_directions import SiteDirections
+from offbeat.net.server.site_registry import SiteRecord
 from offbeat.net.server.validation import EachUpdateCheck, UpdateCheck, UpdateForm
 
 

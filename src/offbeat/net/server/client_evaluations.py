@@ -12,7 +12,7 @@ from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.net.messages import EvaluationRequest, EvaluationResult, FromServer
 from offbeat.net.server.effects import DoneEvaluation, Evaluation
-from offbeat.net.server.registry import Registry, SiteRecord
+from offbeat.net.server.site_registry import Registry, SiteRecord
 from offbeat.net.server.validation import InvalidUpdateError, check_evaluation
 
 MOST_NAMES = 100

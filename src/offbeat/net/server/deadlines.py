@@ -9,7 +9,7 @@ has none: no schedule waits for it.
 from math import inf
 
 from offbeat.core.algorithm import Task
-from offbeat.net.server.registry import Registry
+from offbeat.net.server.site_registry import Registry
 
 FACTOR = 10.0
 

@@ -44,8 +44,8 @@ from offbeat.net.secure.release_seeds import FreshSeeds
 from offbeat.net.server.client_evaluations import ClientEvaluations
 from offbeat.net.server.effects import Effects, Evaluation
 from offbeat.net.server.options import ServerOptions
-from offbeat.net.server.registry import Registry, SiteRecord
 from offbeat.net.server.site_directions import SiteDirections
+from offbeat.net.server.site_registry import Registry, SiteRecord
 
 log = logging.getLogger(__name__)
 

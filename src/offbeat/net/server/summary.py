@@ -2,7 +2,7 @@
 
 from offbeat.net.monitor.snapshot import SiteState, SiteView, Snapshot, ended
 from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.registry import SiteRecord
+from offbeat.net.server.site_registry import SiteRecord
 
 
 def snapshot(coordinator: Coordinator, label: str) -> Snapshot:

@@ -21,8 +21,8 @@ from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
 from offbeat.core.model import Layout, Model
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
-from offbeat.net.server.registry import SiteRecord
 from offbeat.net.server.site_directions import SiteDirections
+from offbeat.net.server.site_registry import SiteRecord
 
 log = logging.getLogger(__name__)
 

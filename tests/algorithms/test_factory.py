@@ -12,7 +12,7 @@ import pytest
 import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.algorithms.compose import build
-from offbeat.algorithms.registry import Factory
+from offbeat.algorithms.factory import Factory
 from offbeat.core.errors import OffbeatError, UsageError
 from tests.options import EVERY_FEATURE, example
 

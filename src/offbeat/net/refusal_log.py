@@ -9,7 +9,7 @@ PAUSE = 5.0
 _LOG = logging.getLogger("offbeat.net")
 
 
-class Refusals:
+class RefusalLog:
     """Counts what is refused; the log has the first one, and then a summary now and then.
 
     Args:

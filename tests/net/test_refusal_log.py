@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from offbeat.net import refusals
-from offbeat.net.refusals import Refusals
+from offbeat.net import refusal_log
+from offbeat.net.refusal_log import RefusalLog
 
 
 def test_a_thousand_refusals_are_counted_in_a_few_lines(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(refusals, "PAUSE", 0.05)
+    monkeypatch.setattr(refusal_log, "PAUSE", 0.05)
 
     async def story() -> None:
-        refused = Refusals("page ")
+        refused = RefusalLog("page ")
         for k in range(1000):
             refused.add("address" if k % 4 else "full", f"10.0.0.{k % 200}", "too many")
         assert refused.counts == {"page address": 750, "page full": 250}
