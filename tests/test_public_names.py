@@ -215,7 +215,7 @@ def test_the_python_of_the_documentation_uses_public_names_only() -> None:
     [
         "from offbeat.core.engine import Engine",
         "from offbeat.net.grpc.server import listen",
-        "import offbeat.sim.loop",
+        "import offbeat.sim.event_loop",
         "import offbeat as o\no.core",
         "ob.fedbufff(3)",
         "from offbeat import parts as q\nq.Nothing()",

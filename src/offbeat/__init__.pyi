@@ -53,11 +53,11 @@ from offbeat.experiment import Experiment as Experiment
 from offbeat.inference.export import ExportedModel as ExportedModel, export as export
 from offbeat.local.examples_privacy import ExamplesPrivacy as ExamplesPrivacy
 from offbeat.local.client_task import ClientTask as ClientTask
-from offbeat.local.learner import TorchLearner as TorchLearner
-from offbeat.local.loop import LoopLearner as LoopLearner
+from offbeat.local.torch_learner import TorchLearner as TorchLearner
+from offbeat.local.loop_learner import LoopLearner as LoopLearner
 from offbeat.local.numpy_client import NumPyClientLoop as NumPyClientLoop
 from offbeat.local.training import Training as Training
-from offbeat.net.client.loop import client as client
+from offbeat.net.client.task_iterator import client as client
 from offbeat.runs.record import RunRecord as RunRecord, find_runs as find_runs, read_run as read_run
 from offbeat.sim.executors.batched import Batched as Batched
 from offbeat.sim.executors.ray.cluster import OnRay as OnRay

@@ -172,7 +172,7 @@ def test_bit_identical_with_workers_after_an_interruption_and_in_replay(tmp_path
 
     cut = tmp_path / "cut"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offbeat.sim.loop.WATCH_SECONDS", 0.0)
+        patch.setattr("offbeat.sim.event_loop.WATCH_SECONDS", 0.0)
         options: dict[str, Any] = {"until": until, "checkpoint_seconds": 0.0}
         with pytest.raises(Stop):
             ob.simulate(CODED, HARD, digits(), seed=2, out=cut, watch=stop_at(5), **options)

@@ -18,8 +18,8 @@ from flwr.supercore.task_identity import TaskIdentity
 import offbeat as ob
 from offbeat.data.dataset import Dataset
 from offbeat.flower import Polling, client_app, serve
-from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import Memory
+from offbeat.flower.replies import register, respond
 from offbeat.flower.server_loop import Federation
 from offbeat.models.registry import LogisticSpec, build
 from offbeat.net.client.policy import SitePolicy
@@ -27,7 +27,7 @@ from offbeat.net.client.site import Site
 from offbeat.net.messages import Leave, Register, Registered, TaskAssignment, TaskFailed, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, read_run_spec
 from offbeat.net.server.coordinator import Coordinator
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from tests.conformance.test_same_everywhere import OPTIONS

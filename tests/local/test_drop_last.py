@@ -11,7 +11,7 @@ from offbeat.core.learner import LocalTask
 from offbeat.core.privacy.options import Privacy, Secure
 from offbeat.local.examples_privacy import ExamplesPrivacy
 from offbeat.local.fast.batched import BatchedTrainer
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.objectives import Plain
 from offbeat.net.client.policy import PolicyError, SitePolicy
 from offbeat.net.client.site import Site

@@ -25,8 +25,8 @@ from offbeat.local.examples_privacy import (
     sampling_rate,
     steps_within,
 )
-from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 
 pytest.importorskip("opacus")

@@ -21,7 +21,7 @@ from offbeat.net.messages import (
     UpdateAck,
     UpdateSubmission,
 )
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.transport import ChannelClosedError, ServerChannel
 from offbeat.secure.committee import Committee, CommitteeMember, rule_of
 from offbeat.testing.network import MemoryNetwork

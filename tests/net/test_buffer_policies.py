@@ -22,7 +22,7 @@ from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingTask
 from offbeat.net.messages import TaskAssignment
 from offbeat.net.server.durable_store import DurableStore
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.runs.files import read_tensors
 from offbeat.testing.network import MemoryNetwork

@@ -13,7 +13,7 @@ from torch import nn
 import offbeat as ob
 from offbeat.core.errors import UsageError
 from offbeat.local.examples_privacy import ExamplesPrivacy
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.models.registry import LogisticSpec
 from offbeat.net import join
 from offbeat.net.client.examples_ledger import ExamplesSpent

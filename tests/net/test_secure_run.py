@@ -32,7 +32,7 @@ from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.secure.helping import help_run
 from offbeat.net.secure.masking import Masking
 from offbeat.net.secure.release_seeds import FreshSeeds
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord, read_run
 from offbeat.secure.committee import tolerated
@@ -241,7 +241,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
         helping["bert"].cancel()
 
     with torch_left_alone():
-        monkeypatch.setattr("offbeat.local.learner.TorchLearner.train", failing(ob.TorchLearner.train))
+        monkeypatch.setattr("offbeat.local.torch_learner.TorchLearner.train", failing(ob.TorchLearner.train))
         run = federation(
             tmp_path,
             ob.fedbuff(size=3, steps=2),

@@ -30,7 +30,7 @@ def test_an_update_passes_few_modules_and_queues() -> None:
         "client.task",
         "wire.reader",
         "server.validation",
-        "server.update_log",
+        "server.large_updates",
     }  # it has seen all
     assert list(trace.queues) == [
         "site: writer", "server: inbox", "server: messages of the effects", "server: uncommitted effects",

@@ -33,7 +33,7 @@ from offbeat.net.messages import (
     TaskAssignment,
     UpdateSubmission,
 )
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.transport import ClientChannel, ServerChannel
 from offbeat.testing.network import Faults, MemoryNetwork
 from tests.net.deviating_server import MODEL, Script, meet, plan_of, sent_of_training
@@ -72,7 +72,7 @@ def test_nothing_leaves_a_site_that_is_not_listed(tmp_path: Path, monkeypatch: p
         return reason
 
     with torch_left_alone():
-        monkeypatch.setattr("offbeat.local.learner.TorchLearner.train", failing(ob.TorchLearner.train))
+        monkeypatch.setattr("offbeat.local.torch_learner.TorchLearner.train", failing(ob.TorchLearner.train))
         assert asyncio.run(run()) == "reached 12 client tasks"
     assert {type(message) for message in said} <= {Register, Heartbeat, UpdateSubmission, Leave}
     for message in said:

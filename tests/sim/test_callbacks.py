@@ -33,7 +33,7 @@ CLOCK = [0.0]  # real seconds: an evaluation takes one, all else none
 @pytest.fixture(autouse=True)
 def checkpoint_after_each_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a run has a checkpoint every 0 seconds."""
-    monkeypatch.setattr("offbeat.sim.loop.time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
+    monkeypatch.setattr("offbeat.sim.event_loop.time", SimpleNamespace(monotonic=lambda: CLOCK[0]))
 
 
 @dataclass(frozen=True)

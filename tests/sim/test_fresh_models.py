@@ -93,7 +93,7 @@ def test_an_interrupted_run_goes_on_bit_identical(learner: ob.TorchLearner, tmp_
 
     cut = tmp_path / "cut"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offbeat.sim.loop.WATCH_SECONDS", 0.0)
+        patch.setattr("offbeat.sim.event_loop.WATCH_SECONDS", 0.0)
         with pytest.raises(Stopped):
             ob.simulate(
                 ob.fedasmu(**ASKING), HARD, learner, seed=5, out=cut,

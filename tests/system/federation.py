@@ -553,7 +553,7 @@ def simulated(federation: Federation) -> Iterator[None]:
     now = SimpleNamespace(monotonic=lambda: federation.loop.now)
     limit = 0 if federation._logs_updates else 2**18
     with ExitStack() as stack:
-        for module in ("net.server.service", "net.server.evaluator", "net.client.worker"):
+        for module in ("net.server.service", "net.server.evaluation_thread", "net.client.worker"):
             stack.enter_context(patch(f"offbeat.{module}.ThreadPoolExecutor", Threads))
         stack.enter_context(patch("offbeat.net.client.task.SimpleQueue", SimpleQueue))
         stack.enter_context(patch("offbeat.net.server.durable_store.time", now))

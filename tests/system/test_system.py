@@ -19,8 +19,8 @@ pytest.importorskip("greenlet")
 from offbeat.net.messages import UpdateSubmission
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.handlers import MessageHandler
+from offbeat.net.server.large_updates import UpdateLog
 from offbeat.net.server.service import Service
-from offbeat.net.server.update_log import UpdateLog
 from tests.system.federation import FailedError, Federation, algorithms, simulate
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -16,7 +16,7 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.extras import missing_extra
 from offbeat.core.metric_names import CLIENTS, finite
 from offbeat.core.model import Model
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.permissions import make_file
 from offbeat.runs.schema import Metric
 

@@ -30,8 +30,8 @@ from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.monitor.logs import setup_logs
 
 if TYPE_CHECKING:
-    from offbeat.local.learner import TorchLearner
-    from offbeat.local.loop import LoopLearner
+    from offbeat.local.loop_learner import LoopLearner
+    from offbeat.local.torch_learner import TorchLearner
     from offbeat.net.client.policy import SitePolicy
 
 
@@ -219,8 +219,8 @@ def _make_policy(file: Path | None, given: Mapping[str, Any] | None) -> "SitePol
 
 def _make_learner(text: str) -> "TorchLearner | LoopLearner":
     """The learner that a function of the site's makes."""
-    from offbeat.local.learner import TorchLearner
-    from offbeat.local.loop import LoopLearner
+    from offbeat.local.loop_learner import LoopLearner
+    from offbeat.local.torch_learner import TorchLearner
     from offbeat.named import load_named, named_errors
 
     make = load_named(text, "--learner")

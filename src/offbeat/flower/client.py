@@ -8,11 +8,11 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from offbeat.allowed import NOTHING, Allow
-from offbeat.flower.client_task import register, respond
 from offbeat.flower.context_state import load_state, save_state
+from offbeat.flower.replies import register, respond
 from offbeat.flower.serialization import decode, encode
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.client.policy import SitePolicy
 from offbeat.net.client.site import OwnModel, Site
 from offbeat.net.messages import FromSite, Registered

@@ -31,7 +31,7 @@ from offbeat.net.messages import (
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects
-from offbeat.net.server.evaluator import Evaluate, Evaluator
+from offbeat.net.server.evaluation_thread import Evaluate, EvaluationThread
 from offbeat.net.transport import ProtocolError
 
 NODE_UNAVAILABLE = 5  # Flower's code for a node that has been silent for too long
@@ -84,7 +84,7 @@ class Federation:
         self._offset = coordinator.now - now()
         self._looked = -float("inf")
         self._nodes: dict[str, Node] = {}
-        self._evaluator = Evaluator(evaluate)
+        self._evaluator = EvaluationThread(evaluate)
 
     def run(self) -> str:
         """Serve until the run ends; returns why. Raises `RunError` where its directory cannot be written."""

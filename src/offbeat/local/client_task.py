@@ -17,8 +17,8 @@ from offbeat.core.model import Arrays, Model, Tensors, to_arrays
 from offbeat.core.objective import FreshModel, LocalRun, Objective
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import batches
-from offbeat.local.handles import check_called, check_reach, hooks_of
 from offbeat.local.loop_model import LoopModel, Named, named_tensors
+from offbeat.local.objective_hooks import check_called, check_reach, hooks_of
 from offbeat.local.representation import representing
 from offbeat.local.seeding import seed_layers
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from offbeat.data.dataset import Dataset
 from offbeat.local.criterion import Loss
-from offbeat.local.learner import TorchLearner
 from offbeat.local.losses import LOSSES
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
 from offbeat.named import name_of

@@ -14,7 +14,7 @@
 from offbeat.metrics.auroc import AUROC
 from offbeat.metrics.classification import F1, Accuracy, BalancedAccuracy, Dice, ExactMatch
 from offbeat.metrics.clients import aggregate_clients
-from offbeat.metrics.evaluation import compute_metrics, update_metrics
+from offbeat.metrics.collection import compute_metrics, update_metrics
 from offbeat.metrics.kinds import IGNORE_INDEX, PredictionKind, kind_of
 from offbeat.metrics.metric import FunctionMetric, StreamingMetric
 from offbeat.metrics.perplexity import Perplexity

@@ -23,9 +23,9 @@ from offbeat.core.privacy.options import Privacy
 from offbeat.core.validation import format_error
 from offbeat.experiment import Experiment
 from offbeat.local.description import describe_learner, model_of
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import OTHER_FROZEN, LoopLearner
+from offbeat.local.loop_learner import OTHER_FROZEN, LoopLearner
 from offbeat.local.objectives import Plain
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import AnyModel, ModelMaker, NamedModel
 from offbeat.named import name_of

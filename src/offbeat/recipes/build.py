@@ -20,7 +20,7 @@ from offbeat.data.dataset import Dataset, Samples, sample_shape
 from offbeat.data.federated import FederatedData, Source
 from offbeat.data.site import server_data
 from offbeat.experiment import Experiment
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.recipes.load import check, document_of, own_recipe
 from offbeat.recipes.metrics import check_metrics

@@ -3,7 +3,7 @@
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import check_found
 from offbeat.core.metric_names import CLIENTS, in_order
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.metrics.clients import aggregate_clients
 from offbeat.recipes.recipe import Recipe
 

@@ -7,7 +7,7 @@ from typing import Any
 from offbeat.core.engine import Engine
 from offbeat.core.events import Metrics
 from offbeat.core.metric_names import numbers
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 
 
 @dataclass(frozen=True)

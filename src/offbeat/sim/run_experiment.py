@@ -21,10 +21,10 @@ from offbeat.runs.record import RunRecord, read_run
 from offbeat.runs.store import RunStore
 from offbeat.runs.summary import Summary, summary_of
 from offbeat.sim.backend import LiveBackend
+from offbeat.sim.event_loop import run_to_end
 from offbeat.sim.executors.batched import Batched
 from offbeat.sim.executors.ray.cluster import OnRay
 from offbeat.sim.executors.start import started
-from offbeat.sim.loop import run_to_end
 from offbeat.sim.observed import ObservedRecorder
 from offbeat.sim.progress import Watcher
 from offbeat.sim.restore import final_model, restore

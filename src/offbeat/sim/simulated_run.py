@@ -15,7 +15,7 @@ from offbeat.core.privacy.options import rounded_up
 from offbeat.experiment import Experiment, PreparedRun
 from offbeat.local.batches import steps_per_epoch
 from offbeat.local.description import describe_learner, describe_training
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.world.description import describe_world
 from offbeat.world.population import Population
 from offbeat.world.world import World

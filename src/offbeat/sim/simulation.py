@@ -32,7 +32,7 @@ from offbeat.core.journal import Row
 from offbeat.core.learner import MergePoint
 from offbeat.runs.schema import ClientMetric, Metric, client_metrics
 from offbeat.sim.backend import Backend, LiveBackend
-from offbeat.sim.evaluations import Evaluations
+from offbeat.sim.evaluation_times import TimedEvaluations
 from offbeat.sim.queue import EventQueue
 from offbeat.sim.simulated_run import SimulatedRun
 from offbeat.sim.task import SimulatedTask
@@ -66,7 +66,9 @@ class Simulation:
         self._labels = Feature.LABELS in requires
         self._norms = Feature.NORMS in requires
         self._trains_all = self._norms or Feature.CLIENT_STATE in requires
-        self.evaluations = Evaluations(experiment.evaluate, experiment.until, run.prepared.higher_is_better)
+        self.evaluations = TimedEvaluations(
+            experiment.evaluate, experiment.until, run.prepared.higher_is_better
+        )
         self.now = 0.0
         self.stop_reason: str | None = None
         self.tasks: dict[TaskId, SimulatedTask] = {}

@@ -16,8 +16,8 @@ from offbeat.experiment import Experiment
 from offbeat.flower.server import serve as serve_flower
 from offbeat.models.registry import LogisticSpec
 from offbeat.net.messages import Register
-from offbeat.net.server.learner import server_learner
 from offbeat.net.server.open_run import open_run
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.validation import InvalidUpdateError, check_register
 from offbeat.secure.refusals import SecureRefusal
 from tests.net.support import Terms, terms_of

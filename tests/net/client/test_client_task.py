@@ -22,7 +22,7 @@ from offbeat.net.client.store import PendingUpdate, SiteStore
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.messages import ModelResponse, TaskAssignment, UpdateSubmission
 from offbeat.net.run_spec import RunSpec, read_run_spec
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from tests.conformance.test_same_everywhere import OPTIONS
 from tests.net.support import run_spec
 

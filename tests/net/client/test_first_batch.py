@@ -22,7 +22,7 @@ from offbeat.net.client.join import make_context
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingTask
 from offbeat.net.messages import Leave, Register, Registered, RunFinished, TaskAssignment, TaskFailed
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.transport import ServerChannel
 from tests.net.deviating_server import meet
 from tests.net.support import hurry, run_spec, torch_left_alone

@@ -22,7 +22,7 @@ from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingTask, check_own_metrics
 from offbeat.net.messages import TaskAssignment, UpdateSubmission
 from offbeat.net.run_spec import RunSpec
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import hurry, run_spec, serve, terms_of, torch_left_alone
 

@@ -21,7 +21,7 @@ from offbeat.models.registry import MLPSpec, ModelMaker, NamedModel
 from offbeat.named import load_named
 from offbeat.net.client.site import Site
 from offbeat.net.run_spec import RunSpec, read_run_spec
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from tests.net.support import run_spec
 
 SEED = 3

@@ -14,7 +14,7 @@ from offbeat.net import join
 from offbeat.net.monitor.client import fetch_snapshot
 from offbeat.net.monitor.from_journal import snapshot_of
 from offbeat.net.monitor.http import MonitorAddress, Watched, dashboard
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.testing.network import MemoryNetwork
 from tests.net.browser import CHROMIUM, browse
 from tests.net.support import Shares, hurry, serve, shares_of_digits, terms_of, torch_left_alone

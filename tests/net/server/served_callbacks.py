@@ -18,7 +18,7 @@ import offbeat as ob
 from offbeat.data import Dataset
 from offbeat.net import join
 from offbeat.net.server.service import Service
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.testing.network import MemoryNetwork
 from tests.net.support import serve, terms_of
 

@@ -9,9 +9,9 @@ import torch
 
 import offbeat as ob
 from offbeat.experiment import Experiment
-from offbeat.net.server.learner import server_learner
 from offbeat.net.server.open_run import open_run
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_learner import server_learner
 
 
 @pytest.mark.parametrize(

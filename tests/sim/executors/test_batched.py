@@ -76,7 +76,7 @@ def interrupted(directory: Path, learner: ob.TorchLearner, executor: ob.Batched 
 
     more: dict[str, Any] = {"out": directory, "executor": executor, "watch": stop}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offbeat.sim.loop.WATCH_SECONDS", -1.0)
+        patch.setattr("offbeat.sim.event_loop.WATCH_SECONDS", -1.0)
         with pytest.raises(KeyboardInterrupt):
             run("fedbuff", learner, WORLDS["hard"], checkpoint_seconds=0.0, **more)
     assert ob.read_run(directory).checkpoint() is not None
@@ -198,7 +198,7 @@ def test_not_beside_workers(learner: ob.TorchLearner) -> None:
 def test_processes_train_on_cpus(
     options: dict[str, Any], complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("offbeat.local.learner.check_device", lambda _: None)
+    monkeypatch.setattr("offbeat.local.torch_learner.check_device", lambda _: None)
     there = ob.TorchLearner(lambda: torch.nn.Linear(64, 10), digits().data, ob.Training(device="cuda:0"))
     with pytest.raises(ob.UsageError, match=f"{complaint} is not allowed with device = 'cuda:0'"):
         run("fedavg", there, **options)

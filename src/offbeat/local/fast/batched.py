@@ -32,10 +32,10 @@ from offbeat.local.criterion import Loss
 from offbeat.local.errors import unfit_batch
 from offbeat.local.fast.batched_module import ALIGNED, BatchedModule, Gradient, ParameterSlots, padded_samples
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
-from offbeat.local.learner import TorchLearner
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.sparse_gradients import make_dense
 from offbeat.local.targets import check_targets, ignored_label, kind_of_targets
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 
 BatchedTask = tuple[LocalTask, Model]

@@ -19,7 +19,7 @@ from offbeat.core.learner import LocalTask
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Batch, Dataset
 from offbeat.local.criterion import split
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 
 _BINARY = functional.binary_cross_entropy, functional.binary_cross_entropy_with_logits
 _CLASSES = functional.cross_entropy, functional.nll_loss

@@ -14,8 +14,8 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
 from offbeat.core.model import Tensors
 from offbeat.local.examples_privacy import ExamplesPrivacy, check_delta
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.client import SiteClient

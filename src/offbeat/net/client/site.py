@@ -13,10 +13,10 @@ from offbeat.core.events import ClientId
 from offbeat.core.privacy.options import rounded_up
 from offbeat.data.federated import FederatedData, own_data
 from offbeat.local.batches import steps_per_epoch
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
 from offbeat.local.losses import LOSSES
 from offbeat.local.targets import TargetError
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.metrics.registry import METRICS
 from offbeat.models.registry import ModelMaker, NamedModel
 from offbeat.named import load_named

@@ -34,8 +34,8 @@ from offbeat.core.privacy.options import Privacy, rounded_up
 from offbeat.core.streams import Purpose, stream
 from offbeat.local.batches import samples_per_epoch, steps_per_epoch
 from offbeat.local.examples_privacy import sampling_rate
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.client.examples_ledger import ExamplesLedger
 from offbeat.net.client.first_batch import check_data
 from offbeat.net.client.policy import DEFAULT_POLICY, PolicyError, SitePolicy

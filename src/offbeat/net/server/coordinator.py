@@ -40,7 +40,7 @@ from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
 from offbeat.net.server.options import ServerOptions
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
 

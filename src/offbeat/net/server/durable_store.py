@@ -1,9 +1,9 @@
 """The state directory of a deployed run: a run's directory whose every update is durable.
 
 One transaction holds an update and the journal's rows of its arrival and of all it caused, so that one fsync
-is enough; a large update is written to a file beside (`update_log`) and fsynced before. The model is written
-now and then only: after a crash it is the last checkpoint's, with the updates that arrived since taken in
-once more, in the order of the journal.
+is enough; a large update is written to a file beside (`large_updates`) and fsynced before. The model is
+written now and then only: after a crash it is the last checkpoint's, with the updates that arrived since
+taken in once more, in the order of the journal.
 """
 
 import json
@@ -32,7 +32,7 @@ from offbeat.net.server.collapse_rule_1 import CollapseDetectorRule1
 from offbeat.net.server.collapse_rule_2 import CollapseDetectorRule2
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.effects import Effects, SiteRow
-from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
+from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
 from offbeat.runs.best import BestModel
 from offbeat.runs.client_states import ClientStates
 from offbeat.runs.damage import damage

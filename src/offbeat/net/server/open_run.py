@@ -24,16 +24,16 @@ from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.schedule_rule import recorded_schedule_rule, with_rule
 from offbeat.experiment import Experiment, check_entry
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.run_spec import RunSpec, make_run_spec
 from offbeat.net.secure.release_seeds import FreshSeeds, delete_secrets
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import CHECKPOINT_SECONDS, DurableStore
 from offbeat.net.server.finished import FinishedRun
 from offbeat.net.server.handlers import RunInfo
-from offbeat.net.server.learner import evaluates
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.server_learner import evaluates
 from offbeat.net.server.service import OpenRun
 from offbeat.net.wire.limits import Limits
 from offbeat.runs.best import choose_model

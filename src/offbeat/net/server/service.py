@@ -23,7 +23,7 @@ from offbeat.net.monitor.snapshot import Snapshot
 from offbeat.net.server.coordinator import Coordinator
 from offbeat.net.server.durable_store import DurableStore
 from offbeat.net.server.effects import Effects, Measurements
-from offbeat.net.server.evaluator import Evaluate, Evaluator
+from offbeat.net.server.evaluation_thread import Evaluate, EvaluationThread
 from offbeat.net.server.sessions import Batch, Inbound, Sessions
 from offbeat.net.server.summary import snapshot
 from offbeat.runs.best import choose_model
@@ -75,7 +75,7 @@ class Service:
         shares = coordinator.options.share_model is not None
         self._sessions = Sessions(self.now, self._wakeup.set, shares_model=shares)
         self.on_channel = self._sessions.on_channel
-        self._evaluator = Evaluator(run.evaluate, self._wake_soon)
+        self._evaluator = EvaluationThread(run.evaluate, self._wake_soon)
         self._callbacks: CallbackThread | None = None
         if callbacks:
             record = read_run(run.store.directory)

@@ -15,7 +15,7 @@ from offbeat.core.events import TaskId
 from offbeat.core.learner import Learner, LocalResult
 from offbeat.core.objective import Objective
 from offbeat.local.fast.batched import BatchedTrainer
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.sim.executors.in_process import InProcess
 
 

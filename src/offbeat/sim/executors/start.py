@@ -9,7 +9,7 @@ import torch
 from offbeat.core.errors import UsageError
 from offbeat.core.learner import Learner
 from offbeat.core.objective import Objective
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.sim.executors.base import Executor
 from offbeat.sim.executors.batched import Batched, BatchTraining
 from offbeat.sim.executors.in_process import InProcess

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from offbeat.core.errors import UsageError
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import without_clients
-from offbeat.local.learner import TorchLearner
-from offbeat.local.loop import LoopLearner
+from offbeat.local.loop_learner import LoopLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.local.training import Training
 from offbeat.models.registry import ModelMaker, ModelSpec, NamedModel
 

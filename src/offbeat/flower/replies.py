@@ -8,7 +8,7 @@ from offbeat.core.errors import OffbeatError, RunError, UsageError
 from offbeat.core.features import Feature
 from offbeat.core.learner import LocalResult, MergePoint, TaskInputs
 from offbeat.flower.context_state import Memory, PausedTask
-from offbeat.local.learner import TorchLearner
+from offbeat.local.torch_learner import TorchLearner
 from offbeat.net.client.first_batch import DataError
 from offbeat.net.client.site import Site
 from offbeat.net.client.task import TrainingContext

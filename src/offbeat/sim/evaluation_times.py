@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Version
 from offbeat.core.limits import Every, Until
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.schema import Metric
 
 _MOST = 10_000_000  # between two events: each is a row
 
 
-class Evaluations(EvaluationLog):
+class TimedEvaluations(EvaluationLog):
     """The evaluations of a simulation; decides when they are due, `by_time` or by versions."""
 
     def __init__(

@@ -4,11 +4,11 @@ import pytest
 
 from offbeat.core.errors import UsageError
 from offbeat.core.limits import Every
-from offbeat.sim.evaluations import Evaluations
+from offbeat.sim.evaluation_times import TimedEvaluations
 
 
 def test_by_the_clock_each_moment_comes_once_and_not_at_the_limit():
-    made = Evaluations(Every(seconds=2.0))
+    made = TimedEvaluations(Every(seconds=2.0))
     assert not made.first
     assert list(made.due(0.0, 4.0)) == [0.0, 2.0]
     assert list(made.due(4.0, 4.0)) == []
@@ -17,7 +17,7 @@ def test_by_the_clock_each_moment_comes_once_and_not_at_the_limit():
 
 
 def test_by_versions_the_initial_one_is_measured_and_the_last_not_twice():
-    made = Evaluations(Every(versions=3))
+    made = TimedEvaluations(Every(versions=3))
     assert made.first
     assert list(made.due(0.0, 100.0)) == []
     assert [made.every.after(version) for version in (1, 2, 3)] == [False, False, True]
@@ -28,11 +28,11 @@ def test_by_versions_the_initial_one_is_measured_and_the_last_not_twice():
 
 
 def test_never_is_never():
-    made = Evaluations(Every())
+    made = TimedEvaluations(Every())
     assert not made.first
     assert not made.last(1.0, 1)
 
 
 def test_evaluations_without_end_are_refused():
     with pytest.raises(UsageError, match=r"evaluate.seconds = 1 would measure .* from 5 to 1e\+30 seconds"):
-        list(Evaluations(Every(seconds=1.0)).due(5.0, 1e30))
+        list(TimedEvaluations(Every(seconds=1.0)).due(5.0, 1e30))

@@ -13,7 +13,7 @@ import torch
 from offbeat.core.errors import UsageError
 from offbeat.core.model import Tensors
 from offbeat.local.client_task import ClientTask
-from offbeat.local.loop import Initial, LoopLearner
+from offbeat.local.loop_learner import Initial, LoopLearner
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER
 from offbeat.net.client.join import KeepModel, join

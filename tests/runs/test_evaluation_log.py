@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import offbeat as ob
-from offbeat.runs.evaluations import EvaluationLog
+from offbeat.runs.evaluation_log import EvaluationLog
 from tests.sampling import examples
 
 DISTANCE = {"distance": False}

@@ -7,7 +7,7 @@ import pytest
 from offbeat.core.learner import NoTraining
 from offbeat.core.model import Model
 from offbeat.net.server.effects import Evaluation
-from offbeat.net.server.evaluator import Evaluator, Measurements
+from offbeat.net.server.evaluation_thread import EvaluationThread, Measurements
 
 MODEL = NoTraining(1, 2).initial(0)
 
@@ -28,7 +28,7 @@ def test_of_those_that_wait_the_newest_is_evaluated() -> None:
         assert go_on.wait(30)
         return {"loss": 1.0}
 
-    evaluator = Evaluator(evaluate, done.set)
+    evaluator = EvaluationThread(evaluate, done.set)
     evaluator.request(due(0))
     assert started.wait(30)
     for version in (1, 2, 3):
@@ -47,7 +47,7 @@ def test_of_those_that_wait_the_newest_is_evaluated() -> None:
 
 
 def test_the_last_version_takes_the_place_of_what_waits() -> None:
-    evaluator = Evaluator(lambda _: {"loss": 1.0})
+    evaluator = EvaluationThread(lambda _: {"loss": 1.0})
     for version in range(4):
         evaluator.request(due(version))
     assert versions(evaluator.finish(due(5))) == [0, 5]
@@ -58,7 +58,7 @@ def test_what_an_evaluation_raises_is_raised_when_it_is_collected() -> None:
     def evaluate(_: Model) -> dict[str, float]:
         raise ArithmeticError("the data are gone")
 
-    evaluator = Evaluator(evaluate)
+    evaluator = EvaluationThread(evaluate)
     evaluator.request(due(1))
     with pytest.raises(ArithmeticError, match="the data are gone"):
         evaluator.finish(None)
@@ -75,7 +75,7 @@ def test_what_waits_when_it_is_closed_is_left_alone() -> None:
         assert go_on.wait(30)
         return {}
 
-    evaluator = Evaluator(evaluate, go_on.set)
+    evaluator = EvaluationThread(evaluate, go_on.set)
     evaluator.request(due(1))
     evaluator.request(due(2))
     assert started.wait(30)
@@ -85,7 +85,7 @@ def test_what_waits_when_it_is_closed_is_left_alone() -> None:
 
 
 def test_without_a_function_nothing_is_evaluated() -> None:
-    evaluator = Evaluator(None)
+    evaluator = EvaluationThread(None)
     evaluator.request(due(1))
     assert evaluator.finish(due(2)) == []
     evaluator.close()

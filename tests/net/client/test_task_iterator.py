@@ -28,7 +28,7 @@ from offbeat.net.client.site import Site
 from offbeat.net.client.task import TaskCancelledError, TrainingContext, TrainingTask
 from offbeat.net.grpc.server import listen
 from offbeat.net.messages import TaskAssignment
-from offbeat.net.server.learner import server_learner
+from offbeat.net.server.server_learner import server_learner
 from offbeat.net.server.service import Service
 from offbeat.net.transport import OnChannel
 from offbeat.runs.files import read_tensors

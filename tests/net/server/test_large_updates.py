@@ -8,7 +8,7 @@ import torch
 
 from offbeat.core.errors import RunError
 from offbeat.core.model import Tensors
-from offbeat.net.server.update_log import UPDATES, UpdateLog, read_update
+from offbeat.net.server.large_updates import UPDATES, UpdateLog, read_update
 
 
 def update(value: float, size: int = 1000) -> Tensors:

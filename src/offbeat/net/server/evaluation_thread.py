@@ -10,7 +10,7 @@ from offbeat.net.server.effects import Evaluation, Measurements
 Evaluate = Callable[[Model], Metrics]
 
 
-class Evaluator:
+class EvaluationThread:
     """Evaluates versions in a thread of its own. Its methods are for one thread at a time.
 
     Args:
