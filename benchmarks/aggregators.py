@@ -31,8 +31,9 @@ import offbeat as ob
 from offbeat.algorithms import ALGORITHMS
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 
 ROUNDS_BEFORE = 3  # so many uploads of every client are left out

@@ -180,8 +180,9 @@ def aggregations(point: Point) -> dict[str, Any]:
     from offbeat.core.algorithm import Task
     from offbeat.core.commands import Aggregate
     from offbeat.core.global_model import GlobalModel
+    from offbeat.core.layout import Layout
     from offbeat.core.learner import LocalResult
-    from offbeat.core.model import Layout, Model
+    from offbeat.core.model import Model
 
     torch.set_num_threads(1)
     zeros = Model.empty(Layout.flat(point.parameters))

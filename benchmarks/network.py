@@ -23,7 +23,7 @@ import grpc
 import torch
 from grpc import aio
 
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.protocol import channel_options

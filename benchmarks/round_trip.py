@@ -37,7 +37,7 @@ import offbeat  # noqa: F401  before PyTorch, as the command has it
 import torch
 from processes import fork, kill, leave_when_told
 
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.messages import Heartbeat, Register, TaskAssignment, UpdateSubmission
 from offbeat.net.transport import ChannelClosedError, ClientChannel

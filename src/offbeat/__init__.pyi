@@ -34,7 +34,8 @@ from offbeat.core.global_model import GlobalModel as GlobalModel
 from offbeat.core.guard import Guard as Guard
 from offbeat.core.learner import LocalResult as LocalResult, NoTraining as NoTraining
 from offbeat.core.limits import EarlyStopping as EarlyStopping, Every as Every, Until as Until
-from offbeat.core.model import Layout as Layout, Model as Model
+from offbeat.core.layout import Layout as Layout
+from offbeat.core.model import Model as Model
 from offbeat.core.privacy.options import (
     Budget as Budget,
     Noise as Noise,

@@ -20,9 +20,10 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import GUARD_RULE, Guard
 from offbeat.core.journal import Row
+from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, NoTraining, metric_directions
 from offbeat.core.limits import Every, Until
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.privacy.options import Privacy
 from offbeat.core.privacy.releases import ReleasePlan, ledger_of
 from offbeat.core.release import Release

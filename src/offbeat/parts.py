@@ -75,7 +75,8 @@ from offbeat.core.events import (
 )
 from offbeat.core.features import NONE, Feature
 from offbeat.core.fleet import Fleet
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, flat
 from offbeat.core.programme import Programme, programme
 from offbeat.core.staleness import (

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import offbeat as ob
+from offbeat.core.layout import Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.objective import LocalRun, Objective
 
 SPEEDS = [1.0, 1.7, 2.3, 4.1]

@@ -5,7 +5,8 @@ import torch
 
 from offbeat.algorithms.aggregators import toward_models
 from offbeat.core.algorithm import Task, Update
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.vectors.chunked import CHUNK
 
 C = [0.3, -0.7, 1 / 3]

@@ -10,7 +10,8 @@ from offbeat.algorithms.fedasmu.merging import FreshMerge, Merge
 from offbeat.core.buffers import OwnBuffers, finalizer, unchanged
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.objective import FreshModel, LocalRun
 from offbeat.local.objectives import Plain, Proximal
 

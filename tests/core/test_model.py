@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 
 
 class Tied(nn.Module):
@@ -41,23 +42,6 @@ def _own_random_state():
 def equal(one: nn.Module, other: nn.Module) -> bool:
     a, b = one.state_dict(), other.state_dict()
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def test_layout_of_batch_norm():
-    layout = Layout.of(network())
-    assert [(e.name, e.shape, e.section) for e in layout.entries] == [
-        ("0.weight", (2, 1, 3, 3), "parameter"),
-        ("0.bias", (2,), "parameter"),
-        ("1.weight", (2,), "parameter"),
-        ("1.bias", (2,), "parameter"),
-        ("4.weight", (3, 8), "parameter"),
-        ("4.bias", (3,), "parameter"),
-        ("1.running_mean", (2,), "buffer"),
-        ("1.running_var", (2,), "buffer"),
-        ("1.num_batches_tracked", (), "integer"),
-    ]
-    assert (layout.parameters, layout.values, layout.integers) == (51, 55, 1)
-    assert layout.nbytes == 4 * 55 + 8
 
 
 def test_values_are_in_the_order_of_the_layout():
@@ -188,14 +172,6 @@ def test_empty_and_flat():
     assert (model.integers.dtype, len(model.integers)) == (torch.int64, 0)
     assert model.layout == Layout.flat(3) != Layout.flat(2)
     assert hash(layout) == hash(Layout.flat(3))
-
-
-def test_views_share_memory():
-    model = Model.of(network())
-    for entry, view in model.layout.views(model.values, model.integers):
-        assert tuple(view.shape) == entry.shape
-        flat = model.integers if entry.section == "integer" else model.values
-        assert view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
 
 
 def test_a_module_without_parameters():

@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 import offbeat as ob
-from offbeat.core.model import Layout, Model, frozen_digest
+from offbeat.core.layout import Layout, frozen_digest
+from offbeat.core.model import Model
 from offbeat.core.module_tensors import PlainNames, found_by_name, unwrapped
 from tests.sampling import thorough
 

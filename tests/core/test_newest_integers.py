@@ -6,8 +6,9 @@ import offbeat as ob
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.model import Model
 
 
 def test_the_last_arrival_gives_the_integers():

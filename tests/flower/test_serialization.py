@@ -15,7 +15,8 @@ pytest.importorskip("flwr")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 from offbeat.flower.context_state import Memory, PausedTask, load_state, save_state
 from offbeat.flower.serialization import MOST_MESSAGES, decode, encode
 from offbeat.net.messages import (

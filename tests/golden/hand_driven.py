@@ -11,8 +11,9 @@ from offbeat.core.engine import Engine
 from offbeat.core.events import Arrived, Begin, Event, Joined, Timer
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.journal import Row
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 
 
 class HandDriven:

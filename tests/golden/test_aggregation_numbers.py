@@ -11,8 +11,9 @@ from offbeat.core.algorithm import Task, Update
 from offbeat.core.commands import Aggregate, Train
 from offbeat.core.events import Left
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.layout import Entry, Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.model import Model
 from tests.golden.hand_driven import HandDriven
 
 

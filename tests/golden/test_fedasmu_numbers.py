@@ -8,7 +8,8 @@ import torch
 from offbeat.algorithms.fedasmu import AdaptiveMixing, Controls, FreshMerge, Merge
 from offbeat.algorithms.fedasmu.aggregation import ClientControls, slopes
 from offbeat.core.algorithm import Task, Update
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.objective import FreshModel, LocalRun
 
 NO_INTEGERS = torch.zeros(0, dtype=torch.int64)

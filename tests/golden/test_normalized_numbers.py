@@ -12,7 +12,8 @@ from offbeat.algorithms.fedlws import ShrunkMean, layers
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
 from offbeat.core.features import Feature
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 from tests.golden.hand_driven import HandDriven
 
 

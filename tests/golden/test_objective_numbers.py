@@ -12,7 +12,8 @@ from offbeat.algorithms.feddyn import Dynamic
 from offbeat.algorithms.scaffold import ControlVariates
 from offbeat.core.commands import Train
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Entry, Layout, Tensors
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Tensors
 from offbeat.core.objective import LocalRun, Objective
 from tests.golden.hand_driven import HandDriven
 

@@ -10,7 +10,8 @@ from offbeat.algorithms.aggregators import SumOfDeltas
 from offbeat.algorithms.port import Similarity
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.commands import Aggregate
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 from offbeat.vectors.chunked import CHUNK
 from tests.golden.hand_driven import HandDriven
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import offbeat as ob
-from offbeat.core.model import Entry, Layout
+from offbeat.core.layout import Entry, Layout
 from tests.golden.hand_driven import HandDriven
 
 

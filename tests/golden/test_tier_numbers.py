@@ -7,7 +7,8 @@ import offbeat as ob
 from offbeat.algorithms.fedat import TierWeights
 from offbeat.core.algorithm import Algorithm, Task, Update
 from offbeat.core.events import Left
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.local.objectives import Plain
 from tests.golden.hand_driven import HandDriven
 

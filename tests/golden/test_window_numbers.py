@@ -12,7 +12,8 @@ from offbeat.algorithms.aggregators import Normalization
 from offbeat.algorithms.fedfa import Window
 from offbeat.core.algorithm import Task, Update
 from offbeat.core.events import Joined
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.vectors.arithmetic import RunningWindow
 from tests.golden.hand_driven import HandDriven
 from tests.sampling import examples

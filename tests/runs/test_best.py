@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from offbeat.core.layout import Layout
 from offbeat.core.metric_names import NamedMetric
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.runs.best import BestModel, read_best
 from offbeat.runs.schema import Metric
 

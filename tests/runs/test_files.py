@@ -7,7 +7,8 @@ import torch
 from safetensors.torch import save_file
 
 from offbeat.core.errors import DamageError, RunError
-from offbeat.core.model import Layout, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Tensors
 from offbeat.runs.files import (
     pack_tensors,
     read_file,

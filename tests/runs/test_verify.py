@@ -16,7 +16,8 @@ import torch
 import offbeat as ob
 from offbeat import cli
 from offbeat.cli import console
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.net.client.store import SiteStore
 from offbeat.runs.files import write_tensors
 from offbeat.runs.lock import lock

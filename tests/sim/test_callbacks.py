@@ -13,8 +13,9 @@ from safetensors import safe_open
 from torch import Tensor
 
 import offbeat as ob
+from offbeat.core.layout import Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, NoTraining, TaskControl, TaskInputs
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.runs.best import BestModel
 from offbeat.runs.store import RunStore

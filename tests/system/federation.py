@@ -32,9 +32,10 @@ from offbeat.core.algorithm import Algorithm
 from offbeat.core.errors import OffbeatError
 from offbeat.core.events import Arrived
 from offbeat.core.journal import Row
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult, LocalTask, TaskControl, TaskInputs
 from offbeat.core.limits import Every
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.net.client.client import SiteClient
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.task import TrainingContext

@@ -9,8 +9,9 @@ import offbeat as ob
 from offbeat.core.algorithm import Task
 from offbeat.core.commands import Aggregate
 from offbeat.core.global_model import GlobalModel
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.vectors import chunked
 
 SIZE = 2 * chunked.LONG + 12_345  # the last piece is odd

@@ -55,7 +55,8 @@ from offbeat.core.commands import Command, Train
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Arrived, ClientId, Event, Metrics
 from offbeat.core.features import NONE, Feature
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import LocalRun, Objective, flat
 from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass

@@ -13,7 +13,8 @@ from offbeat.algorithms.option_types import Concurrency, Epochs, NonNegative, Po
 from offbeat.algorithms.schedules import Rounds
 from offbeat.core.algorithm import Aggregator, Algorithm, Update
 from offbeat.core.features import Feature
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.programme import programme
 from offbeat.core.validation import checked_dataclass
 from offbeat.local.objectives import Plain

@@ -28,7 +28,8 @@ from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Event, Metrics, TaskId, Version
 from offbeat.core.features import DRIVERS, AlgorithmPart, Feature
 from offbeat.core.fleet import Fleet
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 from offbeat.core.root import RootTraining
 from offbeat.core.streams import Purpose

@@ -13,8 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 
 VARIANCE, COUNTER = "running_var", "num_batches_tracked"
 COUNTS_PER_STEP = 1000

@@ -21,7 +21,8 @@ from torch import Tensor
 from offbeat.core.errors import UsageError
 from offbeat.core.events import Metrics
 from offbeat.core.features import NONE, Feature
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import FreshModel, LocalRun, Objective, ObjectiveWrapper, cut, flat
 
 Buffers = Literal["follow", "mean", "local", "recompute"]

@@ -46,8 +46,9 @@ from torch import Tensor
 from offbeat.core.algorithm import Update
 from offbeat.core.client_norms import QUORUM, ClientNorms
 from offbeat.core.events import ClientId, TaskId, Version
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.validation import checked_dataclass
 
 GUARD_RULE = 3

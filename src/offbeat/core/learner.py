@@ -10,7 +10,8 @@ from torch import Tensor
 
 from offbeat.core.buffers import own_buffers
 from offbeat.core.events import ClientId, Metrics, TaskId, Version
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.objective import Objective
 
 

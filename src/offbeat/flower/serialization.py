@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 from flwr.app import Array, ArrayRecord, RecordDict
 
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 from offbeat.net.messages import Message
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire.limits import MOST_CHUNK, Limits

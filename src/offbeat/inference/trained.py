@@ -12,8 +12,9 @@ from torch import nn
 
 from offbeat.allowed import NOTHING, Allow, Allowed
 from offbeat.core.errors import UsageError
+from offbeat.core.layout import Layout, frozen_digest, matches
 from offbeat.core.metric_names import finite
-from offbeat.core.model import Layout, Model, Tensors, frozen_digest, matches
+from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import plain_state_dict, without_prefixes
 from offbeat.local.errors import check_module
 from offbeat.local.seeding import seeded

@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.core.errors import UsageError
+from offbeat.core.layout import Entry, Layout, matches
 from offbeat.core.learner import PERSONAL
-from offbeat.core.model import Entry, Layout, Model, Tensors, matches
+from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.tensor_kinds import EXPANDED, overlaps
 from offbeat.data.dataset import Batch

@@ -9,8 +9,9 @@ from torch import nn
 
 from offbeat.core.errors import UsageError
 from offbeat.core.events import ClientId, Metrics
+from offbeat.core.layout import frozen_digest
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskControl, TaskInputs
-from offbeat.core.model import Model, frozen_digest
+from offbeat.core.model import Model
 from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import Objective
 from offbeat.local.batches import steps_per_epoch

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Arrays, Entry, Layout, Model, Tensors, to_arrays
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Arrays, Model, Tensors, to_arrays
 from offbeat.core.module_tensors import ModuleTensors
 from offbeat.local.flat_module import FlatModule
 

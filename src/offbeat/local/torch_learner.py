@@ -17,6 +17,7 @@ from offbeat.core.buffers import restore_buffers
 from offbeat.core.errors import DivergedError, OffbeatError, UsageError
 from offbeat.core.events import ClientId, Metrics, Version
 from offbeat.core.features import Feature
+from offbeat.core.layout import Layout, frozen_digest
 from offbeat.core.learner import (
     NO_INPUTS,
     PERSONAL,
@@ -25,7 +26,7 @@ from offbeat.core.learner import (
     TaskControl,
     TaskInputs,
 )
-from offbeat.core.model import Layout, Model, Tensors, frozen_digest
+from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import ModuleTensors
 from offbeat.core.objective import LocalRun, Objective
 from offbeat.core.streams import Purpose, stream

@@ -17,7 +17,7 @@ from offbeat.core.algorithm import Algorithm, SumOnly, Task
 from offbeat.core.buffers import Buffers, unwrap_buffers, wrap_buffers
 from offbeat.core.errors import UsageError
 from offbeat.core.features import Feature
-from offbeat.core.model import Entry, Layout
+from offbeat.core.layout import Entry, Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.options import Privacy
 from offbeat.core.validation import format_error

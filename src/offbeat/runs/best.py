@@ -4,8 +4,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from offbeat.core.errors import RunError, UsageError
+from offbeat.core.layout import Layout
 from offbeat.core.metric_names import NamedMetric, finite
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_file, read_model, sync_directory, write_tensors
 from offbeat.runs.schema import BEST, NEW_BEST, Metric, ModelChoice

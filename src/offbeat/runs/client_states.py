@@ -14,8 +14,9 @@ from weakref import finalize
 
 from offbeat.core.errors import RunError, UsageError
 from offbeat.core.events import ClientId
+from offbeat.core.layout import Layout
 from offbeat.core.learner import own_tensors
-from offbeat.core.model import Layout, Tensors
+from offbeat.core.model import Tensors
 from offbeat.runs.files import read_tensors, sync_directory, write_tensors
 from offbeat.runs.schema import MODEL
 

@@ -15,7 +15,8 @@ from safetensors.torch import load, save, save_file
 from torch import Tensor, uint8
 from xxhash import xxh3_64
 
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.damage import damage, reading
 from offbeat.runs.permissions import file_mode, make_file, private_directory

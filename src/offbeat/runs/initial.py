@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from offbeat.core.errors import DamageError, UsageError
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.module_tensors import found_by_name
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import MODEL

@@ -12,7 +12,8 @@ from offbeat.core.events import TaskId, Version
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import Guard
 from offbeat.core.guard_rule_1 import UpdateGuardRule1
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.server import Server
 from offbeat.runs.damage import reading
 from offbeat.runs.files import read_tensors

@@ -1,6 +1,7 @@
 """Resuming an interrupted run: its history from the journal, its tensors from the checkpoint."""
 
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.recorded import ReplayError
 from offbeat.runs.files import read_model
 from offbeat.runs.record import RunRecord

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import torch
 
 from offbeat.core.algorithm import Aggregator, Task, Update
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.root import ROOT_UPDATE
 
 

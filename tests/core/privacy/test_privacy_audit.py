@@ -16,7 +16,8 @@ import torch
 import offbeat as ob
 from offbeat.core.algorithm import SumOnly, Task, Update
 from offbeat.core.commands import Aggregate
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.privacy import sums
 from offbeat.core.privacy.releases import PrivacyLedger, ReleasePlan, ReleaseSeeds, SummedUpdates
 

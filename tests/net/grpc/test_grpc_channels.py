@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.net.auth.credentials import ServerCredentials, SiteCredentials
 from offbeat.net.grpc.client import connect
 from offbeat.net.grpc.server import listen

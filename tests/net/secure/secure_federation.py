@@ -10,7 +10,8 @@ import torch
 import offbeat as ob
 from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.journal import Row
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.privacy.releases import ReleasePlan
 from offbeat.core.privacy.sums import SumGrid
 from offbeat.core.staleness import ConstantWeight

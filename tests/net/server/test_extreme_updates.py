@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import offbeat as ob
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 from offbeat.net.messages import (
     ModelRequest,
     Register,

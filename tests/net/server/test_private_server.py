@@ -16,7 +16,8 @@ from offbeat.algorithms.privacy.private import complete_privacy, with_privacy
 from offbeat.core.commands import Aggregate
 from offbeat.core.errors import DamageError, RunError
 from offbeat.core.journal import Row
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.core.privacy.noise import discrete_gaussian
 from offbeat.core.privacy.options import privacy_text
 from offbeat.core.privacy.releases import ReleasePlan

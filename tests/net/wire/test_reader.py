@@ -9,7 +9,7 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from offbeat.core.model import Entry, Layout
+from offbeat.core.layout import Entry, Layout
 from offbeat.net.messages import FromSite, Heartbeat, Register, TaskFailed, UpdateReady, UpdateSubmission
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb

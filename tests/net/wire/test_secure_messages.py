@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 from offbeat.net.messages import Register, Registered, UpdateSubmission
 from offbeat.net.transport import ProtocolError
 from offbeat.net.wire import wire_pb2 as pb

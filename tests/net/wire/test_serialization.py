@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import offbeat
-from offbeat.core.model import Entry, Layout, Model
+from offbeat.core.layout import Entry, Layout
+from offbeat.core.model import Model
 from offbeat.net.messages import (
     EvaluationRequest,
     EvaluationResult,

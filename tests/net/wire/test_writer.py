@@ -4,7 +4,8 @@ from typing import Any, Literal
 
 import torch
 
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.net.messages import (
     EvaluationRequest,
     EvaluationResult,

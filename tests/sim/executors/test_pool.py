@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from offbeat.core.errors import RunError
+from offbeat.core.layout import Layout
 from offbeat.core.learner import NO_INPUTS, LocalResult, LocalTask, TaskInputs
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.sim.executors.pool import AHEAD, MOST_CRASHES, Crashed, Done, PoolTask, Started, WorkerPool
 
 LAYOUT = Layout(())

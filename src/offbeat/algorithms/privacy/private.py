@@ -12,9 +12,9 @@ from offbeat.algorithms.wireless.iterations import AgeWeighted
 from offbeat.core.algorithm import Aggregator, Algorithm, Schedule, SumOnly
 from offbeat.core.buffers import UNSENT
 from offbeat.core.features import Feature
+from offbeat.core.layout import Layout
 from offbeat.core.limits import Every, Until
 from offbeat.core.metric_names import CLIENTS
-from offbeat.core.model import Layout
 from offbeat.core.privacy.options import MOST, Privacy
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.core.staleness import AgeWeight

@@ -12,7 +12,8 @@ from offbeat.algorithms.option_types import Count, Positive
 from offbeat.algorithms.robust.distances import distances_to, gram
 from offbeat.algorithms.robust.rule import Rule, parameters
 from offbeat.core.features import Feature
-from offbeat.core.model import Layout, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Tensors
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 

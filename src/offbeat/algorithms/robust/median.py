@@ -7,7 +7,8 @@ from torch import Tensor
 
 from offbeat.algorithms.robust.rule import Rule, Weigh
 from offbeat.algorithms.robust.trimmed_mean import trimmed_mean
-from offbeat.core.model import Layout, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Tensors
 from offbeat.core.validation import checked_dataclass
 
 

@@ -11,7 +11,8 @@ from offbeat.algorithms.option_types import ServerRate
 from offbeat.algorithms.robust.distances import gram
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
-from offbeat.core.model import Layout, Model, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model, Tensors
 from offbeat.core.staleness import INVERSE_SQRT, StalenessWeight
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import head, weighted_sum

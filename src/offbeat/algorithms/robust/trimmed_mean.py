@@ -9,7 +9,8 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.robust.rule import Rule
-from offbeat.core.model import Layout, Tensors
+from offbeat.core.layout import Layout
+from offbeat.core.model import Tensors
 from offbeat.core.validation import checked_dataclass
 from offbeat.vectors.arithmetic import weighted_sum
 from offbeat.vectors.chunked import map_chunks

@@ -16,8 +16,8 @@ from torch import Tensor
 from offbeat.allowed import Allowed
 from offbeat.core.buffers import unwrap_buffers
 from offbeat.core.errors import UsageError
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
-from offbeat.core.model import Layout
 from offbeat.core.objective import Objective
 from offbeat.core.privacy.options import Privacy
 from offbeat.core.privacy.releases import noise_multiplier

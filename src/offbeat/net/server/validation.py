@@ -16,9 +16,10 @@ from offbeat.core.events import Metrics
 from offbeat.core.global_model import GlobalModel
 from offbeat.core.guard import parts_of
 from offbeat.core.journal import Row
+from offbeat.core.layout import Layout
 from offbeat.core.learner import LocalResult
 from offbeat.core.metric_names import QUANTILES, SHARES, UNDEFINED, WORST
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.privacy.refusals import Refusal
 from offbeat.net.messages import LABELS_NEEDED, EvaluationResult, Register, UpdateSubmission
 from offbeat.net.server.site_directions import SiteDirections

@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from math import inf
 
 from offbeat.core.errors import UsageError
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 
 MIB = 1 << 20
 CHUNK = MIB

@@ -19,7 +19,8 @@ from google.protobuf.descriptor import FieldDescriptor
 from torch import Tensor
 
 from offbeat.core.errors import RunError, UsageError
-from offbeat.core.model import Layout, Model
+from offbeat.core.layout import Layout
+from offbeat.core.model import Model
 from offbeat.net.messages import (
     LONGEST_METRIC,
     LONGEST_REASON,

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_64
 
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 from offbeat.net.messages import (
     EvaluationRequest,
     EvaluationResult,

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import OffbeatError, UsageError
+from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, LocalResult, TaskInputs
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.sim.executors.by_value import Deferred, main_hidden
 from offbeat.sim.executors.pool import (

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from offbeat.core.errors import RunError
-from offbeat.core.model import Layout
+from offbeat.core.layout import Layout
 
 
 class Block:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from offbeat.core.events import ClientId
+from offbeat.core.layout import Layout
 from offbeat.core.learner import Learner, LocalTask, TaskInputs
-from offbeat.core.model import Layout, Model
+from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
 from offbeat.sim.executors.pool import arrays, evaluate_for, failure
