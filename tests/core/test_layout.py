@@ -11,7 +11,7 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3))
 
 
-def test_layout_of_batch_norm():
+def test_layout_of_batch_norm() -> None:
     layout = Layout.of(network())
     assert [(e.name, e.shape, e.section) for e in layout.entries] == [
         ("0.weight", (2, 1, 3, 3), "parameter"),
@@ -28,7 +28,7 @@ def test_layout_of_batch_norm():
     assert layout.nbytes == 4 * 55 + 8
 
 
-def test_views_share_memory():
+def test_views_share_memory() -> None:
     model = Model.of(network())
     for entry, view in model.layout.views(model.values, model.integers):
         assert tuple(view.shape) == entry.shape
@@ -36,7 +36,7 @@ def test_views_share_memory():
         assert view.untyped_storage().data_ptr() == flat.untyped_storage().data_ptr()
 
 
-def test_frozen_and_personal_tensors_do_not_travel():
+def test_frozen_and_personal_tensors_do_not_travel() -> None:
     """A frozen parameter has a digest instead; one that stays at a client has none."""
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
     assert frozen_digest(module) == ""

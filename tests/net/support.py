@@ -34,6 +34,7 @@ from offbeat.net.server.serve import serve as serve_run
 from offbeat.net.server.server_learner import Trained, server_learner
 from offbeat.net.transport import ChannelClosedError, ClientChannel, ServerChannel
 from offbeat.net.wire.limits import Limits
+from offbeat.testing import FakeClock
 
 LIMITS = Limits(drain=1.0)
 ENDLESS, NEVER, GUARD = ob.Until(), ob.Every(), ob.Guard()
@@ -271,3 +272,11 @@ async def until(ready: Callable[[], bool]) -> None:
     async with asyncio.timeout(300):
         while not ready():
             await asyncio.sleep(0.01)
+
+
+class Patient(FakeClock):
+    """Time passes as fast as it is asked for."""
+
+    async def sleep(self, seconds: float) -> None:
+        await self.advance(seconds)
+        await super().sleep(0)

@@ -9,40 +9,14 @@ import pytest
 
 from offbeat.core.errors import RunError
 from offbeat.net.backoff import Backoff
-from offbeat.net.client.reconnecting import Liveness, reconnecting
-from offbeat.net.messages import FromSite, Heartbeat
+from offbeat.net.client.heartbeats import Liveness
+from offbeat.net.client.reconnecting import reconnecting
 from offbeat.net.transport import ChannelClosedError, ChannelRefusedError, ClientChannel
-from offbeat.testing import FakeClock
-
-
-class Channel:
-    """The site's end of a connection, of which only what it sends counts."""
-
-    def __init__(self) -> None:
-        self.sent: list[FromSite] = []
-        self.closed: str | None = None
-
-    def send(self, message: FromSite) -> None:
-        self.sent.append(message)
-
-    async def close(self, reason: str = "") -> None:
-        self.closed = reason
-
-
-def channel() -> ClientChannel:
-    return cast(ClientChannel, Channel())
-
-
-class Patient(FakeClock):
-    """Time passes as fast as it is asked for."""
-
-    async def sleep(self, seconds: float) -> None:
-        await self.advance(seconds)
-        await super().sleep(0)
+from tests.net.support import Patient
 
 
 async def _connect() -> ClientChannel:
-    return channel()
+    return cast(ClientChannel, None)  # nothing is sent on it
 
 
 def connected(serve: Callable[[Liveness], Awaitable[str | None]], give_up_after: float | None = 100.0) -> str:
@@ -91,15 +65,3 @@ def test_only_a_server_that_has_registered_the_client_was_there(served: bool, at
     with pytest.raises(RunError, match="enough" if served else "no server for 100 s"):
         connected(serve)
     assert made in attempts
-
-
-def test_a_server_that_is_silent_for_a_lease_is_left() -> None:
-    async def run() -> Channel:
-        clock = Patient()
-        own, liveness = Channel(), Liveness(clock, lease=30.0)
-        await liveness.send_heartbeats(cast(ClientChannel, own), Heartbeat)
-        return own
-
-    own = asyncio.run(run())
-    assert own.closed == "the server is silent"
-    assert own.sent == [Heartbeat()] * 3

@@ -14,7 +14,8 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.core.model import Tensors
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.first_batch import DataError
-from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
+from offbeat.net.client.heartbeats import Liveness
+from offbeat.net.client.reconnecting import Connect, reconnecting
 from offbeat.net.client.store import SiteStore
 from offbeat.net.client.worker import Prepare, Worker
 from offbeat.net.clock import Clock, SystemClock

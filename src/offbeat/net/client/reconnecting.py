@@ -1,44 +1,14 @@
 """A connection to the server that is opened again until the run ends."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from offbeat.core.errors import RunError
 from offbeat.net.backoff import Backoff
-from offbeat.net.clock import Clock
-from offbeat.net.messages import Heartbeat
+from offbeat.net.client.heartbeats import Liveness
 from offbeat.net.transport import ChannelRefusedError, ClientChannel
 
 Connect = Callable[[], Awaitable[ClientChannel]]
 """Opens a connection to the server."""
-
-
-@dataclass
-class Liveness:
-    """When the server was last heard, in seconds of the clock."""
-
-    clock: Clock
-    lease: float = 60.0
-    """Seconds of silence after which either side takes the other for gone."""
-    heard: float = 0.0
-    """When the last message came."""
-    served: float = 0.0
-    """When the last one came from a server that had registered this client."""
-
-    def hear(self, *, served: bool) -> None:
-        """Note that a message has come."""
-        self.heard = self.clock.now()
-        if served:
-            self.served = self.heard
-
-    async def send_heartbeats(self, channel: ClientChannel, make: Callable[[], Heartbeat]) -> None:
-        """Send three heartbeats a lease; close the connection of a server that is silent for a lease."""
-        while True:
-            await self.clock.sleep(self.lease / 3)
-            if self.clock.now() - self.heard > self.lease:
-                await channel.close("the server is silent")
-                return
-            channel.send(make())
 
 
 async def reconnecting(

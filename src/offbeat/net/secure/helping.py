@@ -15,7 +15,8 @@ from offbeat.core.errors import RunError, UsageError
 from offbeat.net.auth.credentials import SiteCredentials
 from offbeat.net.backoff import GIVE_UP_AFTER, Backoff
 from offbeat.net.client.connector import connector
-from offbeat.net.client.reconnecting import Connect, Liveness, reconnecting
+from offbeat.net.client.heartbeats import Liveness
+from offbeat.net.client.reconnecting import Connect, reconnecting
 from offbeat.net.clock import Clock, SystemClock
 from offbeat.net.messages import Heartbeat, Leave, Register, Registered, Rejected, RunFinished
 from offbeat.net.run_spec import RunSpec, read_run_spec
