@@ -39,7 +39,9 @@ from offbeat.net.server.deadlines import deadlines
 from offbeat.net.server.driver import Driver
 from offbeat.net.server.effects import Effects, Evaluation, Measurements
 from offbeat.net.server.handlers import MessageHandler, RunInfo
+from offbeat.net.server.leases import extend_leases, next_lease_end, renew_leases, silent_sites
 from offbeat.net.server.options import ServerOptions
+from offbeat.net.server.rollback import judge_version
 from offbeat.runs.evaluation_log import EvaluationLog
 from offbeat.runs.schema import Metric, client_metrics
 from offbeat.runs.summary import summary_of
@@ -157,13 +159,12 @@ class Coordinator:
 
     def _due(self, now: float) -> Iterator[None]:
         """Apply what is due of the sites and the algorithm; pauses after each event."""
-        lease, sites = self.options.lease, self.registry.sites
+        lease, sites = self.options.lease, self.registry.sites.values()
         if now - self._ticked > lease / 2:
-            for site in sites.values():
-                site.last_seen = min(now, site.last_seen + now - self._ticked)
+            extend_leases(sites, now - self._ticked, now)
             self._back_since = now
         self._ticked = now
-        for site in [site for site in sites.values() if site.present and now - site.last_seen >= lease]:
+        for site in silent_sites(sites, lease, now):
             if self.driver.ending is None:
                 reason = f"silent for {lease:g} s"
                 self.driver.disconnect(site, reason)
@@ -199,10 +200,10 @@ class Coordinator:
 
     def _sites_due(self) -> float:
         """When something is due of the sites and the algorithm."""
-        leases = [s.last_seen + self.options.lease for s in self.registry.sites.values() if s.present]
+        lease_end = next_lease_end(self.registry.sites.values(), self.options.lease)
         tasks = self._deadlines().values()
         due = self._evaluation_due(), self._evaluations_due()
-        return min(*self.server.timers.values(), *leases, *tasks, *due)
+        return min(*self.server.timers.values(), lease_end, *tasks, *due)
 
     def _deadlines(self) -> dict[ClientId, float]:
         """When the tasks in training are given up, by client."""
@@ -245,23 +246,10 @@ class Coordinator:
         self.driver.effects.evaluated.append(e.model)
         self.driver.effects.client_metrics += client_metrics(row.seq, clients)
         self._check_metrics()
-        self._check_collapse(e, metrics)
-
-    def _check_collapse(self, e: Evaluation, metrics: Metrics) -> None:
-        """Go back to the last good version if this one has collapsed; one that is withdrawn says nothing."""
-        withdrawn = e.version < self.driver.rolled_back
-        if not self.options.rollback or (withdrawn and not self.collapse.judges_withdrawn):
-            return
-        reason = self.collapse.judge(metrics)
-        if withdrawn:
-            return
-        if self.collapse.good:
-            self.tensors.good = e.version, e.model
-        elif reason is not None and self.driver.ending is None and self.tensors.good is not None:
-            reason = f"version {e.version} has collapsed: {reason}"
-            self.collapse.withdraw()
-            self.driver.roll_back(self.now, reason)
-            self._handler.breaker.forgive(self.tensors.good[0])
+        if self.options.rollback:
+            good = judge_version(self.driver, self.collapse, self.now, e, metrics)
+            if good is not None:
+                self._handler.breaker.forgive(good)
 
     def _evaluate_at_clients(self, now: float) -> None:
         """Record what is done at the sites. The run ends once its last version has been evaluated there."""
@@ -348,5 +336,4 @@ class Coordinator:
         """End the repetition at a time: from now on events are new, and every site has a new lease."""
         self.now = self._ticked = self._next_evaluation = self._back_since = max(now, self.server.now)
         self.helpers.recovered()
-        for site in self.registry.sites.values():
-            site.last_seen = self.now
+        renew_leases(self.registry.sites.values(), self.now)

@@ -1,0 +1,43 @@
+"""Rollback of a deployed run: it goes back to its last good version once an evaluated one has collapsed.
+
+The rule in `collapse` judges each evaluation. A version that it finds good is kept with its model, as
+`GlobalModel.good`; a collapse makes the driver go back to that one (`Driver.roll_back`). The guard of updates
+can make the driver go back too, without an evaluation (`core.guard`).
+"""
+
+from offbeat.core.events import Metrics, Version
+from offbeat.net.server.collapse import Collapse
+from offbeat.net.server.driver import Driver
+from offbeat.net.server.effects import Evaluation
+
+
+def judge_version(
+    driver: Driver, collapse: Collapse, now: float, evaluation: Evaluation, metrics: Metrics
+) -> Version | None:
+    """Keep an evaluated version if it is good; go back to the last good one if it has collapsed.
+
+    A version that is withdrawn by now says nothing.
+
+    Args:
+        driver: The run's driver.
+        collapse: The rule that judges the evaluations.
+        now: The time, in seconds of the run's clock.
+        evaluation: The version that was evaluated.
+        metrics: Its metrics, with what the rule has added to them.
+
+    Returns:
+        The version to which the run has gone back; None means that it has not.
+    """
+    withdrawn = evaluation.version < driver.rolled_back
+    if withdrawn and not collapse.judges_withdrawn:
+        return None
+    reason = collapse.judge(metrics)
+    if withdrawn:
+        return None
+    if collapse.good:
+        driver.tensors.good = evaluation.version, evaluation.model
+    elif reason is not None and driver.ending is None and driver.tensors.good is not None:
+        collapse.withdraw()
+        driver.roll_back(now, f"version {evaluation.version} has collapsed: {reason}")
+        return driver.tensors.good[0]
+    return None
