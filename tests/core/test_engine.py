@@ -175,3 +175,41 @@ def test_one_row_that_stands_for_many_is_held_against_each() -> None:
     made.join_all([10, 10], [2, 2], None)
     journal.finish()
     assert made.rows == 2
+
+
+def holds_its_rules(made: Engine, rows: list[Row]) -> None:
+    """Rules 1, 3, 4 and 5 of the engine's head, where no release waits and no client brings a task back."""
+    tensors, server = made.tensors, made.server
+    assert tensors is not None
+    assert made.rows == rows[-1].seq + 1
+    assert tensors.version == server.version
+    assert {task: base for task, (base, _) in tensors.bases.items()} == {
+        task.id: task.base for task in server.tasks.values()
+    }
+    assert tensors.updates.keys() <= server.held.keys()
+
+
+def test_the_rules_at_the_head_of_the_engine_hold_after_each_event() -> None:
+    rows = list[Row]()
+    made, tensors = engine(ob.fedbuff(size=2, steps=5), rows)
+    recorded: list[tuple[int, int, set[int]]] = []
+
+    def record(row: Row) -> None:
+        rows.append(row)
+        recorded.append((row.seq, tensors.version, set(tensors.bases)))
+
+    made.record = record
+    begin(made, 3)
+    for time, client in enumerate([0, 1, 0, 2, 2, 1], 1):
+        before, bases = tensors.version, set(tensors.bases)
+        recorded.clear()
+        task = made.server.tasks[client].id
+        if time == 3:
+            made.apply(float(time), Lost(client, task))
+        else:
+            made.apply(float(time), Arrived(client, task, 5), update(1.0, 0.0))
+        holds_its_rules(made, rows)
+        # Rule 2: no command has changed a tensor when the last row is recorded.
+        assert [version for _, version, _ in recorded] == [before] * len(recorded)
+        assert all(held <= bases for _, _, held in recorded)
+    assert tensors.version == 2

@@ -16,6 +16,26 @@ nothing happens that a schedule sees.
 `record` takes the rows: it writes them, or, while a recorded run is repeated, checks them
 (`core.recorded.RecordedJournal`). Without `tensors` the same rows come of the same events, and no tensor is
 touched: all but tensors follows from events.
+
+Rules
+-----
+Between two calls of `apply` these hold for the fields of an engine and of its tensors:
+
+1. `rows` is the number that the next journal row gets. It grows by one with each row; the one row of
+   `join_all` counts once for each client.
+2. Every row of an event is recorded before that of a command which follows from it, and every row of a
+   command before the command changes a tensor.
+3. `tensors.version` is `server.version`, unless commands are `waiting` for a release: then it is the version
+   before the first of these.
+4. `tensors.bases` has every task in training whose `Train` does not wait, with the version from which the
+   task trains. A task leaves it when its update arrives, when it is lost or discarded, or when the driver
+   calls `lose`. A driver whose clients may bring a task back calls `lose` once they cannot any more.
+5. `tensors.updates` has updates of `server.held` only, and of tasks that a waiting command names. A held
+   task may have none: its update was damaged, found absurd later, trained from a version that is withdrawn,
+   or masked for a committee that is gone. Such a task is aggregated without its update.
+6. `staleness_sum` and `bits_up` change with an `Arrived` alone, by what its row says. So they are the same
+   after a repetition without tensors.
+7. `exhausted` is about the last event that is none of `server.UNSEEN`; those leave it as it is.
 """
 
 from collections.abc import Callable, Sequence

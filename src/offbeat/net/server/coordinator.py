@@ -16,6 +16,21 @@ events are applied by `replay`, and its registry is the same.
 A site's silence is not an event before its lease is over: who comes back in time is told again what it may
 have missed. Every message of a site may come twice; the second one changes nothing. Time is in seconds of the
 run's clock, and never goes back whatever the caller says.
+
+Rules
+-----
+1. `now` never decreases, and is never before the time of the last event, `server.now`.
+2. `_ticked` is when `_due` last looked at the leases. `_back_since` is when it last found that more than
+   half a lease had passed in between: no task counts as begun before it. The end of a repetition sets both.
+3. After a call of `tick`, and without further inputs, nothing is to be done before `next_due()`. It is
+   infinite once the run has stopped.
+4. No version is evaluated because of the time before `_next_evaluation`, and none before the run began.
+5. `evaluations` has the recorded evaluations in the order of their rows. Once `evaluations.reached` is set,
+   the run ends.
+6. Where the run may roll back, `collapse` has judged these evaluations in the same order, but for those of
+   withdrawn versions if it judges none. A restart has it judge the recorded ones again.
+7. `server`, `tensors`, `registry` and `helpers` are the driver's own objects, and are never replaced.
+8. What inputs have led to is in `driver.effects` until `take`, which leaves it empty.
 """
 
 import logging

@@ -3,6 +3,23 @@
 A `Driver` keeps three things in step: the engine (`core.engine`: state machine, journal, tensors), the
 registry of sites and tasks, and the effects that are to be made durable and sent. It knows nothing of
 messages that come in: `handlers` makes events of those, `coordinator` of the time that passes.
+
+Rules
+-----
+1. The engine and the registry have seen the same events and commands, in the same order: `_advance` alone
+   gives them an event. What the registry knows of tasks follows from these. Whether a site is connected, and
+   when it was last heard, follows from messages and time; that is entered without an event.
+2. Rows and messages leave through `effects` only, in the order in which they were made. The coordinator
+   takes them all at once, so a message is never in an earlier batch than the row that led to it.
+3. `began` is the time of `Begin`, and infinite before it.
+4. `ending` is set once and never changes. `stopped` is None until `finish` and the same text from then on.
+   Where no site evaluates, both are set together; else `stopped` follows once the last version has been
+   evaluated. In between neither `handlers` nor `coordinator` makes an event.
+5. `skipped`, `rollbacks` and `rolled_back` follow from the events. A repetition counts them again.
+6. `tensors.skipped` and `tensors.condemned` are empty after `apply`: what they had has become events and
+   lines of the log.
+7. While recorded events are repeated, `engine.record` checks rows in place of entering them in `effects`,
+   and `engine.tensors` is None where no tensor is to be touched. `replay` puts both back, whatever happens.
 """
 
 import logging
