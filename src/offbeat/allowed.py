@@ -107,14 +107,14 @@ class Allowed:
             UsageError: There is no such module or function, or the module raises while it is imported.
         """
         here, by_name = self._grant(text, option)
-        found = load_named(text, option, here=here)
+        function = load_named(text, option, here=here)
         module, _, attribute = text.partition(":")
-        if not by_name and ("." in attribute or not _is_exposed(found, module)):
+        if not by_name and ("." in attribute or not _is_exposed(function, module)):
             raise NotAllowedError(
                 f"{option} {text} is not allowed: {module} is, but it does not expose {attribute}; decorate "
                 f"it there with @offbeat.expose, or give --allow {text} (in Python allow=[{text!r}])"
             )
-        return found
+        return function
 
     def _grant(self, text: str, option: str) -> tuple[bool, bool]:
         """Whether the module may be in the current directory, and whether the function itself is allowed."""

@@ -30,7 +30,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
         sys.path.append(place)  # it stays, for what the module imports later
     try:
         with named_errors(text, option, passing=ModuleNotFoundError):
-            found = import_module(module)
+            imported = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
             raise _told(text, option, error) from error  # of an import within the module
@@ -39,7 +39,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
             + (", or give the name of one in the current directory" if here else "")
         ) from None
     try:
-        return reduce(getattr, attribute.split("."), found)
+        return reduce(getattr, attribute.split("."), imported)
     except AttributeError:
         raise UsageError(f"{option} {text}: the module {module} has no {attribute}") from None
 

@@ -205,17 +205,17 @@ def _own(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:
     return replace(made, name=name, hyperparameters=dict(options))
 
 
-def _part(factories: Mapping[str, Factory[...]], base: str, part: str, own: Any, load: Load | None) -> Any:
+def _part(factories: Mapping[str, Factory[...]], base: str, part: str, given: Any, load: Load | None) -> Any:
     """What stands under "with" for one part."""
     known = tuple(dict.fromkeys((*PARTS, *CompositionOptions.model_fields)))
     if part not in known:
         raise UsageError(f"{base}: with.{part} is unknown{did_you_mean(str(part), known)}")
-    robust = part == "aggregator" and isinstance(own, Mapping) and "kind" in own and "name" not in own
+    robust = part == "aggregator" and isinstance(given, Mapping) and "kind" in given and "name" not in given
     if robust or (part in CompositionOptions.model_fields and part not in PARTS):
         try:
-            return getattr(CompositionOptions.model_validate({part: own}), part)
+            return getattr(CompositionOptions.model_validate({part: given}), part)
         except ValidationError as error:
             raise UsageError(f"{base}: with.{format_error(error)}") from None
-    if not isinstance(own, Mapping):
-        raise UsageError(f"{base}: with.{part} = {own!r} is not allowed: give a mapping with a name")
-    return build(factories, own, load)
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{base}: with.{part} = {given!r} is not allowed: give a mapping with a name")
+    return build(factories, given, load)

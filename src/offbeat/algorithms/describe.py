@@ -42,7 +42,7 @@ class Part:
 
 def parts(algorithm: Algorithm) -> list[Part]:
     """The parts of an algorithm, each followed by those it wraps."""
-    own = [
+    members = [
         ("schedule", algorithm.schedule),
         ("aggregator", algorithm.aggregator),
         *(("server step", step) for step in algorithm.server_steps),
@@ -50,7 +50,7 @@ def parts(algorithm: Algorithm) -> list[Part]:
     ]
     listed = [
         part
-        for role, member in own
+        for role, member in members
         for part in _with_those_inside(role, member, _conditions(member, algorithm), 0)
     ]
     others = [policy for policy in POLICIES if policy != algorithm.buffers]

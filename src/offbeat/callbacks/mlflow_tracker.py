@@ -63,16 +63,18 @@ class RunOfMLflow:
                 self._client = MlflowClient(tracking_uri=tracking_uri)
                 self._client.get_experiment_by_name(experiment)
         known = kept_id(run, FILE)
-        found = self._find(known, run) if known else self._create(experiment, run)
-        self._id: str = found.info.run_id
-        self._begun: int = found.info.start_time
+        mlflow_run = self._find(known, run) if known else self._create(experiment, run)
+        self._id: str = mlflow_run.info.run_id
+        self._begun: int = mlflow_run.info.start_time
         self._logged = {
             (name, point.step)
-            for name in found.data.metrics
+            for name in mlflow_run.data.metrics
             for point in self._client.get_metric_history(self._id, name)
         }
         wanted = {legal(name): str(value) for name, value in flat(settings(run)).items()}
-        self._log_params({name: value for name, value in wanted.items() if name not in found.data.params})
+        self._log_params(
+            {name: value for name, value in wanted.items() if name not in mlflow_run.data.params}
+        )
         if (text := recipe_text(run)) is not None:
             self._client.log_text(self._id, text, "recipe.yaml")
         self._log_metrics(run.past)
@@ -101,15 +103,15 @@ class RunOfMLflow:
         keep_id(run, FILE, created.info.run_id)
         return created
 
-    def _find(self, known: str, run: LiveRun) -> Any:
+    def _find(self, run_id: str, run: LiveRun) -> Any:
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.update_run(known, status="RUNNING")
-            return self._client.get_run(known)
+            self._client.update_run(run_id, status="RUNNING")
+            return self._client.get_run(run_id)
         except MlflowException as error:
             raise RunError(
-                f"MLflow's run {known} of {run.directory} is not at {self._client.tracking_uri}: give its "
+                f"MLflow's run {run_id} of {run.directory} is not at {self._client.tracking_uri}: give its "
                 f"tracking_uri, or delete the file {FILE} there to log a new one ({error})"
             ) from None
 

@@ -156,18 +156,18 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Scalar]:
     >>> flat({"training": {"lr": 0.1, "decay": None}, "world": {"seconds_per_step": [1, 2]}})
     {'training.lr': 0.1, 'world.seconds_per_step': '[1, 2]'}
     """
-    found: dict[str, Scalar] = {}
+    scalars: dict[str, Scalar] = {}
     for key, value in tree.items():
         match value:
             case Mapping():
-                found |= flat(value, f"{prefix}{key}.")
+                scalars |= flat(value, f"{prefix}{key}.")
             case bool() | int() | float() | str():
-                found[f"{prefix}{key}"] = value
+                scalars[f"{prefix}{key}"] = value
             case list() | tuple():
-                found[f"{prefix}{key}"] = dumps(value, default=str)
+                scalars[f"{prefix}{key}"] = dumps(value, default=str)
             case _ if value is not None:
-                found[f"{prefix}{key}"] = str(value)
-    return found
+                scalars[f"{prefix}{key}"] = str(value)
+    return scalars
 
 
 def no_directory(option: str) -> UsageError:

@@ -56,32 +56,32 @@ def compare(
     changes = options.with_options(sets, callbacks=callbacks)
     loaded = load_recipe(recipe, sets=changes, scales=scales or (), sweeps=sweeps or ())
     names = _labels(loaded, labels)
-    place = directory or new_directory(recipe)
+    folder = directory or new_directory(recipe)
     measured, goal = options.choose_goal(metric, target, loaded.metric, loaded.target)
     memory = executor_options.memory_size("--client-memory", client_memory)
     processes = executor_options.count_of("--jobs", "1" if jobs == "auto" and executor == "ray" else jobs)
     _, chosen = executor_options.choose_executor("0", executor, ray_address, share=processes)
     allowed = allowed_names(allow, [recipe_folder(recipe)], sets, callbacks, sweeps, names if labels else ())
     planned = plan(
-        loaded, names, seeds or loaded.seeds, place,
+        loaded, names, seeds or loaded.seeds, folder,
         client_memory=memory, executor=chosen, metric=measured, allow=allowed,
     )  # fmt: skip
     base = baseline or (loaded.baseline if loaded.baseline in names else None)
     known = {*names, *(run.label for run in planned)}
     if base is not None and base not in known:
         raise UsageError(f"--baseline {base} is not among the algorithms{did_you_mean(base, known)}")
-    make_directory(place)
+    make_directory(folder)
     with live_progress() as progress:
         records = run_comparison(planned, processes, CompareWatcher(progress, len(planned)))
     _print_table(records, measured, goal, base, tables or ())
-    out.print(f"runs in {place}; see them with: offbeat report {place}", markup=False)
+    out.print(f"runs in {folder}; see them with: offbeat report {folder}", markup=False)
 
 
 def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
     from offbeat.algorithms import ALGORITHMS
     from offbeat.core.validation import did_you_mean
 
-    known = {*recipe.algorithms, *ALGORITHMS}
+    possible = {*recipe.algorithms, *ALGORITHMS}
     names = list(recipe.algorithms) if labels is None else [n.strip() for n in labels.split(",")]
     if not names:
         raise UsageError("the recipe lists no algorithms: give --algorithms, or put them into the recipe")
@@ -90,8 +90,8 @@ def _labels(recipe: "Recipe", labels: str | None) -> list[str]:
             f"--algorithms {labels} is not allowed: name each algorithm once, separated by commas"
         )
     for name in names:
-        if name not in known:
-            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, known)}")
+        if name not in possible:
+            raise UsageError(f"--algorithms {name} is unknown{did_you_mean(name, possible)}")
     return names
 
 

@@ -160,7 +160,7 @@ def join(
         raise UsageError("give --data, or --learner, which has data of its own")
     if model is not None and (learner is not None or ":" not in model):
         raise UsageError(f"--model {model}: give module:function, and no --learner, which has its own")
-    own = None if data is None else site_data(data)
+    dataset = None if data is None else site_data(data)
     own_learner = None if learner is None else _make_learner(learner)
     own_policy = _make_policy(policy, given.get("policy"))
     examples = None
@@ -170,7 +170,7 @@ def join(
         raise UsageError("--set examples needs --state: what is spent must outlive the process")
     limits = Limits()
     taking_part = join_run(
-        lambda: connect(address, credentials, limits), own,
+        lambda: connect(address, credentials, limits), dataset,
         model=None if model is None else NamedModel(model), learner=own_learner, allow=allowed_names(allow),
         validation=validation, state=state, device=device, threads=site_options.threads,
         give_up_after=give_up,

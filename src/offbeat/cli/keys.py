@@ -104,7 +104,7 @@ def split_sets(
     from offbeat.documents import parse_yaml
     from offbeat.recipes.load import change
 
-    others, found = list[str](), dict[str, Any]()
+    others, settings = list[str](), dict[str, Any]()
     for text in sets or ():
         first = text.partition("=")[0].partition(".")[0]
         if first not in groups:
@@ -120,8 +120,8 @@ def split_sets(
                 raise UsageError(f"--set {text} is not allowed: {way}")
         if key == first and not isinstance(value, dict):
             raise UsageError(f"--set {text} is not allowed: give --set {first}.KEY=VALUE")
-        change(found, key, value)
-    return others, found
+        change(settings, key, value)
+    return others, settings
 
 
 def key_rows(names: Sequence[str], groups: Mapping[str, KeyGroup]) -> Iterator[tuple[str, str]]:

@@ -45,14 +45,14 @@ def recipes(name: Annotated[str | None, typer.Argument(metavar="[NAME]")] = None
     from offbeat.core.validation import did_you_mean
     from offbeat.recipes.load import built_in, load_recipe
 
-    known = built_in()
+    built_in_names = built_in()
     if name is not None:
-        if name not in known:
-            raise UsageError(f"recipe {name} is not built in{did_you_mean(name, known)}")
-        print(known[name].read_text(encoding="utf-8"), end="")  # noqa: T201
+        if name not in built_in_names:
+            raise UsageError(f"recipe {name} is not built in{did_you_mean(name, built_in_names)}")
+        print(built_in_names[name].read_text(encoding="utf-8"), end="")  # noqa: T201
         return
     table = plain_table("recipe", "what it is")
-    for recipe in known:
+    for recipe in built_in_names:
         add_row(table, recipe, load_recipe(recipe).title)
     out.print(table)
 

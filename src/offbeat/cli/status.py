@@ -83,13 +83,13 @@ def _show(s: "Snapshot", state: str) -> None:
         f"version {s.version}, {s.arrived} updates arrived, {s.aggregated} aggregated, {s.dropped} dropped, "
         f"{s.lost} lost, {s.running} in training; up {size_text(s.bytes_up)}, down {size_text(s.bytes_down)}"
     )
-    known = [
+    metric_texts = [
         metric_text(name, value)
         for name in in_order(s.metrics)
         if (value := finite(s.metrics[name])) is not None
     ]
-    if known:
-        out.print(f"last evaluation: {', '.join(known)}", markup=False)
+    if metric_texts:
+        out.print(f"last evaluation: {', '.join(metric_texts)}", markup=False)
     if s.privacy is not None:
         from offbeat.core.privacy.options import privacy_text
 

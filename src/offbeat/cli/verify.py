@@ -46,18 +46,18 @@ def verify(
         raise typer.Exit(1)
 
 
-def _replayed(found: "Verification", allowed: "Allowed") -> int:
+def _replayed(verification: "Verification", allowed: "Allowed") -> int:
     """Replay a run, and read its stored updates and tokens; returns the number of rows replayed."""
     from offbeat.cli.state_dir import TOKENS
     from offbeat.core.errors import RunError
     from offbeat.recipes.build import recorded_algorithm
     from offbeat.sim.replay import replay
 
-    record = found.record
+    record = verification.record
     assert record is not None
     rows = 0
-    if not found.problems:  # which would be found again
-        with found.noting():
+    if not verification.problems:  # which would be found again
+        with verification.noting():
             result = replay(record, recorded_algorithm(record, allowed))
             rows = result.events + result.commands
             if result.difference is not None:
@@ -69,9 +69,9 @@ def _replayed(found: "Verification", allowed: "Allowed") -> int:
         from offbeat.net.auth.tokens import read
         from offbeat.net.server.durable_store import damaged_updates
 
-        with found.noting():
-            found.problems += damaged_updates(record)
+        with verification.noting():
+            verification.problems += damaged_updates(record)
         if (record.path / TOKENS).exists():
-            with found.noting():
+            with verification.noting():
                 read(record.path / TOKENS)
     return rows

@@ -20,14 +20,14 @@ def random_subset(size: int, count: int, rng: np.random.Generator) -> Indices:
     starts = np.arange(0, size, BLOCK)
     sizes = np.minimum(BLOCK, size - starts)
     counts = rng.multivariate_hypergeometric(sizes, count, method="marginals")
-    chosen = np.empty(count, np.int64)
+    indices = np.empty(count, np.int64)
     at = 0
     for start, n, k in zip(starts.tolist(), sizes.tolist(), counts.tolist(), strict=True):
         if k:
-            chosen[at : at + k] = _within(n, k, rng)
-            chosen[at : at + k] += start
+            indices[at : at + k] = _within(n, k, rng)
+            indices[at : at + k] += start
             at += k
-    return chosen
+    return indices
 
 
 def _within(size: int, count: int, rng: np.random.Generator) -> Indices:
@@ -47,7 +47,7 @@ def largest(values: Floats, count: int) -> Indices:
         return np.empty(0, np.int64)
     sizes = np.abs(values)
     bound = np.partition(sizes, len(sizes) - count)[len(sizes) - count]
-    chosen = np.empty(count, np.int64)
+    indices = np.empty(count, np.int64)
     above = sum(int(np.count_nonzero(sizes[piece] > bound)) for piece in pieces(len(sizes)))
     ties, at = count - above, 0
     for piece in pieces(len(sizes)):
@@ -57,9 +57,9 @@ def largest(values: Floats, count: int) -> Indices:
             mask[equal] = True
             ties -= len(equal)
         here = np.flatnonzero(mask)
-        chosen[at : at + len(here)] = here + piece.start
+        indices[at : at + len(here)] = here + piece.start
         at += len(here)
-    return chosen
+    return indices
 
 
 def scatter(values: Floats, indices: Indices | None, size: int) -> Tensor:

@@ -52,13 +52,13 @@ class Sparse(ABC):
         size, r = len(values), self.kept(len(values), bits)
         if r == 0:
             return torch.zeros(size), 0
-        indices, chosen = self._chosen(values, r, rng)
+        indices, kept = self._chosen(values, r, rng)
         if self.levels is not None:
-            norm, signed = self._quantised(chosen, self.levels, size, rng)
-            chosen = dequantise(norm, signed, self.levels, self.scale(size, r))
+            norm, signed = self._quantised(kept, self.levels, size, rng)
+            kept = dequantise(norm, signed, self.levels, self.scale(size, r))
         elif indices is None:
-            chosen = chosen.copy()
-        return scatter(chosen, indices, size), ceil(sparse_bits(size, r, *self._cost()))
+            kept = kept.copy()
+        return scatter(kept, indices, size), ceil(sparse_bits(size, r, *self._cost()))
 
     def encode(self, vector: Tensor, bits: int | None, rng: np.random.Generator) -> bytes:
         """Encode r, the values and the indices; empty if r = 0."""

@@ -89,14 +89,14 @@ def restore_buffers(state: Tensors, floating: Sequence[Tensor], integers: Sequen
 
 def own_buffers(state: Tensors, layout: Layout) -> Tensors:
     """A client's own buffers by name, if its state has any."""
-    found: Tensors = {}
+    buffers_by_name: Tensors = {}
     for name, section in ((_FLOATING, "buffer"), (_INTEGER, "integer")):
         if name in state:
             entries = layout.section(section)
             buffers = [torch.empty(entry.shape, dtype=getattr(torch, entry.dtype)) for entry in entries]
             restore_buffers({name: state[name]}, buffers, buffers)
-            found |= {entry.name: buffer for entry, buffer in zip(entries, buffers, strict=True)}
-    return found
+            buffers_by_name |= {entry.name: buffer for entry, buffer in zip(entries, buffers, strict=True)}
+    return buffers_by_name
 
 
 def unwrap_buffers(objective: Objective) -> Objective:

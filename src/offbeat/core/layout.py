@@ -74,16 +74,16 @@ class Layout:
         def stays(name: str) -> bool:
             return matches(name, personal) or matches(tensors.wrapped.get(name, name), personal)
 
-        found = {n: b for n, b in tensors.buffers.items() if n in tensors.persistent and not stays(n)}
+        buffers = {n: b for n, b in tensors.buffers.items() if n in tensors.persistent and not stays(n)}
         trained = {
             n: p for n, p in tensors.parameters.items() if (is_lazy(p) or p.requires_grad) and not stays(n)
         }
         for name, tensor in tensors.named.items():
-            inside = name in trained or name in found
+            inside = name in trained or name in buffers
             _check(name, tensor, inside=inside)
         entries = [_entry(n, p, "parameter") for n, p in trained.items()]
-        entries += [_entry(n, b, "buffer") for n, b in found.items() if b.is_floating_point()]
-        entries += [_entry(n, b, "integer") for n, b in found.items() if not b.is_floating_point()]
+        entries += [_entry(n, b, "buffer") for n, b in buffers.items() if b.is_floating_point()]
+        entries += [_entry(n, b, "integer") for n, b in buffers.items() if not b.is_floating_point()]
         return cls(tuple(entries), aliases=tensors.aliases)
 
     @classmethod

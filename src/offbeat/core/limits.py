@@ -98,16 +98,16 @@ class Until:
         return None
 
     def reached_metric(
-        self, found: Mapping[str, float | None], higher_is_better: Mapping[str, bool] = {}
+        self, metrics: Mapping[str, float | None], higher_is_better: Mapping[str, bool] = {}
     ) -> str | None:
         """Reason to stop after an evaluation; None means that the run continues.
 
         Args:
-            found: The metrics by name. NaN, infinity and None reach nothing.
+            metrics: The metrics by name. NaN, infinity and None reach nothing.
             higher_is_better: Whether more is better of a metric whose name does not tell.
         """
         for name, target in self.targets.items():
-            if NamedMetric.of(name, higher_is_better).reaches(found.get(name), target):
+            if NamedMetric.of(name, higher_is_better).reaches(metrics.get(name), target):
                 return f"reached {name} {target:g}"
         return None
 
@@ -197,21 +197,21 @@ def check_evaluated(until: Until, every: Every, tested: bool, hint: str) -> None
             raise UsageError(f"{option} needs evaluations: {hint}")
 
 
-def check_found(until: Until, every: Every, found: Mapping[str, float | None]) -> None:
+def check_found(until: Until, every: Every, metrics: Mapping[str, float | None]) -> None:
     """Check that an evaluation gives the metrics that are needed; the clients' metrics may come later.
 
     Args:
         until: The run's limits.
         every: Its evaluations.
-        found: The metrics of an evaluation by name.
+        metrics: The metrics of an evaluation by name.
 
     Raises:
         UsageError: It does not.
     """
     for name, option in _needed(until, every).items():
-        later = name.startswith(CLIENTS) and not any(other.startswith(CLIENTS) for other in found)
-        if name not in found and not later:
-            given = f"give {', '.join(found)}" if found else "give no metric"
+        later = name.startswith(CLIENTS) and not any(other.startswith(CLIENTS) for other in metrics)
+        if name not in metrics and not later:
+            given = f"give {', '.join(metrics)}" if metrics else "give no metric"
             raise UsageError(f"{option}: there is no metric {name!r}: evaluations {given}")
 
 

@@ -83,12 +83,12 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f'; did you mean "{close[0]}"?' if close else f"; known: {', '.join(names)}"
 
 
-def format_error(error: ValidationError, known: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
+def format_error(error: ValidationError, options: Iterable[str] = (), arguments: Sequence[str] = ()) -> str:
     """One line for the most relevant problem of a validation error.
 
     Args:
         error: The error of a checked dataclass, model or function.
-        known: Names of all options, to suggest one for an unknown key.
+        options: Names of all options, to suggest one for an unknown key.
         arguments: Names of the arguments that may have been passed by position.
     """
     problem = most_relevant(error)
@@ -98,7 +98,7 @@ def format_error(error: ValidationError, known: Iterable[str] = (), arguments: S
     path = ".".join(str(part) for part in problem["loc"] if _is_name(part))
     kind = problem["type"]
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        names = list(known)
+        names = list(options)
         last = str(problem["loc"][-1])
         if not _is_name(problem["loc"][-1]):  # a key that is no name, such as batch-size
             path = f"{path}.{last}" if path else last

@@ -209,15 +209,17 @@ class MapDataset:
             UsageError: The samples need another collate.
         """
         samples = self._read(rows.tolist())
-        own = self.collate is not default_collate
+        advice = "mend its collate"
+        if self.collate is default_collate:
+            advice = "give MapDataset(dataset, collate), or tensors or arrays"
         try:
             return self.collate(samples)
         except OffbeatError:
             raise
         except Exception as error:
             raise UsageError(
-                f"the samples of a {type(self.dataset).__name__} do not make a batch ({told_error(error)}): "
-                + ("mend its collate" if own else "give MapDataset(dataset, collate), or tensors or arrays")
+                f"the samples of a {type(self.dataset).__name__} do not make a batch "
+                f"({told_error(error)}): {advice}"
             ) from error
 
     def _read(self, rows: list[int]) -> list[Any]:

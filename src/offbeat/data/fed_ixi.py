@@ -75,18 +75,18 @@ def _volume(folder: Path) -> torch.Tensor:
     """The only image of a folder, float32 [1, 1, D, H, W]."""
     with requires_extra("nifti", "dataset 'fed_ixi': "):
         import nibabel
-    found = sorted(folder.glob("*.nii.gz"))
-    if len(found) != 1:
-        raise UsageError(f"{folder}: {len(found)} files *.nii.gz, not one; put an intact copy there")
+    paths = sorted(folder.glob("*.nii.gz"))
+    if len(paths) != 1:
+        raise UsageError(f"{folder}: {len(paths)} files *.nii.gz, not one; put an intact copy there")
     try:
-        image: Any = nibabel.load(found[0])
+        image: Any = nibabel.load(paths[0])
         volume: npt.NDArray[np.float32] = image.get_fdata(dtype=np.float32)
     except (nibabel.filebasedimages.ImageFileError, OSError, EOFError, ValueError, zlib.error) as error:
         raise UsageError(
-            f"{found[0]}: cannot be read ({error}); put an intact copy of the file there"
+            f"{paths[0]}: cannot be read ({error}); put an intact copy of the file there"
         ) from error
     if volume.ndim != 3 or not np.isfinite(volume).all():
         raise UsageError(
-            f"{found[0]}: {volume.ndim} dimensions, or values that are not finite; it must be a volume"
+            f"{paths[0]}: {volume.ndim} dimensions, or values that are not finite; it must be a volume"
         )
     return torch.from_numpy(volume)[None, None]

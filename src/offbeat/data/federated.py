@@ -155,11 +155,11 @@ class FederatedData:
             these may be others on another processor. Samples of files are not read: what a loader makes of
             them may be random.
         """
-        found, sizes = sha256(), list[str]()
+        digest, sizes = sha256(), list[str]()
         for rows in (self.rows, self.held_out):
             if rows is not None:
-                found.update(rows.offsets.numpy().tobytes())
-                found.update(rows.indices.numpy().tobytes())
+                digest.update(rows.offsets.numpy().tobytes())
+                digest.update(rows.indices.numpy().tobytes())
         if isinstance(self.train, Dataset) and len(self.train):
             some = torch.arange(0, len(self.train), -(-len(self.train) // _DIGESTED))
             for tensor in _tensors(self.train.gather(some)):
@@ -167,8 +167,8 @@ class FederatedData:
                     x = tensor.detach().double()
                     sizes += [f"{float(x.abs().mean()):.3g}", f"{float((x - 1).abs().mean()):.3g}"]
                 else:
-                    found.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
-        return {"digest": found.hexdigest()[:16], "sizes": sizes}
+                    digest.update(tensor.contiguous().view(torch.uint8).numpy().tobytes())
+        return {"digest": digest.hexdigest()[:16], "sizes": sizes}
 
     def numbered(self, client: int) -> "FederatedData":
         """The same data, whose only client has another number; those below it have no samples.
@@ -208,19 +208,21 @@ def own_data(data: Any, validation: float = 0.0, label: str | None = None) -> Fe
         data = train if held is None else (train, held)
     match data:
         case FederatedData():
-            own = data
+            federated = data
         case (train, held) if isinstance(data, tuple) and not is_labelled(data, label):
-            own = federate([as_samples(train, label)], validation=[as_other_samples(held, label)])
+            federated = federate([as_samples(train, label)], validation=[as_other_samples(held, label)])
         case _:
-            own = federate([as_samples(data, label)])
+            federated = federate([as_samples(data, label)])
     if not validation:
-        return own
-    if own.held_out is not None:
+        return federated
+    if federated.held_out is not None:
         raise UsageError(
             f"validation = {validation:g} is not allowed: the data hold out samples already; leave it out"
         )
-    kept, held_out = _held_out([own.client_indices(c).numpy() for c in range(own.clients)], validation)
-    return replace(own, rows=Rows.of(kept), held_out=held_out)
+    kept, held_out = _held_out(
+        [federated.client_indices(c).numpy() for c in range(federated.clients)], validation
+    )
+    return replace(federated, rows=Rows.of(kept), held_out=held_out)
 
 
 def without_clients(test: Any = None, root: Any = None) -> FederatedData:

@@ -34,11 +34,11 @@ def samples_by_user(data: Any) -> dict[str, dict[str, Any]]:
     Raises:
         UsageError: A user is there twice or without samples, or their number is another than is said.
     """
-    found: dict[str, dict[str, Any]] = {}
+    samples: dict[str, dict[str, Any]] = {}
     for part in data if isinstance(data, list | tuple) else [data]:
         users, counts = part["users"], part.get("num_samples")
         for at, user in enumerate(users):
-            if user in found:
+            if user in samples:
                 raise UsageError(f"user {user!r} is twice in LEAF's data: give each user's samples once")
             own = part["user_data"].get(user)
             if not isinstance(own, Mapping) or not {"x", "y"} <= set(own):
@@ -48,8 +48,8 @@ def samples_by_user(data: Any) -> dict[str, dict[str, Any]]:
                     f"user {user!r} of LEAF's data has {len(own['y'])} samples, and num_samples says "
                     f"{counts[at]}: the file is not whole"
                 )
-            found[user] = dict(zip("xy", _numbers(own["x"], own["y"]), strict=True))
-    return found
+            samples[user] = dict(zip("xy", _numbers(own["x"], own["y"]), strict=True))
+    return samples
 
 
 def _numbers(x: Any, y: Any) -> tuple[Any, Any]:

@@ -60,15 +60,15 @@ def _indices(part: Any) -> npt.NDArray[Any]:
     elif isinstance(part, Iterable) and not hasattr(part, "__len__"):
         part = list(part)
     try:
-        found = np.asarray(part)
+        indices = np.asarray(part)
     except ValueError:  # lists of several lengths
-        found = np.zeros(())
-    if not found.ndim:
+        indices = np.zeros(())
+    if not indices.ndim:
         raise UsageError(
             f"parts has a {type(part).__name__} in place of a client's indices: give one 1-D array of "
             "integers per client"
         )
-    return found if len(found) else np.zeros(0, dtype=np.int64)
+    return indices if len(indices) else np.zeros(0, dtype=np.int64)
 
 
 def occupied(sizes: Sequence[int], drop_empty: bool) -> list[int]:

@@ -22,14 +22,14 @@ def find_files(dataset: str, folder: Path, names: Sequence[str], *, gz: bool) ->
 
     Raises `UsageError` naming the files that are missing, the folder, and how to move it.
     """
-    found = {name: _find(folder, name, gz=gz) for name in names}
-    missing = [name for name, path in found.items() if path is None]
+    paths = {name: _find(folder, name, gz=gz) for name in names}
+    missing = [name for name, path in paths.items() if path is None]
     if missing:
         plural = f"{len(missing)} files" if len(missing) > 1 else "file"
         raise missing_dataset(
             dataset, folder, f"the {plural} {', '.join(missing)}", " (plain or with .gz)" if gz else ""
         )
-    return [path for path in found.values() if path is not None]
+    return [path for path in paths.values() if path is not None]
 
 
 def missing_dataset(

@@ -45,7 +45,7 @@ def load_tiny_imagenet(root: Path, pick: Subsample) -> Source:
 
 def _annotations(path: Path, class_of: dict[str, int]) -> list[tuple[str, int]]:
     """File name and class of each validation image."""
-    found = list[tuple[str, int]]()
+    annotations = list[tuple[str, int]]()
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
         name, _, rest = line.partition("\t")
         label = class_of.get(rest.partition("\t")[0])
@@ -53,7 +53,7 @@ def _annotations(path: Path, class_of: dict[str, int]) -> list[tuple[str, int]]:
             raise UsageError(
                 f"{path}: line {number} has no image and class of wnids.txt; put an intact copy there"
             )
-        found.append((name, label))
-    if not found:
+        annotations.append((name, label))
+    if not annotations:
         raise UsageError(f"{path}: there is no image; put an intact copy of the file there")
-    return found
+    return annotations

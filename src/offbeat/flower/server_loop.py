@@ -114,8 +114,8 @@ class Federation:
         if now - self._looked < self._polling.look:
             return
         self._looked = now
-        found = {f"node-{info.node_id}": info for info in self._grid.get_nodes()}
-        for name, info in found.items():
+        nodes = {f"node-{info.node_id}": info for info in self._grid.get_nodes()}
+        for name, info in nodes.items():
             node = self._nodes.setdefault(name, Node(info.node_id, name))
             if not node.online or node.activated != info.last_activated_at:
                 node.online, node.activated = True, info.last_activated_at
@@ -125,7 +125,7 @@ class Federation:
             elif node.refused is None and node.free(now) and self._coordinator.may_register(now, name):
                 self._push(node, QUERY)
         for node in self._nodes.values():
-            if node.online and node.name not in found:
+            if node.online and node.name not in nodes:
                 self._gone(now, node)
 
     def _gone(self, now: float, node: Node) -> None:

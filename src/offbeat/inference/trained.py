@@ -140,14 +140,14 @@ def _metadata(
         if described.get(given) is not None:
             arguments = {**arguments, given: described[given]}
     version = int(kept.get("version", record.meta.get("summary", {}).get("versions", 0)))
-    found = [evaluation.found for evaluation in record.evaluations() if evaluation.version == version]
+    evaluations = [evaluation.found for evaluation in record.evaluations() if evaluation.version == version]
     values = {
         "format": "pt",  # as loaders of safetensors files expect
         "architecture": name,
         "arguments": arguments,
         "loss": described.get("loss", ""),
         "step": described.get("step", ""),
-        "metrics": {metric: finite(value) for made in found[-1:] for metric, value in made.items()},
+        "metrics": {metric: finite(value) for made in evaluations[-1:] for metric, value in made.items()},
         "version": version,
         "digest": model.digest(),
         "run": record.meta.get("run", record.path.resolve().name),

@@ -30,17 +30,17 @@ def aggregate_clients(results: ClientResults, higher_is_better: Mapping[str, boo
     names = dict.fromkeys(name for _, metrics in evaluated for name in metrics)
     numbers = {CLIENT_COUNT: float(len(evaluated))}
     for name in names:
-        told = [(samples, metrics[name]) for samples, metrics in evaluated if name in metrics]
-        known = [(samples, value) for samples, value in told if isfinite(value)]
-        total, values = sum(samples for samples, _ in known), sorted(value for _, value in known)
+        reports = [(samples, metrics[name]) for samples, metrics in evaluated if name in metrics]
+        defined = [(samples, value) for samples, value in reports if isfinite(value)]
+        total, values = sum(samples for samples, _ in defined), sorted(value for _, value in defined)
         worst = 0 if NamedMetric.of(name, higher_is_better).higher_is_better else -1
         at = CLIENTS + name
-        numbers[at] = fsum(samples * value for samples, value in known) / total if known else nan
-        numbers[f"{at}.{WORST}"] = values[worst] if known else nan
+        numbers[at] = fsum(samples * value for samples, value in defined) / total if defined else nan
+        numbers[f"{at}.{WORST}"] = values[worst] if defined else nan
         for suffix, share in QUANTILES.items():
-            numbers[f"{at}.{suffix}"] = _quantile(values, share) if known else nan
-        if len(known) < len(told):
-            numbers[f"{at}.{UNDEFINED}"] = float(len(told) - len(known))
+            numbers[f"{at}.{suffix}"] = _quantile(values, share) if defined else nan
+        if len(defined) < len(reports):
+            numbers[f"{at}.{UNDEFINED}"] = float(len(reports) - len(defined))
     return numbers
 
 

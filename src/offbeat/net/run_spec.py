@@ -150,16 +150,16 @@ class RunSpec(BaseModel):
             other_frozen = here.frozen and self.frozen and here.frozen != self.frozen
             return self._other_layout(here.layout) or (OTHER_FROZEN if other_frozen else None)
         here = describe(learner, self.seed)
-        if (told := self._other_layout(here.layout)) is not None:
-            return told
+        if (text := self._other_layout(here.layout)) is not None:
+            return text
         if here.frozen != self.frozen:
             return OTHER_FROZEN
         names = ("loss", "step", "evaluate", "metrics")
         for name, (own, theirs) in ((n, (_bare(getattr(here, n)), _bare(getattr(self, n)))) for n in names):
             if own != theirs:
-                told = f"{own or 'the default'} here, and {theirs or 'the default'} in the run"
+                text = f"{own or 'the default'} here, and {theirs or 'the default'} in the run"
                 is_not = "are not" if name == "metrics" else "is not"
-                return f"the {name} of the learner made here {is_not} the run's: {told}"
+                return f"the {name} of the learner made here {is_not} the run's: {text}"
         return None
 
     def _other_layout(self, here: "Layouts") -> str | None:
@@ -293,17 +293,17 @@ def _entry(entry: Entry) -> tuple[str, tuple[int, ...], str, str]:
 
 def _first_difference(here: Layouts, theirs: Layouts) -> str | None:
     """The first tensor in which two layouts differ, in a few words; None means none."""
-    own, run = ({name: entry for name, *entry in entries} for entries in (here, theirs))
+    site, run = ({name: entry for name, *entry in entries} for entries in (here, theirs))
     for name, (shape, dtype, section) in run.items():
         told = f"{section} {name} is {dtype} {list(shape)} in the run"
-        if name not in own:
+        if name not in site:
             return f"{told}, and there is none here"
-        if own[name] != run[name]:
-            shape, dtype, section = own[name]
+        if site[name] != run[name]:
+            shape, dtype, section = site[name]
             return f"{told}, and {section} {dtype} {list(shape)} here"
-    extra = next((name for name in own if name not in run), None)
+    extra = next((name for name in site if name not in run), None)
     if extra is not None:
-        return f"{own[extra][2]} {extra} is not in the run"
+        return f"{site[extra][2]} {extra} is not in the run"
     changed = next((a[0] for a, b in zip(here, theirs, strict=True) if a[0] != b[0]), None)
     return f"{changed} has another place here" if changed else None
 

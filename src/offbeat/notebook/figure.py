@@ -57,12 +57,12 @@ def _add_curve(figure: FigureBase, curve: Curve, style: Style) -> None:
 def _curve(run: RunView, metric: str | None) -> Curve | None:
     """The curve of a metric; None where nothing was evaluated and none is asked for."""
     rows = run.metrics
-    known = recorded_metrics({run.label: [rows]})
-    if metric is None and not known:
+    recorded = recorded_metrics({run.label: [rows]})
+    if metric is None and not recorded:
         return None
-    if metric is not None and metric not in known:
+    if metric is not None and metric not in recorded:
         raise UsageError(
-            f"metric {metric!r} was not recorded: the run has {', '.join(known) or 'no evaluations'}"
+            f"metric {metric!r} was not recorded: the run has {', '.join(recorded) or 'no evaluations'}"
         )
-    measure = NamedMetric.of(metric or first_shown(known), run.higher_is_better)
+    measure = NamedMetric.of(metric or first_shown(recorded), run.higher_is_better)
     return make_curve(run.label, [rows], "time", measure)

@@ -65,15 +65,15 @@ def task_entries(rows: Iterable[Row]) -> Iterable[dict[str, Any]]:
 
 def _changes(row: Row) -> dict[str, Any]:
     """What a row about one task says of it."""
-    told: dict[str, Any]
+    columns: dict[str, Any]
     match row.name:
         case "train":
-            told = {"task": row.task, "client": row.client, "base": row.base, "steps": row.steps}
-            return {**told, "start": row.t, "fate": "running"}
+            columns = {"task": row.task, "client": row.client, "base": row.base, "steps": row.steps}
+            return {**columns, "start": row.t, "fate": "running"}
         case "arrived":
             reported = {k: v for k, v in (row.data or {}).items() if k not in ("seconds", *_TASK)}
-            told = {"end": row.t, "steps_done": row.steps, "staleness": row.staleness, "fate": "held"}
-            return {**told, **reported}
+            columns = {"end": row.t, "steps_done": row.steps, "staleness": row.staleness, "fate": "held"}
+            return {**columns, **reported}
         case "lost" | "left":
             return {"end": row.t, "fate": "lost"}
         case "joined":  # again, with the task that was lost with it

@@ -116,9 +116,9 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
     """
     measured = [(claim, _measure(groups, claim.by)) for claim in claims]
     paired = [(claim, measure, _pairs(groups, claim, measure)) for claim, measure in measured]
-    known = [(claim, measure, pairs) for claim, measure, pairs in paired if pairs]
+    paired_claims = [(claim, measure, pairs) for claim, measure, pairs in paired if pairs]
     planned = _planned_seeds(groups)
-    sampled = [_sampled(claim, measure, pairs, planned) for claim, measure, pairs in known]
+    sampled = [_sampled(claim, measure, pairs, planned) for claim, measure, pairs in paired_claims]
     answered = answer_claims(sampled)
     verdicts = judge_family(sampled, answered)
     return [
@@ -126,7 +126,7 @@ def findings(groups: Mapping[str, Sequence[RunRecord]], claims: Sequence[Claim])
             claim, measure, pairs, min(looks(len(planned))), max(own.looks, default=0),
             verdicts.get((own.key, own.question), Verdict.UNDECIDED),
         )
-        for (claim, measure, pairs), own in zip(known, sampled, strict=True)
+        for (claim, measure, pairs), own in zip(paired_claims, sampled, strict=True)
     ]  # fmt: skip
 
 
@@ -146,13 +146,13 @@ def _pairs(
     """The pairs of a claim that have common seeds."""
     ahead = _levels(groups.get(claim.better, []), claim.by, measure)
     sign = 1.0 if measure.higher_is_better else -1.0
-    found = []
+    gaps_found = []
     for other in dict.fromkeys(claim.than):
         behind = _levels(groups.get(other, []), claim.by, measure)
         gaps = {seed: sign * (ahead[seed] - behind[seed]) for seed in ahead if seed in behind}
         if gaps:
-            found.append(PairGap(claim.better, other, gaps))
-    return tuple(found)
+            gaps_found.append(PairGap(claim.better, other, gaps))
+    return tuple(gaps_found)
 
 
 def _sampled(claim: Claim, measure: NamedMetric, pairs: Sequence[PairGap], planned: range) -> SampledClaim:

@@ -74,13 +74,15 @@ def client_values(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list[C
         For each metric, accuracy first and loss last, the labels' values; runs that were not evaluated at
         clients are left out.
     """
-    found: dict[str, list[ClientValues]] = {}
+    by_metric: dict[str, list[ClientValues]] = {}
     for label, runs in groups.items():
         rows = last_rows(runs[0])
         numbers = runs[0].metrics[rows[0]["evaluation"]] if rows else {}
         for metric in metrics_of(rows):
-            found.setdefault(metric, []).append(_values(label, metric, rows, numbers, runs[0].site_names()))
-    return {metric: found[metric] for metric in in_order(found)}
+            by_metric.setdefault(metric, []).append(
+                _values(label, metric, rows, numbers, runs[0].site_names())
+            )
+    return {metric: by_metric[metric] for metric in in_order(by_metric)}
 
 
 def client_table(values: Mapping[str, Sequence[ClientValues]]) -> ClientTable:
@@ -114,17 +116,17 @@ def each_client(record: RunRecord) -> ClientTable:
 
 def clients_csv(records: Sequence[RunRecord]) -> str:
     """Every evaluation of every client of some runs as CSV, unrounded, with `t` in seconds."""
-    found = [
+    client_rows = [
         (record, row, record.site_names())
         for runs in group_runs(records).values()
         for record in runs
         for row in record.client_metrics()
     ]
-    metrics = metrics_of([row for _, row, _ in found])
+    metrics = metrics_of([row for _, row, _ in client_rows])
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["label", "seed", *_COLUMNS, "name", *metrics])
-    for record, row, names in found:
+    for record, row, names in client_rows:
         known = [record.label, record.seed, *(row[column] for column in _COLUMNS), names.get(row["client"])]
         writer.writerow([*known, *(row.get(metric) for metric in metrics)])
     return out.getvalue()

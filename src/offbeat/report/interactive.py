@@ -102,20 +102,20 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         style: Style of its label.
     """
     unit = time_unit(timeline.until)
-    place = {client: k for k, client in enumerate(timeline.clients)}
-    rows = len(place)
+    rows_of = {client: k for k, client in enumerate(timeline.clients)}
+    rows = len(rows_of)
     traces: list[Any] = []
     if timeline.waiting:
         pattern = {"shape": "/", "fgcolor": palette.WAITING_LINES, "bgcolor": palette.WAITING, "size": 5}
         traces.append(
-            _bars(timeline.waiting, place, unit, "waiting").update(
+            _bars(timeline.waiting, rows_of, unit, "waiting").update(
                 customdata=[f"client waits {duration_text(wait.seconds)}" for wait in timeline.waiting],
                 marker={"color": palette.WAITING, "line": {"width": 0}, "pattern": pattern},
             )
         )
     for order, group in enumerate(bars_by_colour(timeline, style)):
         traces.append(
-            _bars(group.tasks, place, unit, group.name).update(
+            _bars(group.tasks, rows_of, unit, group.name).update(
                 text=["" if task.steps is None else str(task.steps) for task in group.tasks],
                 customdata=[_describe(task) for task in group.tasks],
                 marker={"color": group.colour, "line": {"color": "white", "width": 1}},
@@ -128,7 +128,7 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
         )
     if timeline.aggregations:
         traces.append(_lines(timeline, rows, unit))
-    traces += [_points(marks, place, unit, kind) for kind, marks in points_by_kind(timeline).items()]
+    traces += [_points(marks, rows_of, unit, kind) for kind, marks in points_by_kind(timeline).items()]
     inner = max(140, min(rows * 34, 90 + rows * 20))
     figure = go.Figure(traces, _layout(height=140 + inner))
     figure.update_layout(
@@ -144,8 +144,8 @@ def timeline_figure(timeline: Timeline, style: Style) -> Figure:
     )
     figure.update_yaxes(
         range=[rows - 0.4, -0.6],
-        tickvals=list(place.values()),
-        ticktext=[f"client {client}" for client in place],
+        tickvals=list(rows_of.values()),
+        ticktext=[f"client {client}" for client in rows_of],
         showgrid=False,
         fixedrange=True,
     )
@@ -253,14 +253,14 @@ def panels_figure(panels: Sequence[Panel], styles: Styles, title: str) -> Figure
     return _json(figure)
 
 
-def privacy_figure(found: Sequence[Spending], styles: Styles) -> Figure:
+def privacy_figure(spendings: Sequence[Spending], styles: Styles) -> Figure:
     """Draw ε over time, a line per label with its budget dashed, and beside it the clients' μ.
 
     Args:
-        found: What the clients of runs have spent, of one run or more.
+        spendings: What the clients of runs have spent, of one run or more.
         styles: Style of each label.
     """
-    unit = time_unit(max(max(own.seconds, default=0.0) for own in found))
+    unit = time_unit(max(max(spending.seconds, default=0.0) for spending in spendings))
     figure = make_subplots(1, 2, column_widths=[0.62, 0.38], horizontal_spacing=0.1)
     layout = _layout(height=330).to_plotly_json()
     figure.update_xaxes(layout.pop("xaxis"))
@@ -270,18 +270,20 @@ def privacy_figure(found: Sequence[Spending], styles: Styles) -> Figure:
     figure.update_yaxes(title="ε of the busiest client", col=1)
     figure.update_xaxes(title="μ of a client", col=2)
     figure.update_yaxes(title="clients", col=2)
-    for own in found:
-        colour, name = styles[own.label].colour, _escape(shortened(own.label, 48))
-        x = [second / unit.size for second in own.seconds]
+    for spending in spendings:
+        colour, name = styles[spending.label].colour, _escape(shortened(spending.label, 48))
+        x = [second / unit.size for second in spending.seconds]
         line = {"color": colour, "width": 2, "shape": "hv"}
         told = f"{name}: ε = %{{y:.3~g}}<extra></extra>"
         figure.add_scatter(
-            x=_round(x), y=_round(own.epsilon), mode="lines", line=line, hovertemplate=told, row=1, col=1
+            x=_round(x), y=_round(spending.epsilon), mode="lines", line=line, hovertemplate=told, row=1, col=1
         )
-        if own.budget is not None:
-            figure.add_hline(own.budget, line={"color": colour, "width": 1, "dash": "dash"}, row=1, col=1)
+        if spending.budget is not None:
+            figure.add_hline(
+                spending.budget, line={"color": colour, "width": 1, "dash": "dash"}, row=1, col=1
+            )
         figure.add_histogram(
-            x=_round(own.mu),
+            x=_round(spending.mu),
             marker={"color": colour},
             opacity=0.7,
             nbinsx=20,

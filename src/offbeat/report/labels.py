@@ -111,13 +111,13 @@ def shortened(text: str, most: int) -> str:
 
 def unique(texts: Iterable[str]) -> list[str]:
     """The texts, of which those that were there before get a number, such as "a #2"."""
-    found = dict[str, None]()
+    seen = dict[str, None]()
     for text in texts:
         own, number = text, 2
-        while own in found:
+        while own in seen:
             own, number = f"{text} #{number}", number + 1
-        found[own] = None
-    return list(found)
+        seen[own] = None
+    return list(seen)
 
 
 def _told_apart(runs: Sequence[RunRecord]) -> list[LabelledRuns]:
@@ -131,16 +131,16 @@ def _told_apart(runs: Sequence[RunRecord]) -> list[LabelledRuns]:
     telling = _telling(shown)
     units: dict[tuple[tuple[str, str], ...], list[list[RunRecord]]] = {}
     for options, group in zip(shown, alike.values(), strict=True):
-        chosen = tuple((key, options[key]) for key in telling if key in options)
-        units.setdefault(chosen, []).extend(_each_seed_once(group))
-    found = []
-    for chosen, same in units.items():
+        values = tuple((key, options[key]) for key in telling if key in options)
+        units.setdefault(values, []).extend(_each_seed_once(group))
+    labelled = []
+    for values, same in units.items():
         for unit, place in zip(same, _places(same), strict=True):
             name, swept = _name(unit[0])
-            text = label_text(unit[0].label, dict(chosen))
-            label = Label(text + place, name + place, swept | dict(chosen))
-            found.append(LabelledRuns(label, tuple(unit)))
-    return found
+            text = label_text(unit[0].label, dict(values))
+            label = Label(text + place, name + place, swept | dict(values))
+            labelled.append(LabelledRuns(label, tuple(unit)))
+    return labelled
 
 
 def _finished(group: LabelledRuns, text: str, keys: Sequence[str]) -> LabelledRuns:
@@ -170,17 +170,17 @@ def _telling(options: Sequence[Mapping[str, str]]) -> list[str]:
     """Keys whose values tell the options apart as far as they differ; none of them could be left out."""
     keys = list(dict.fromkeys(key for one in options for key in one))
 
-    def told(chosen: Sequence[str]) -> int:
-        return len({tuple(one.get(key) for key in chosen) for one in options})
+    def told(shortest: Sequence[str]) -> int:
+        return len({tuple(one.get(key) for key in shortest) for one in options})
 
-    chosen: list[str] = []
-    while told(chosen) < told(keys):
-        chosen.append(max(keys, key=lambda key: told([*chosen, key])))
-    for key in list(chosen):
-        others = [other for other in chosen if other != key]
+    shortest: list[str] = []
+    while told(shortest) < told(keys):
+        shortest.append(max(keys, key=lambda key: told([*shortest, key])))
+    for key in list(shortest):
+        others = [other for other in shortest if other != key]
         if told(others) == told(keys):
-            chosen = others
-    return [key for key in keys if key in chosen]
+            shortest = others
+    return [key for key in keys if key in shortest]
 
 
 def _each_seed_once(runs: Sequence[RunRecord]) -> list[list[RunRecord]]:

@@ -90,15 +90,15 @@ def write_figures(
     return paths
 
 
-def _curves(found: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
-    goal = found[0].measure
+def _curves(drawn: Sequence[curves.Curve], styles: Styles, table: Table) -> Figure:
+    goal = drawn[0].measure
     target = table.target if goal == table.measure else None
     relative = {row.label: relative_text(row) for row in table.rows}
-    show_relative = target is not None and found[0].axis == "time"
-    title, measure, shown = curves.in_shown_units(found)
-    crowded = len(found) > curves.CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
+    show_relative = target is not None and drawn[0].axis == "time"
+    title, measure, shown = curves.in_shown_units(drawn)
+    crowded = len(drawn) > curves.CURVES_WITH_BANDS  # then bands and a legend inside would bury the curves
     names = [
-        wrapped(curve.label + (f"  {relative[curve.label]}" if show_relative else "")) for curve in found
+        wrapped(curve.label + (f"  {relative[curve.label]}" if show_relative else "")) for curve in drawn
     ]
     texts = [line for name in names for line in name.splitlines()]
     width = 7.5 + (0.07 * max(map(len, texts)) if crowded else 0.0)
@@ -134,25 +134,26 @@ def draw_curve(ax: Axes, curve: curves.Curve, style: Style, *, band: bool = True
 def _client_values(values: Sequence[ClientValues], styles: Styles) -> Figure:
     """Draw a row for each label: a point for each client, p10 to p90, the median, the worst client named."""
     figure, (ax,) = new_figure(7.5, 1.5 + 0.75 * len(values))
-    for row, found in enumerate(values):
-        colour, places = styles[found.label].colour, found.places()
-        if found.p10 is not None and found.p50 is not None and found.p90 is not None:
-            width = (found.p90 - found.p10) * found.scale
-            ax.barh(row, width, 0.76, found.p10 * found.scale, color=colour, alpha=0.15)
-            ax.vlines(found.p50 * found.scale, row - 0.38, row + 0.38, color=colour, linewidth=2)
+    for row, row_values in enumerate(values):
+        colour, places = styles[row_values.label].colour, row_values.places()
+        if row_values.p10 is not None and row_values.p50 is not None and row_values.p90 is not None:
+            width = (row_values.p90 - row_values.p10) * row_values.scale
+            ax.barh(row, width, 0.76, row_values.p10 * row_values.scale, color=colour, alpha=0.15)
+            ax.vlines(row_values.p50 * row_values.scale, row - 0.38, row + 0.38, color=colour, linewidth=2)
         points = [value for value, _, _ in places], [row + offset for _, offset, _ in places]
         ax.scatter(*points, s=22, color=colour, edgecolors="white", linewidths=0.6, zorder=3)
-        if found.worst is not None:
-            value, offset, name = next(p for p in places if p[2] == found.names[found.worst])
+        if row_values.worst is not None:
+            value, offset, name = next(p for p in places if p[2] == row_values.names[row_values.worst])
             ax.scatter(
                 [value], [row + offset], s=70, facecolors="none", edgecolors=INK, linewidths=1.2, zorder=4
             )
-            left = found.p50 is not None and value < found.p50 * found.scale  # outside of the others
+            # The client's name stands on the side where no other client's value is.
+            left = row_values.p50 is not None and value < row_values.p50 * row_values.scale
             note = ax.annotate(
                 plain(name), (value, row + offset), (-8 if left else 8, 0), textcoords="offset points"
             )
             note.set(fontsize=8, va="center", ha="right" if left else "left")
-    ax.set_yticks(range(len(values)), [wrapped(found.label, 30) for found in values])
+    ax.set_yticks(range(len(values)), [wrapped(row_values.label, 30) for row_values in values])
     ax.set_ylim(len(values) - 0.4, -0.6)
     ax.grid(visible=False, axis="y")
     ax.margins(x=0.15)

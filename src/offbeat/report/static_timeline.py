@@ -63,14 +63,14 @@ def add_timeline(figure: FigureBase, timeline: Timeline, style: Style) -> None:
     unit = time_unit(timeline.until)
     rows = max(1, len(timeline.clients))
     (ax,) = add_axes(figure)
-    place = {client: k for k, client in enumerate(timeline.clients)}
+    row_of = {client: k for k, client in enumerate(timeline.clients)}
     ax.grid(visible=False)
     ax.set_xlim(0, 1.005 * timeline.until / unit.size or 1.0)
     ax.set_ylim(rows - 0.45, -0.55)
-    ax.set_yticks(list(place.values()), [f"client {client}" for client in place])
+    ax.set_yticks(list(row_of.values()), [f"client {client}" for client in row_of])
     ax.set_xlabel(f"virtual time ({unit.name})")
     ax.set_title(plain(_caption(timeline)), loc="left", fontsize=10, color=palette.MUTED, pad=8)
-    handles = _draw(ax, timeline, bars_by_colour(timeline, style), place, unit)
+    handles = _draw(ax, timeline, bars_by_colour(timeline, style), row_of, unit)
     figure.legend(
         handles=handles,
         loc="outside lower center",
@@ -89,25 +89,25 @@ def _caption(timeline: Timeline) -> str:
 
 
 def _draw(
-    ax: Axes, timeline: Timeline, bars: Sequence[Bars], place: dict[int, int], unit: Unit
+    ax: Axes, timeline: Timeline, bars: Sequence[Bars], row_of: dict[int, int], unit: Unit
 ) -> list[Artist | BarContainer]:
     """Draw everything within the axes; return what the legend explains."""
     per_inch = timeline.until / (0.88 * WIDTH)  # virtual seconds per inch
     handles: list[Artist | BarContainer] = []
     for group in bars:
         look = {"color": group.colour, "edgecolor": "white", "linewidth": 0.8, "zorder": 2}
-        handles.append(_draw_bars(ax, group.tasks, place, unit, look | {"label": group.name}))
+        handles.append(_draw_bars(ax, group.tasks, row_of, unit, look | {"label": group.name}))
         for task in group.tasks:
             needed = INCHES_PER_DIGIT * (len(str(task.steps)) + 1.5)
             if task.steps is not None and task.seconds >= per_inch * needed:
                 middle = (task.start + task.end) / 2 / unit.size
-                _write(ax, middle, place[task.client], str(task.steps), group.colour)
+                _write(ax, middle, row_of[task.client], str(task.steps), group.colour)
     del handles[palette.GROUPS_TOLD_APART :]
     if timeline.waiting:
         look = {"color": palette.WAITING, "edgecolor": palette.WAITING_LINES, "hatch": "////", "linewidth": 0}
-        handles.append(_draw_bars(ax, timeline.waiting, place, unit, look | {"label": "waiting"}))
+        handles.append(_draw_bars(ax, timeline.waiting, row_of, unit, look | {"label": "waiting"}))
     for kind, marks in points_by_kind(timeline).items():
-        x, y = [mark.t / unit.size for mark in marks], [place[mark.client] - raised(kind) for mark in marks]
+        x, y = [mark.t / unit.size for mark in marks], [row_of[mark.client] - raised(kind) for mark in marks]
         handles.append(ax.scatter(x, y, zorder=5, clip_on=False, label=NAMES[kind], **MARKS[kind]))
     if timeline.aggregations:
         times = [aggregation.t / unit.size for aggregation in timeline.aggregations]

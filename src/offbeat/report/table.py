@@ -143,51 +143,51 @@ def read_activities(groups: Mapping[str, Sequence[RunRecord]]) -> dict[str, list
 def _baseline(asked: str | None, labels: Sequence[Label]) -> str:
     """The label that is asked for, or else the first one of that name; without being asked the usual one."""
     wanted = asked or DEFAULT_BASELINE
-    found = [label.text for label in labels if label.name == wanted]
+    texts = [label.text for label in labels if label.name == wanted]
     if any(label.text == wanted for label in labels):
         return wanted
-    if asked is not None and not found:
+    if asked is not None and not texts:
         known = ", ".join(repr(label.text) for label in labels)
         raise UsageError(f"baseline is {asked!r}, but the runs are labelled {known}")
-    return next(iter(found), labels[0].text)
+    return next(iter(texts), labels[0].text)
 
 
 def _measure(
     runs: Sequence[RunRecord], evaluations: Sequence[Rows], measure: NamedMetric, target: float | None
 ) -> _Measured:
-    found = {run.seed: rows for run, rows in zip(runs, evaluations, strict=True)}
-    times = {seed: _first_reach(rows, measure, target) for seed, rows in found.items()}
+    by_seed = {run.seed: rows for run, rows in zip(runs, evaluations, strict=True)}
+    times = {seed: _first_reach(rows, measure, target) for seed, rows in by_seed.items()}
     return _Measured(
-        best={seed: measure.best(row.get(measure.name) for row in rows) for seed, rows in found.items()},
-        final={seed: _final(rows, measure) for seed, rows in found.items()},
+        best={seed: measure.best(row.get(measure.name) for row in rows) for seed, rows in by_seed.items()},
+        final={seed: _final(rows, measure) for seed, rows in by_seed.items()},
         time=times,
         beyond=[
-            last for seed, rows in found.items() if times[seed] is None and (last := _last(rows, measure))
+            last for seed, rows in by_seed.items() if times[seed] is None and (last := _last(rows, measure))
         ],
     )
 
 
-def _row(label: Label, activities: Sequence[Activity], own: _Measured, base: _Measured) -> TableRow:
-    relative, relative_std = _relative(list(own.time.values()), list(base.time.values()))
+def _row(label: Label, activities: Sequence[Activity], measured: _Measured, base: _Measured) -> TableRow:
+    relative, relative_std = _relative(list(measured.time.values()), list(base.time.values()))
     return TableRow(
         label=label.text,
         name=label.name,
         options=label.options,
-        seeds=len(own.time),
-        best=stat(list(own.best.values())),
-        final=stat(list(own.final.values())),
-        time=stat(list(own.time.values())),
-        reached=sum(time is not None for time in own.time.values()),
-        beyond=min(own.beyond, default=None),
+        seeds=len(measured.time),
+        best=stat(list(measured.best.values())),
+        final=stat(list(measured.final.values())),
+        time=stat(list(measured.time.values())),
+        reached=sum(time is not None for time in measured.time.values()),
+        beyond=min(measured.beyond, default=None),
         relative=relative,
-        relative_std=None if own is base else relative_std,
+        relative_std=None if measured is base else relative_std,
         versions=stat([float(activity.versions) for activity in activities]),
         tasks=stat([float(activity.arrived) for activity in activities]),
         staleness=stat([activity.mean_staleness for activity in activities]),
         idle=stat([activity.idle_share for activity in activities]),
-        best_difference=None if own is base else paired_difference(own.best, base.best),
-        final_difference=None if own is base else paired_difference(own.final, base.final),
-        time_difference=None if own is base else paired_difference(own.time, base.time),
+        best_difference=None if measured is base else paired_difference(measured.best, base.best),
+        final_difference=None if measured is base else paired_difference(measured.final, base.final),
+        time_difference=None if measured is base else paired_difference(measured.time, base.time),
     )
 
 

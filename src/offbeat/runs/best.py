@@ -47,14 +47,14 @@ class BestModel:
             else:
                 self._new.unlink()
         if self._path is not None and self._path.exists():
-            known = read_file(self._path)[1]
-            if known.get("metric") != metric.name:
+            metadata = read_file(self._path)[1]
+            if metadata.get("metric") != metric.name:
                 raise UsageError(
-                    f"{self._path} is the best model by {known.get('metric')}: give evaluate.keep_best = "
-                    f"{known.get('metric')!r}, or move the file away"
+                    f"{self._path} is the best model by {metadata.get('metric')}: give evaluate.keep_best = "
+                    f"{metadata.get('metric')!r}, or move the file away"
                 )
             with reading(self._path):
-                self._value = float(known["value"])
+                self._value = float(metadata["value"])
 
     @property
     def _new(self) -> Path:

@@ -72,25 +72,25 @@ def read_table(database: sqlite3.Connection, table: str, first: Key | None = Non
     Raises:
         ValueError: A block does not match its checksum, or is not there.
     """
-    chosen, where = _TABLES[table], ""
+    layout, where = _TABLES[table], ""
     bounds: tuple[Key, ...] = ()
-    known: dict[Key, str] = {}
+    checksums: dict[Key, str] = {}
     if not database.in_transaction:
         database.execute("BEGIN")  # rows and checksums as of one moment
     if first is not None:
-        where, bounds = f"WHERE {chosen.key} >= ?", _bounds(chosen, _block(chosen, first))[:1]
+        where, bounds = f"WHERE {layout.key} >= ?", _bounds(layout, _block(layout, first))[:1]
     if has_table(database, "checksums"):
         query = "SELECT block, checksum FROM checksums WHERE part = ? AND block >= coalesce(?, block)"
-        begin = None if first is None else _block(chosen, first)
-        known = dict(database.execute(query, (table, begin)))
-    rows = database.execute(f"SELECT * FROM {table} {where} ORDER BY {chosen.order}", bounds)
-    for block, group in groupby(rows, lambda row: _block(chosen, row[chosen.column])):
+        begin = None if first is None else _block(layout, first)
+        checksums = dict(database.execute(query, (table, begin)))
+    rows = database.execute(f"SELECT * FROM {table} {where} ORDER BY {layout.order}", bounds)
+    for block, group in groupby(rows, lambda row: _block(layout, row[layout.column])):
         whole = list(group)
-        if known.pop(block, None) not in (None, _checksum(whole)):
-            raise ValueError(f"{_named(table, chosen, block)} does not match its checksum")
+        if checksums.pop(block, None) not in (None, _checksum(whole)):
+            raise ValueError(f"{_named(table, layout, block)} does not match its checksum")
         yield from whole
-    if known:
-        raise ValueError(f"{_named(table, chosen, next(iter(known)))} is missing")
+    if checksums:
+        raise ValueError(f"{_named(table, layout, next(iter(checksums)))} is missing")
 
 
 def has_table(database: sqlite3.Connection, name: str) -> bool:

@@ -25,7 +25,7 @@ class EvaluationLog:
         self._stopping = None if stopping is None else _Patience(stopping, self.named(stopping.metric))
 
     def add(
-        self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, found: Metrics
+        self, time: float, version: Version, tasks: int, bytes_up: int, bytes_down: int, metrics: Metrics
     ) -> Metric:
         """Count an evaluation, and make its row.
 
@@ -35,9 +35,9 @@ class EvaluationLog:
             tasks: Updates that had arrived by then.
             bytes_up: Bytes that clients had sent by then.
             bytes_down: Bytes that clients had been sent by then.
-            found: The metrics, such as "loss" and "accuracy".
+            metrics: The metrics, such as "loss" and "accuracy".
         """
-        others = dict(found)
+        others = dict(metrics)
         loss, accuracy = others.pop("loss", None), others.pop("accuracy", None)
         row = Metric(self.count, time, version, tasks, bytes_up, bytes_down, loss, accuracy, others or None)
         self.restore(row)

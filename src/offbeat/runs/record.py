@@ -274,14 +274,14 @@ def read_run(directory: str | Path) -> RunRecord:
             f"{directory}: format {meta.get('format')} is not known to this version, "
             f"which reads 1 to {FORMAT}"
         )
-    known: dict[str, Any] = {"recipe": None, **meta}
+    fields: dict[str, Any] = {"recipe": None, **meta}
     named = ("label", "seed", "clients", "status", "stop_reason", "duration", "recipe")
     for name in ("format", *named):
-        if name not in known:
+        if name not in fields:
             raise damage(database, f"has no entry {name} in its table meta")
     with reading(database):
         check_meta(meta)
-    record = RunRecord(directory, meta, *(known[name] for name in named))
+    record = RunRecord(directory, meta, *(fields[name] for name in named))
     if record.clients > MOST_CLIENTS:
         listed = int(next(record.select("SELECT count(*) FROM clients"))[0])
         if record.clients > listed:

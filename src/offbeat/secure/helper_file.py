@@ -80,19 +80,19 @@ class HelperFile:
                     for statement in _SCHEMA.split(";"):
                         database.execute(statement)
                     released = list(read_table(database, "released"))
-                    own = list(read_table(database, "helper"))
-                    if not own:
+                    rows = list(read_table(database, "helper"))
+                    if not rows:
                         if released:
                             raise damage(self._path, "has no key")
-                        own = [(0, os.urandom(SEED_BYTES), None, 0)]
-                        database.execute("INSERT INTO helper VALUES (?, ?, ?, ?)", own[0])
+                        rows = [(0, os.urandom(SEED_BYTES), None, 0)]
+                        database.execute("INSERT INTO helper VALUES (?, ?, ?, ?)", rows[0])
                         seal(database, "helper", [0])
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY:
                     raise UsageError(f"{self._path} is in use by another process: stop it first") from None
                 raise
             serialized: bytes | None
-            _, self.key, serialized, self.instance = own[0]
+            _, self.key, serialized, self.instance = rows[0]
             self.committee = None if serialized is None else msgspec.json.decode(serialized, type=Committee)
 
     def __enter__(self) -> Self:
@@ -109,13 +109,13 @@ class HelperFile:
 
     def released(self, tasks: Iterable[TaskId]) -> dict[TaskId, TaskRelease]:
         """The earlier releases of those of these tasks that were in one."""
-        query, found = "SELECT release, manifest FROM released WHERE task = ?", {}
+        query, releases = "SELECT release, manifest FROM released WHERE task = ?", {}
         with reading(self._path):
             for task in tasks:
                 row = self._database.execute(query, (task,)).fetchone()
                 if row is not None:
-                    found[task] = TaskRelease(*row)
-        return found
+                    releases[task] = TaskRelease(*row)
+        return releases
 
     def adopt(self, committee: Committee) -> None:
         """Make the committee durable. Raises `RunError` where that fails."""

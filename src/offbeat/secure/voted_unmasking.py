@@ -306,9 +306,9 @@ class VotedUnmasking:
     def _share_out(self, now: float, true: dict[int, bytes]) -> list[Effect]:
         """Ask one holder of each group for its sum, and all others for digests."""
         wanted: list[tuple[int, tuple[int, ...]]] = []
-        busy = Counter(own.helper for own in self._asked)
-        under_way = {group for own in self._asked if not own.late for group in own.groups}
-        late = {(own.helper, group) for own in self._asked for group in own.groups if own.late}
+        busy = Counter(share.helper for share in self._asked)
+        under_way = {group for share in self._asked if not share.late for group in share.groups}
+        late = {(share.helper, group) for share in self._asked for group in share.groups if share.late}
         for group in range(len(self.committee.groups)):
             able = {
                 helper
@@ -321,7 +321,7 @@ class VotedUnmasking:
             helper = min(able, key=lambda h: (h in self.slow, h not in self._votes, busy[h], h))  # the fast
             busy[helper] += 1
             wanted.append((helper, (group,)))
-        told = {own.helper for own in self._asked} | {helper for helper, _ in wanted} | set(self._sums)
+        told = {share.helper for share in self._asked} | {helper for helper, _ in wanted} | set(self._sums)
         wanted += [(helper, ()) for helper in sorted(self._able - self._unable - told)]
         self._asked += [AskedHelper(helper, groups, now) for helper, groups in wanted]
         return [AskHelper(helper, self._request(helper, groups)) for helper, groups in wanted]

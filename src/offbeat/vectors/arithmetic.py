@@ -124,7 +124,7 @@ class RunningWindow:
         memory["arrivals"].fill_(self.arrivals)
         k = self.arrivals % self._size
         oldest, total, old = float(c[k]), self.sum, memory[f"x{k}"]
-        own = memory[f"x{k}"] = delta if start is None else POOL.like(old)
+        term = memory[f"x{k}"] = delta if start is None else POOL.like(old)
         c[k] = weight
         for name, number in zip(self._columns, numbers, strict=False):
             memory[name].numpy()[k] = number
@@ -133,7 +133,7 @@ class RunningWindow:
             s.sub_(old, alpha=oldest)
             s.add_(torch.add(start[0], delta, out=x) if start else delta, alpha=weight)
 
-        for_each_chunk(slide, total, old, own, delta, *([] if start is None else [start]))
+        for_each_chunk(slide, total, old, term, delta, *([] if start is None else [start]))
         if self.arrivals % self.RESUM == 0:
             total.copy_(weighted_sum([memory[f"x{n}"] for n in range(self._size)], c.tolist()))
 

@@ -81,14 +81,14 @@ class LookAnswers:
         known.
         """
         if question in ("average", "most"):
-            found = None if self.tested is None else self.tested.detectable(self.level)
+            effect = None if self.tested is None else self.tested.detectable(self.level)
         else:
             level = self.level if question == "every" else self.level / len(self.pairs)
             each = [None if pair is None else pair.detectable(level) for pair in self.each]
             known = [size for size in each if size is not None]
             whole = len(known) == len(each) if question == "every" else bool(known)
-            found = (max(known) if question == "every" else min(known)) if whole else None
-        return None if found is None else self.margin + found
+            effect = (max(known) if question == "every" else min(known)) if whole else None
+        return None if effect is None else self.margin + effect
 
 
 def over_looks(answers: Sequence[LookAnswers], question: Quantifier) -> Sides:

@@ -113,12 +113,12 @@ def judge_family(family: Sequence[SampledClaim], answered: Answers) -> Verdicts:
         family: The claims that are judged together.
         answered: What their looks answer.
     """
-    found: dict[tuple[Hashable, Quantifier], Verdict] = {}
+    verdicts: dict[tuple[Hashable, Quantifier], Verdict] = {}
     keys = list(dict.fromkeys(claim.key for claim in family if claim.is_judged))
     for question in QUANTIFIERS:
         sides: list[Sides] = [over_looks(answered[key], question) for key in keys]
         differ = false_discovery([side.two_sided for side in sides])
         equal = false_discovery([equal_over_looks(answered[key], question) for key in keys])
         for key, side, different, same in zip(keys, sides, differ, equal, strict=True):
-            found[key, question] = answer_verdict(side, different, same)
-    return found
+            verdicts[key, question] = answer_verdict(side, different, same)
+    return verdicts

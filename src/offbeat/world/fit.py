@@ -120,25 +120,27 @@ def fit_world(
         UsageError: No update has arrived, or each one's client was away during the task.
     """
     seen = _read(rows, clients)
-    if not any(own.arrived for own in seen):
+    if not any(history.arrived for history in seen):
         raise UsageError("no update has arrived in this run: there is nothing to fit a world to")
-    known = {
-        client: _solve(own.equations, model_bits is not None) for client, own in enumerate(seen) if own.timed
+    solved = {
+        client: _solve(history.equations, model_bits is not None)
+        for client, history in enumerate(seen)
+        if history.timed
     }
-    if not known:
+    if not solved:
         raise UsageError(
             "all updates of this run are of clients that were away in between: their speeds are unknown"
         )
-    middle = tuple(float(x) for x in np.median([unknowns for unknowns, *_ in known.values()], axis=0))
+    middle = tuple(float(x) for x in np.median([unknowns for unknowns, *_ in solved.values()], axis=0))
     fits = []
-    for client, own in enumerate(seen):
-        unknowns, jitter, tasks = known.get(client, (middle, 0.0, (middle[0],)))
-        ended = own.arrived + own.lost
-        dropout = own.lost / (ended if own.arrived else ended + 1) if ended else 0.0
+    for client, history in enumerate(seen):
+        unknowns, jitter, tasks = solved.get(client, (middle, 0.0, (middle[0],)))
+        ended = history.arrived + history.lost
+        dropout = history.lost / (ended if history.arrived else ended + 1) if ended else 0.0
         p, latency, transfer = unknowns
         fits.append(
-            ClientFit(client, p, jitter, latency, transfer, dropout, own.arrived, own.lost, tasks,
-                      tuple(own.intervals))
+            ClientFit(client, p, jitter, latency, transfer, dropout, history.arrived, history.lost, tasks,
+                      tuple(history.intervals))
         )  # fmt: skip
     return Fit(_world(fits, model_bits, speeds), tuple(fits), tuple(_notes(fits, seen)))
 
@@ -158,22 +160,22 @@ def _read(rows: Iterable[Row], clients: int) -> list[_History]:
         t = row.t - begun
         if row.client is None or not 0 <= row.client < clients:
             continue
-        own = seen[row.client]
+        history = seen[row.client]
         if row.name == "joined":
             present.setdefault(row.client, t)
         elif row.name == "left":
             since = present.pop(row.client, t)
             if since < t:
-                own.intervals.append((since, t))
+                history.intervals.append((since, t))
             tasks = {task: open_ for task, open_ in tasks.items() if open_.client != row.client}
         elif row.task is not None:
-            _follow(row, t, own, tasks)
+            _follow(row, t, history, tasks)
     for client, since in present.items():
         seen[client].intervals.append((since, None))
     return seen
 
 
-def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) -> None:
+def _follow(row: Row, t: float, history: _History, tasks: dict[int, _FittedTask]) -> None:
     """Add a row about a task to its client's history."""
     assert row.client is not None
     assert row.task is not None
@@ -181,9 +183,9 @@ def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) ->
         tasks[row.task] = _FittedTask(row.client, t)
         return
     if row.name == "arrived":
-        own.arrived += 1
+        history.arrived += 1
     elif row.name == "lost":
-        own.lost += 1
+        history.lost += 1
     task = tasks.get(row.task)
     if task is None:  # its client was away in between: the time does not determine its speed
         return
@@ -191,7 +193,7 @@ def _follow(row: Row, t: float, own: _History, tasks: dict[int, _FittedTask]) ->
     carries = row.name == "arrived"
     if row.name in ("wants_model", "ready", "arrived"):
         latency, transfer = task.latency + 1, task.transfer + carries
-        own.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
+        history.equations.append(_Equation(steps, latency, transfer, t - task.since, row.task))
     match row.name:
         case "wants_model":  # the answer is a short message, unless a model is sent
             tasks[row.task] = _FittedTask(row.client, t, row.steps or 0, transfer=0)
@@ -272,17 +274,17 @@ def _world(fits: list[ClientFit], model_bits: int | None, speeds: Speeds) -> Wor
 
 
 def _notes(fits: list[ClientFit], seen: list[_History]) -> Iterator[str]:
-    for fit, own in zip(fits, seen, strict=True):
+    for fit, history in zip(fits, seen, strict=True):
         if not fit.intervals:
             yield f"client {fit.client} was never present: it stays away"
         elif not fit.arrived:
             yield f"client {fit.client} sent no update: its speed and links are the other clients' median"
-        elif not own.timed:
+        elif not history.timed:
             yield (
                 f"client {fit.client} was away during each task: its speed and links are the other "
                 "clients' median"
             )
-        elif len({e.steps for e in own.equations}) == 1:
+        elif len({e.steps for e in history.equations}) == 1:
             yield (
                 f"client {fit.client} always did the same number of steps: the time of its link is counted "
                 "as time of a step"

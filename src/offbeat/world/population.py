@@ -85,21 +85,21 @@ class Population:
 
     def task(self, client: int, bits: int) -> TaskOutcome:
         """Draw a client's next task; `bits` is the size of a model, and of an update."""
-        known = self._known.get(client)
-        if known is None:
-            known = self._known[client] = self._draw_client(client)
-        number, known.tasks = known.tasks, known.tasks + 1
-        per_step = self._seconds_per_step(client, number) if self._one_by_one else known.speed
+        traits = self._known.get(client)
+        if traits is None:
+            traits = self._known[client] = self._draw_client(client)
+        number, traits.tasks = traits.tasks, traits.tasks + 1
+        per_step = self._seconds_per_step(client, number) if self._one_by_one else traits.speed
         if self._varies:
-            per_step = self._vary(client, number, known, per_step)
+            per_step = self._vary(client, number, traits, per_step)
         lost = self._lost(client, number) if self._drops_out else 1.0
         if self._free:
             return TaskOutcome(per_step, lost=lost)
-        down = known.latency + (bits / known.down if known.down else 0.0)
-        up = known.latency + (bits / known.up if known.up else 0.0)
+        down = traits.latency + (bits / traits.down if traits.down else 0.0)
+        up = traits.latency + (bits / traits.up if traits.up else 0.0)
         if (delay := self._world.network.delay) is not None:
             up += delay.draw(self._streams.at(Purpose.NETWORK, client, number + 1))
-        return TaskOutcome(per_step, down, up, known.latency, lost)
+        return TaskOutcome(per_step, down, up, traits.latency, lost)
 
     def _lost(self, client: int, number: int) -> float:
         dropout = _own(self._world.availability.dropout, client)

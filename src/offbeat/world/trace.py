@@ -177,17 +177,17 @@ def _check_name(name: str, clients: dict[str, _TracedClient]) -> None:
         )
 
 
-def _add_interval(own: list[tuple[float, float]], name: str, begin: float, end: float) -> None:
+def _add_interval(intervals: list[tuple[float, float]], name: str, begin: float, end: float) -> None:
     if begin >= end:
         raise UsageError(f"until = {end} is not allowed: should be above from = {begin}")
-    place = bisect(own, (begin, end))
-    for other in own[max(0, place - 1) : place + 1]:
+    position = bisect(intervals, (begin, end))
+    for other in intervals[max(0, position - 1) : position + 1]:
         if begin < other[1] and other[0] < end:
             raise UsageError(
                 f"client {name!r} is present {_span(begin, end)}, and {_span(*other)} in another row: "
                 "its intervals (from, until) must not overlap"
             )
-    own.insert(place, (begin, end))
+    intervals.insert(position, (begin, end))
 
 
 def _in_order(clients: dict[str, _TracedClient]) -> list[_TracedClient]:

@@ -120,20 +120,20 @@ class Pooled(ScheduleWrapper):
     ) -> Generator[Command, None, bool]:
         """Release what may be; whether anything was."""
         released = False
-        while (chosen := self._choose(pool)) and not (released and len(chosen) < self.largest_aggregation):
+        while (batch := self._choose(pool)) and not (released and len(batch) < self.largest_aggregation):
             released = True
-            tasks = [view.task(own.task) for own in chosen]
-            weights = [own.weight for own in chosen]
+            tasks = [view.task(pooled.task) for pooled in batch]
+            weights = [pooled.weight for pooled in batch]
             rounded = [weight / largest_weight(self.privacy.bits) for weight in weights]
             scale = self.sums.sum_scale(tasks, rounded, full)
-            newest = max(chosen, key=pool.index)
-            for own in chosen:
-                pool.remove(own)
+            newest = max(batch, key=pool.index)
+            for pooled in batch:
+                pool.remove(pooled)
             yield replace(
                 command,
-                tasks=tuple(own.task for own in chosen),
+                tasks=tuple(pooled.task for pooled in batch),
                 note={**newest.note, "weights": weights, "scale": scale},
-                server_step=any(own.server_step for own in chosen),
+                server_step=any(pooled.server_step for pooled in batch),
             )
         return released
 
@@ -149,16 +149,16 @@ class Pooled(ScheduleWrapper):
         """The updates of the next release, by task number; empty where there is none yet."""
         least, most = self.privacy.fewest, self.largest_aggregation
         oldest: dict[ClientId, PooledUpdate] = {}
-        for own in pool:
-            oldest.setdefault(own.client, own)
+        for pooled in pool:
+            oldest.setdefault(pooled.client, pooled)
         candidates = list(oldest.values())
-        chosen = candidates[:most]
-        while len(chosen) >= least and not self._balanced(chosen):
-            if len(chosen) < most:
+        batch = candidates[:most]
+        while len(batch) >= least and not self._balanced(batch):
+            if len(batch) < most:
                 return []  # one more may balance it
-            candidates.remove(max(chosen, key=lambda own: own.weight))
-            chosen = candidates[:most]
-        return sorted(chosen, key=lambda own: own.task) if len(chosen) >= least else []
+            candidates.remove(max(batch, key=lambda pooled: pooled.weight))
+            batch = candidates[:most]
+        return sorted(batch, key=lambda pooled: pooled.task) if len(batch) >= least else []
 
     def _balanced(self, chosen: Sequence[PooledUpdate]) -> bool:
         """Whether none of these has more than ρ of the weight, where sums are secure."""

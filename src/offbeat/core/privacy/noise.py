@@ -44,14 +44,14 @@ def discrete_gaussian(sigma: int, size: int, seed: bytes, near: float = NEAR) ->
     """
     if not float(sigma).is_integer() or sigma < LEAST:
         raise UsageError(f"sigma = {sigma} is not allowed: give an integer of at least {LEAST}")
-    stream, found, count = WordStream(seed), [np.empty(0, np.int64)], 0
+    stream, pieces, count = WordStream(seed), [np.empty(0, np.int64)], 0
     piece = min(_PIECE, max(64, 4 * size))
     with localcontext() as context:
         context.prec = _DIGITS
         while count < size:
-            found.append(_candidates(sigma, piece, stream, near))
-            count += len(found[-1])
-    return np.concatenate(found)[:size]
+            pieces.append(_candidates(sigma, piece, stream, near))
+            count += len(pieces[-1])
+    return np.concatenate(pieces)[:size]
 
 
 def _candidates(sigma: int, count: int, stream: "WordStream", near: float) -> Integers:

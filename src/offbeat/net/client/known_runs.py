@@ -142,24 +142,24 @@ class KnownRuns:
                 the site knows, and the operator has not accepted that.
             RunError: It cannot be written.
         """
-        known, document = self._runs.get(run), _document(offered)
-        if known is None:
-            known, others = KnownRun(), [name for name, other in self._runs.items() if other.is_private]
+        known_run, document = self._runs.get(run), _document(offered)
+        if known_run is None:
+            known_run, others = KnownRun(), [name for name, other in self._runs.items() if other.is_private]
             if offered is None and not others:
                 # A run without privacy promises nothing.
                 return
             if others:
-                self._accept(run, known, _another(run, others, offered), document)
-        elif known.privacy == {}:
+                self._accept(run, known_run, _another(run, others, offered), document)
+        elif known_run.privacy == {}:
             if offered is None:
-                self._accept(run, known, f"run {run} has promised privacy, now none", document)
+                self._accept(run, known_run, f"run {run} has promised privacy, now none", document)
         else:
-            short = shortfall(_options(known.privacy), offered, allowed)
+            short = shortfall(_options(known_run.privacy), offered, allowed)
             if short is not None:
-                self._accept(run, known, f"run {run} has promised {short}", document)
-            elif document == known.privacy:
+                self._accept(run, known_run, f"run {run} has promised {short}", document)
+            elif document == known_run.privacy:
                 return
-        known.privacy, self._runs[run] = document, known
+        known_run.privacy, self._runs[run] = document, known_run
         self._write()
 
     def check_committee(self, run: str, committee: Committee, *, allowed: bool) -> None:
@@ -174,25 +174,25 @@ class KnownRuns:
             UsageError: They are others, and neither the policy nor the operator has accepted them.
             RunError: It cannot be written.
         """
-        known, told = self._runs[run], KnownCommittee.of(committee)
-        if known.committee == told:
+        known_run, offered = self._runs[run], KnownCommittee.of(committee)
+        if known_run.committee == offered:
             return
-        if known.committee is not None and not allowed:
-            what = f"run {run} has promised {known.committee.difference(told)}"
-            self._accept(run, known, what, msgspec.to_builtins(told))
-        known.committee = told
+        if known_run.committee is not None and not allowed:
+            what = f"run {run} has promised {known_run.committee.difference(offered)}"
+            self._accept(run, known_run, what, msgspec.to_builtins(offered))
+        known_run.committee = offered
         self._write()
 
-    def _accept(self, run: str, known: KnownRun, what: str, document: Any) -> None:
+    def _accept(self, run: str, known_run: KnownRun, what: str, document: Any) -> None:
         """Note that the operator accepts something. Raises `UsageError`, which says how, where not."""
-        text = json.dumps([run, len(known.accepted), document], sort_keys=True)
+        text = json.dumps([run, len(known_run.accepted), document], sort_keys=True)
         code = sha256(text.encode()).hexdigest()[:_CODE]
         if code not in self.accepted:
             raise UsageError(
                 f"{what}: ask the server's operator; to accept it, join once with --accept {code}"
             )
         log.warning("accepted by hand: %s", what)
-        known.accepted.append(Acceptance(datetime.now(UTC).isoformat(timespec="seconds"), what))
+        known_run.accepted.append(Acceptance(datetime.now(UTC).isoformat(timespec="seconds"), what))
 
     # ---- private tasks ----
 

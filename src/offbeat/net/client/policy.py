@@ -134,8 +134,8 @@ class SitePolicy:
         multiplier = 0.0 if privacy is None else noise_multiplier(privacy)
         noise = None if privacy is None else privacy.noise
         if self.noise is not None and multiplier < self.noise:
-            found = f"noise of multiplier {multiplier:g}" if noise else "a run without noise"
-            raise _refused(f"{found}: it needs at least noise = {self.noise:g}")
+            offer = f"noise of multiplier {multiplier:g}" if noise else "a run without noise"
+            raise _refused(f"{offer}: it needs at least noise = {self.noise:g}")
         for name in ("epsilon", "delta"):
             most = getattr(self, name)
             if most is None:
@@ -143,8 +143,8 @@ class SitePolicy:
             if noise is None:
                 raise _refused(f"a run without noise: it allows {name} = {most:g}")
             if (given := getattr(noise.budget, name)) is None or given > most:
-                found = f"a budget without {name}" if given is None else f"{name} = {given:g}"
-                raise _refused(f"{found}: it allows at most {name} = {most:g}")
+                offer = f"a budget without {name}" if given is None else f"{name} = {given:g}"
+                raise _refused(f"{offer}: it allows at most {name} = {most:g}")
 
     def _check_sums(self, privacy: Privacy | None) -> None:
         """Raises `PolicyError` for releases of too few updates, and for helpers that are too few to trust."""

@@ -258,15 +258,15 @@ class Worker:
             return
         except Exception as error:
             kind = type(error).__name__
-            told = f"{kind}: {' '.join(str(error).split())}"
+            text = f"{kind}: {' '.join(str(error).split())}"
             own = isinstance(error, OffbeatError)  # whose text says all there is
-            log.error("task %d failed: %s", current.task, told, exc_info=not own)
+            log.error("task %d failed: %s", current.task, text, exc_info=not own)
             await self._clock.sleep(retry_delay(self._failures) if self._failures else 0.0)
             self._failures += 1
             if self._current is current:
                 self._current = None
-                told = kind if current.context.private else _told_to_server(error)
-                self._send(TaskFailed(current.task, told))
+                text = kind if current.context.private else _told_to_server(error)
+                self._send(TaskFailed(current.task, text))
             return
         if self._current is current:
             try:

@@ -70,14 +70,14 @@ class GrpcClientChannel:
 
 
 def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.Channel:
-    chosen: Sequence[tuple[str, int]] = [
+    options: Sequence[tuple[str, int]] = [
         *channel_options(limits),
         ("grpc.enable_retries", 0),
         ("grpc.enable_http_proxy", 0),
         ("grpc.use_local_subchannel_pool", 1),  # each has a connection of its own
     ]
     if not credentials.tls(address):
-        return aio.insecure_channel(address, options=chosen)
+        return aio.insecure_channel(address, options=options)
     certificate = None if credentials.certificate is None else pem(credentials.certificate)
     if certificate is not None:
         check_usage(f"certificate = {credentials.certificate}", certificate, SITE)
@@ -86,7 +86,7 @@ def _channel(address: str, credentials: SiteCredentials, limits: Limits) -> aio.
         private_key=None if credentials.key is None else pem(credentials.key),
         certificate_chain=certificate,
     )
-    return aio.secure_channel(address, tls, options=chosen)
+    return aio.secure_channel(address, tls, options=options)
 
 
 async def _broken(call: Call) -> ChannelClosedError:

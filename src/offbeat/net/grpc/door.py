@@ -62,33 +62,33 @@ class Door:
             await asyncio.sleep(min(_PAUSE, self._deadline / 4))
             self.look(connections(port), asyncio.get_running_loop().time())
 
-    def look(self, found: Mapping[Peer, int], now: float) -> None:
+    def look(self, connections: Mapping[Peer, int], now: float) -> None:
         """Close what has had no credential for too long, and what is too much: of one address, or of all.
 
         Args:
-            found: The connections, and their descriptors.
+            connections: The connections, and their descriptors.
             now: Seconds of the event loop's clock.
         """
-        waiting = found.keys() - self._admitted.keys()
+        waiting = connections.keys() - self._admitted.keys()
         self._since = {peer: since for peer, since in self._since.items() if peer in waiting}
         self._since |= dict.fromkeys(waiting - self._since.keys(), now)
         share = max(1, self.most // SHARE)
-        crowd, left = len(found), Counter(network(host) for host, _ in self._since)
+        crowd, left = len(connections), Counter(network(host) for host, _ in self._since)
         for peer, since in list(self._since.items()):
-            place = network(peer[0])
+            origin = network(peer[0])
             if now - since > self._deadline:
                 kind, why = "deadline", f"no credential within {self._deadline:g} s"
-            elif left[place] > share:
-                kind, why = "address", f"{place} has more than {share} connections without a credential"
+            elif left[origin] > share:
+                kind, why = "address", f"{origin} has more than {share} connections without a credential"
             elif crowd > self.most - share:
                 kind, why = "full", f"of {self.most} connections too few are free, and it has no credential"
             else:
                 continue
-            crowd, left[place] = crowd - 1, left[place] - 1
+            crowd, left[origin] = crowd - 1, left[origin] - 1
             del self._since[peer]
-            shut_down(found[peer], peer)
+            shut_down(connections[peer], peer)
             self._refusals.add(kind, f"{peer[0]} port {peer[1]}", why)
-        self._warn_when_full(len(found))
+        self._warn_when_full(len(connections))
 
     def _warn_when_full(self, found: int) -> None:
         """gRPC refuses what is beyond the limit at once, and does not tell whom, or how many."""
@@ -102,16 +102,16 @@ class Door:
 
 def connections(port: int) -> dict[Peer, int]:
     """This process's connections of a port it listens at: the other end's address, and the descriptor."""
-    found = {}
+    by_peer = {}
     for descriptor in descriptors.opened():
         with suppress(OSError):
             view = socket.socket(fileno=descriptor)
             try:
                 if _port(view.getsockname()) == port:
-                    found[_peer(view.getpeername())] = descriptor
+                    by_peer[_peer(view.getpeername())] = descriptor
             finally:
                 view.detach()  # it is gRPC's
-    return found
+    return by_peer
 
 
 def shut_down(descriptor: int, peer: Peer) -> None:

@@ -297,13 +297,13 @@ def _server_options(limits: Limits, most: int) -> ChannelOptions:
 
 def _metadata(context: Context) -> dict[str, str]:
     """The text metadata of a call; a key given twice is refused."""
-    found: dict[str, str] = {}
+    metadata: dict[str, str] = {}
     for key, value in context.invocation_metadata() or ():
         if isinstance(value, str):
-            if key in found:
+            if key in metadata:
                 raise ProtocolError("a metadata key is given twice", "credential")
-            found[key] = value
-    return found
+            metadata[key] = value
+    return metadata
 
 
 def _identity(context: Context) -> Mapping[str, list[bytes]]:

@@ -59,7 +59,7 @@ class Acceptor:
         Raises:
             OSError: It cannot.
         """
-        for family, kind, protocol, _, place in socket.getaddrinfo(
+        for family, kind, protocol, _, endpoint in socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         ):
             listener = socket.socket(family, kind, protocol)
@@ -68,7 +68,7 @@ class Acceptor:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
                 listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            listener.bind(place)
+            listener.bind(endpoint)
             listener.listen()
         for listener in self._listening:
             self._loop.add_reader(listener, self._accept, listener)

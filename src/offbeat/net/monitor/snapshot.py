@@ -133,11 +133,11 @@ class Snapshot:
             "versions skipped": self.skipped,
             "returns to an earlier version": self.rollbacks,
         }
-        found = [f"{what}: {count}" for what, count in counted.items() if count]
-        found += [
+        texts = [f"{what}: {count}" for what, count in counted.items() if count]
+        texts += [
             f"updates of {site.name} all point the same way ({site.persistence:.2f}) and are {site.size:.3g} "
             "times as large as those of the median site: look at what it trains on"
             for site in self.sites
             if site.leads_away
         ]
-        return found if self.diverged is None else [*found, self.diverged]
+        return texts if self.diverged is None else [*texts, self.diverged]

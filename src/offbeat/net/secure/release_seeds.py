@@ -112,14 +112,14 @@ class FreshSeeds:
         return drawn
 
     def _recorded(self, release: Aggregate) -> ReleaseSeed:
-        found = self.recorded.get(release.version)
-        if found is None or found.tasks != release.tasks:
-            what = "is not there" if found is None else "is of other updates"
+        record = self.recorded.get(release.version)
+        if record is None or record.tasks != release.tasks:
+            what = "is not there" if record is None else "is of other updates"
             raise RunError(
                 f"release {release.version} cannot be made again: its seed in {SECRETS} {what}, and with "
                 "other noise it would be released twice: restore the directory as a whole, or begin a new run"
             )
-        return found
+        return record
 
 
 class SecretsFile:

@@ -227,14 +227,14 @@ class SecureAggregation:
             self._forming = self.names != tuple(helper.name for helper in self.committee.helpers)
 
     def _recorded_sum(self, event: Released) -> Integers:
-        found = self.recorded.get(event.version)
-        if found is None or found.tasks != self._release.tasks:
-            what = "is not there" if found is None else "is of other updates"
+        record = self.recorded.get(event.version)
+        if record is None or record.tasks != self._release.tasks:
+            what = "is not there" if record is None else "is of other updates"
             raise RunError(
                 f"release {event.version} cannot be made again: its sum in secrets.db {what}: "
                 "restore the directory as a whole, or begin a new run"
             )
-        return found.total
+        return record.total
 
     def _committee(self, event: CommitteeFormed) -> Committee:
         privacy = self._plan.privacy

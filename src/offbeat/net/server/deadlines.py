@@ -27,10 +27,10 @@ def deadlines(registry: Registry, tasks: list[Task], least: float | None, since:
         return {}
     speeds = [site.speed for site in registry.sites.values() if site.speed > 0]
     slowest = min(speeds, default=0.0)
-    found = {}
+    by_client = {}
     for task in tasks:
         speed = registry.by_client[task.client].speed or slowest
         if not task.hold and not registry.assigned[task.id].brought_back:
             allowed = max(least, FACTOR * task.steps / speed) if speed > 0 else inf
-            found[task.client] = max(task.started, since) + allowed
-    return found
+            by_client[task.client] = max(task.started, since) + allowed
+    return by_client

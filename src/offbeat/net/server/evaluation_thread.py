@@ -32,13 +32,13 @@ class EvaluationThread:
 
     def collect(self) -> Measurements:
         """The evaluations since the last call. Raises what the evaluation raised."""
-        found: Measurements = []
+        measurements: Measurements = []
         if self._running is not None and self._running[1].done():
             (evaluation, future), self._running = self._running, None
-            found.append((evaluation, future.result()))
+            measurements.append((evaluation, future.result()))
             self._last = evaluation.version
         self._start()
-        return found
+        return measurements
 
     def finish(self, evaluation: Evaluation | None) -> Measurements:
         """Finish the evaluations.

@@ -40,7 +40,7 @@ Bodies = Mapping[int, Tensor | bytearray]
 """The tensors and the payload of a body, by kind of part."""
 
 
-def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits: Limits) -> dict[int, int]:
+def announced(kind: str, parts: Sequence[pb.Part], layout: Layout | None, limits: Limits) -> dict[int, int]:
     """The sizes in bytes of the parts that are to follow, in order, within the layout and the limits.
 
     Raises `ProtocolError`; nothing has been allocated then.
@@ -60,8 +60,8 @@ def announced(kind: str, parts: Sequence[pb.Part], known: Layout | None, limits:
         raise ProtocolError(f"{kind} announces parts {order}: see the protocol for what it must have", "size")
     if any(size % _WIDTH[part] for part, size in sizes.items()):
         raise ProtocolError(f"{kind} announces a part that is not a whole number of values", "size")
-    if known is not None:
-        _fits(sizes, kind, known, limits)
+    if layout is not None:
+        _fits(sizes, kind, layout, limits)
     return sizes
 
 
@@ -93,28 +93,28 @@ def allocate(part: int, size: int) -> Tensor | bytearray:
     return POOL.vector(size // dtype.itemsize, dtype)
 
 
-def read_layout(told: pb.Layout, limits: Limits) -> Layout:
+def read_layout(message: pb.Layout, limits: Limits) -> Layout:
     """The layout that a peer has told. Raises `ProtocolError`."""
-    if len(told.entries) > limits.tensors:
+    if len(message.entries) > limits.tensors:
         raise ProtocolError(
-            f"a model of {len(told.entries)} tensors: at most {limits.tensors} are allowed", "layout"
+            f"a model of {len(message.entries)} tensors: at most {limits.tensors} are allowed", "layout"
         )
-    entries = tuple(_entry(entry) for entry in told.entries)
+    entries = tuple(_entry(entry) for entry in message.entries)
     if len({entry.name for entry in entries}) < len(entries):
         raise ProtocolError("two tensors of the model have one name", "layout")
-    layout = Layout(entries, told.shared)
+    layout = Layout(entries, message.shared)
     if layout.nbytes > limits.body:
         raise ProtocolError(f"a model of {layout.nbytes} bytes: at most {limits.body} are allowed", "layout")
     return layout
 
 
-def _entry(told: pb.Entry) -> Entry:
-    if len(told.name) > NAME:
-        raise ProtocolError(f"a tensor's name has {len(told.name)} characters: at most {NAME} are allowed")
-    if told.dtype not in _SECTIONS.get(told.section, ()):
+def _entry(message: pb.Entry) -> Entry:
+    if len(message.name) > NAME:
+        raise ProtocolError(f"a tensor's name has {len(message.name)} characters: at most {NAME} are allowed")
+    if message.dtype not in _SECTIONS.get(message.section, ()):
         raise ProtocolError(
-            f"tensor {told.name!r}: section {told.section!r} with dtype {told.dtype!r}", "layout"
+            f"tensor {message.name!r}: section {message.section!r} with dtype {message.dtype!r}", "layout"
         )
-    if len(told.shape) > 32 or any(size > 1 << 40 for size in told.shape):
-        raise ProtocolError(f"tensor {told.name!r} has an impossible shape", "layout")
-    return Entry(told.name, tuple(told.shape), told.dtype, told.section)
+    if len(message.shape) > 32 or any(size > 1 << 40 for size in message.shape):
+        raise ProtocolError(f"tensor {message.name!r} has an impossible shape", "layout")
+    return Entry(message.name, tuple(message.shape), message.dtype, message.section)

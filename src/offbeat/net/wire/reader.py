@@ -86,13 +86,13 @@ class MessageReader(Generic[M]):
         kind = kind_of(envelope, self._allowed)
         self._check_order(kind)
         has_layout = kind in _WITH_MODEL and getattr(envelope, kind).HasField("layout")
-        told = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
+        layout = read_layout(getattr(envelope, kind).layout, self._limits) if has_layout else None
         check_metric_names(envelope, kind)
-        sizes = announced(kind, envelope.parts, told or self._layout, self._limits)
+        sizes = announced(kind, envelope.parts, layout or self._layout, self._limits)
         if sizes and self._body is not None:
             raise ProtocolError(f"{kind} announces a body within the body of {self._body.kind}", "frame")
         if sizes and kind not in ("update_submission", "unmask_share"):
-            self._layout = told or self._layout
+            self._layout = layout or self._layout
             if self._layout is None:
                 raise ProtocolError(f"{kind} before the model's layout", "layout")
         bodies, total = {part: allocate(part, size) for part, size in sizes.items()}, sum(sizes.values())
