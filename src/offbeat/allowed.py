@@ -127,7 +127,7 @@ class Allowed:
         note = self.note
         for given in (text, module):
             if given in self.installed:
-                place = _place(module)
+                place = _package_path(module)
                 if place is None or not self._comes_along(place):
                     return False, given == text
                 note = f"; it is in your file of allowed names, but {place} lies beside what names it"
@@ -165,7 +165,7 @@ def _is_exposed(found: Any, module: str) -> bool:
     return not (isroutine(inner) or isclass(inner)) or inner.__module__ == module
 
 
-def _place(module: str) -> Path | None:
+def _package_path(module: str) -> Path | None:
     """The file or the folder of a module's outermost package; None where there is none."""
     try:
         spec = find_spec(module.partition(".")[0])  # of the outermost one: it imports nothing

@@ -33,7 +33,7 @@ def load_named(text: str, option: str, *, here: bool = True) -> Any:
             imported = import_module(module)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _told(text, option, error) from error  # of an import within the module
+            raise _one_line_error(text, option, error) from error  # of an import within the module
         raise UsageError(
             f"{option} {text}: there is no module {error.name}: install it"
             + (", or give the name of one in the current directory" if here else "")
@@ -58,7 +58,7 @@ def named_errors(text: str, option: str, passing: type[Exception] = OffbeatError
     except (OffbeatError, passing):
         raise
     except Exception as error:
-        raise _told(text, option, error) from error
+        raise _one_line_error(text, option, error) from error
 
 
 def name_of(function: Any) -> str:
@@ -69,7 +69,7 @@ def name_of(function: Any) -> str:
     return f"{'' if '<' in name or '.' in name else function.__module__}:{name}"
 
 
-def _told(text: str, option: str, error: Exception) -> UsageError:
+def _one_line_error(text: str, option: str, error: Exception) -> UsageError:
     """The error in one line, with the innermost line of the user's own package, if any of it was reached."""
     package = text.partition(":")[0].partition(".")[0]
     frames = list(walk_tb(error.__traceback__))

@@ -151,7 +151,7 @@ def build(
     options = dict(spec)
     others, name = options.pop("with", {}), options.pop("name", None)
     if load is not None and isinstance(name, str) and ":" in name:
-        base = _own(name, options, load)
+        base = _named_algorithm(name, options, load)
     else:
         base = factory_of(factories, name)(**options)
     if not isinstance(others, Mapping):
@@ -195,7 +195,7 @@ def own_factory(factories: Mapping[str, Factory[...]], name: str, load: Load) ->
     return Factory(name, "", None, make, own.replace(parameters=named))
 
 
-def _own(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:
+def _named_algorithm(name: str, options: Mapping[str, Any], load: Load) -> Algorithm:
     """The algorithm that a user's function makes, recorded under the function's name."""
     function = load(name, "algorithm")
     with named_errors(name, "algorithm"):

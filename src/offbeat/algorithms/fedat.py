@@ -130,7 +130,7 @@ class Tiers(Schedule):
         state.first.discard(client)
         if client not in state.tier_of:
             state.seconds[client] = seconds
-            yield from self._place(client, state, view)
+            yield from self._assign_tier(client, state, view)
         elif self.retier:
             state.seconds[client] = (state.seconds[client] + seconds) / 2
         tier = state.tier_of[client]
@@ -149,7 +149,7 @@ class Tiers(Schedule):
         elif isinstance(event, Lost):  # its first task
             yield train(client, self.programme, view)
 
-    def _place(self, client: ClientId, state: Tiering, view: View) -> Iterator[Command]:
+    def _assign_tier(self, client: ClientId, state: Tiering, view: View) -> Iterator[Command]:
         """Put a client into the tier that covers its response time; a new one where none does."""
         r, tiers = state.seconds[client], state.tiers
         after = bisect_right(tiers, r, key=lambda tier: tier.low)
@@ -194,7 +194,7 @@ class Tiers(Schedule):
         for client in sorted(tier.members):
             if not tier.low <= state.seconds[client] < tier.high:
                 tier.members.discard(client)
-                yield from self._place(client, state, view)
+                yield from self._assign_tier(client, state, view)
 
     def _choose(self, tier: Tier, view: View) -> list[ClientId]:
         """The clients of the next round."""

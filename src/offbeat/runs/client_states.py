@@ -92,7 +92,7 @@ class ClientStates:
         if client in self._memory:
             self._memory.move_to_end(client)
             return dict(self._memory[client])
-        return read_tensors(self._place() / self._files[client]) if client in self._files else {}
+        return read_tensors(self._folder() / self._files[client]) if client in self._files else {}
 
     def put(self, client: ClientId, state: Tensors) -> None:
         """Store a client's new state."""
@@ -101,7 +101,7 @@ class ClientStates:
         self._forget(client)
         old = self._files.pop(client, None)
         if old is not None and self._files_are_ours:
-            (self._place() / old).unlink()
+            (self._folder() / old).unlink()
         self._sizes[client] = sum(tensor.nbytes for tensor in state.values())
         self._memory[client] = state
         self.bytes_in_memory += self._sizes[client]
@@ -137,12 +137,12 @@ class ClientStates:
         name = f"client-{self._written}.safetensors"
         self._written += 1
         try:
-            write_tensors(self._place() / name, self._memory[client])
+            write_tensors(self._folder() / name, self._memory[client])
         except OSError as error:
-            raise RunError(f"cannot write a client's state to {self._place()}: {error}") from None
+            raise RunError(f"cannot write a client's state to {self._folder()}: {error}") from None
         self._files[client] = name
 
-    def _place(self) -> Path:
+    def _folder(self) -> Path:
         if self._directory is None:
             self._directory = Path(mkdtemp(prefix="offbeat-clients-"))
             finalize(self, rmtree, self._directory, ignore_errors=True)

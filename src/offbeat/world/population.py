@@ -49,7 +49,7 @@ class TaskOutcome(Struct, frozen=True, gc=False):
         return self.down + steps * self.per_step + self.up
 
 
-def _own(share: float | list[float], client: int) -> float:
+def _of_client(share: float | list[float], client: int) -> float:
     return share[client] if isinstance(share, list) else share
 
 
@@ -102,7 +102,7 @@ class Population:
         return TaskOutcome(per_step, down, up, traits.latency, lost)
 
     def _lost(self, client: int, number: int) -> float:
-        dropout = _own(self._world.availability.dropout, client)
+        dropout = _of_client(self._world.availability.dropout, client)
         if dropout:
             rng = self._streams.at(Purpose.AVAILABILITY, client, number + 1)
             if rng.random() < dropout:
@@ -188,6 +188,6 @@ class Population:
         rng = self._streams.at(Purpose.JITTER, client, number)
         if law is not None and (world.per_task or (world.change and rng.random() < world.change)):
             seconds = known.speed = law.draw(rng)
-        if jitter := _own(world.jitter, client):
+        if jitter := _of_client(world.jitter, client):
             seconds = max(0.05 * seconds, seconds + jitter * seconds * rng.standard_normal())
         return seconds

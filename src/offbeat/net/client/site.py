@@ -91,7 +91,7 @@ class Site:
     @property
     def samples(self) -> int:
         """Number of training samples."""
-        return self._own.samples(0)
+        return self._data_owner.samples(0)
 
     @property
     def told_samples(self) -> int:
@@ -101,7 +101,7 @@ class Site:
     @property
     def labels(self) -> list[int] | None:
         """Number of training samples of each class; None where there are no classes, or it keeps them."""
-        return self._own.label_counts(0) if self.policy.labels else None
+        return self._data_owner.label_counts(0) if self.policy.labels else None
 
     @property
     def held_out(self) -> int:
@@ -121,7 +121,7 @@ class Site:
         return steps_per_epoch(self.told_samples, self.learner.batch_size, self.learner.drop_last)
 
     @property
-    def _own(self) -> FederatedData | TorchLearner | LoopLearner:
+    def _data_owner(self) -> FederatedData | TorchLearner | LoopLearner:
         own = self.learner or self.data
         assert own is not None
         return own
