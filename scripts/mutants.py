@@ -389,8 +389,8 @@ MUTANTS = [
     ),
     Mutant(
         "core/server.py",
-        "self.timers.pop(command.timer, None)  # one",
-        "pass  # one",
+        "self.timers.pop(command.timer, None)\n                self.timers[command.timer]",
+        "self.timers[command.timer]",
         "tests/net/server/test_coordinator.py",
         "a timer that is set again fires after the others of its time",
     ),

@@ -40,10 +40,13 @@ class ClientNorms:
     def __init__(self, clients: int) -> None:
         self._clients = min(clients, RECENT)
         self._quorum = max(min(self._clients, QUORUM), 3 if clients == 2 else 1)
-        self._accepted: dict[ClientId, deque[tuple[Version, float]]] = {}  # the client heard last comes last
+        # The client that was heard last comes last.
+        self._accepted: dict[ClientId, deque[tuple[Version, float]]] = {}
         self._votes: dict[ClientId, float] = {}
-        self._sorted: list[float] = []  # the votes
-        self._refused: dict[ClientId, float] = {}  # the latest norm of each client whose latest was refused
+        # The votes in the order of their norms.
+        self._sorted: list[float] = []
+        # The latest norm of each client whose latest update was refused.
+        self._refused: dict[ClientId, float] = {}
         # Versions and norms, of which both rise.
         self._peaks: list[tuple[Version, float]] = []
         self.early: dict[TaskId, tuple[ClientId, float]] = {}
@@ -69,7 +72,8 @@ class ClientNorms:
         if heard >= self._quorum:
             peak = self._peaks[-1][1] if self._peaks else 0.0
             return factor * max(self._sorted[heard // 2], peak / DECLINE)
-        if self._peaks:  # clients have left, or a rollback has withdrawn their votes
+        # Where there were votes, their clients have left, or a rollback has withdrawn them.
+        if self._peaks:
             return factor * self._peaks[-1][1]
         if heard <= self.tolerated:
             return first

@@ -129,7 +129,8 @@ class Engine:
         made: tuple[Command, ...] = ()
         record(event_row(self.rows, now, event, version, task))
         self.rows += 1
-        if type(event) is Arrived:  # `is`: a struct's class takes three times as long to refuse
+        # `is` takes a third of the time that `isinstance` takes to refuse a struct's class.
+        if type(event) is Arrived:
             assert task is not None
             self.staleness_sum += task.staleness
             self.bits_up += int(event.metrics.get("bits", 8 * self._model_bytes))
@@ -171,7 +172,8 @@ class Engine:
 
     def _find_exhausted(self, event: Event) -> None:
         """Note the client of an arrival for which one more release, beside its held updates, is too much."""
-        if type(event) in UNSEEN:  # it follows an arrival, whose client is still to leave
+        # An event that schedules do not see follows an arrival, whose client is still to leave.
+        if type(event) in UNSEEN:
             return
         self.exhausted = None
         if self.ledger is None or type(event) is not Arrived or self.server.stopped is not None:

@@ -21,11 +21,14 @@ class Fleet:
     """
 
     def __init__(self) -> None:
-        self._samples: array[int] = array("q")  # by client; -1 for a client not present
+        # Number of samples by client; -1 means that the client is not present.
+        self._samples: array[int] = array("q")
         self._epoch: array[int] = array("q")
-        self._place: array[int] = array("q")  # position in _idle; -1 while busy or away
+        # Position of a client in `_idle`; -1 while it is busy or away.
+        self._place: array[int] = array("q")
         self._idle: array[int] = array("q")
-        self._labels: dict[ClientId, tuple[int, ...]] = {}  # where known
+        # Numbers of samples by class of the clients whose numbers are known.
+        self._labels: dict[ClientId, tuple[int, ...]] = {}
         self.size = 0
         self.total_samples = 0
 

@@ -57,10 +57,14 @@ class GlobalModel:
         self.release: Release = release or EachUpdate()
         self.model = model.sharing(algorithm.objective.shared_vectors)
         self.version = version
-        self.bases: dict[TaskId, tuple[Version, Model]] = {}  # of the tasks in training
-        self.fresh: dict[TaskId, tuple[Version, Model]] = {}  # sent to them in mid-task
-        self.updates: dict[TaskId, Update] = {}  # held
-        self.memory: Tensors = {}  # of the aggregator
+        # The version from which each task trains that is in training, or may be brought back.
+        self.bases: dict[TaskId, tuple[Version, Model]] = {}
+        # The version that a task in training was sent in mid-task.
+        self.fresh: dict[TaskId, tuple[Version, Model]] = {}
+        # The held updates: arrived, neither aggregated nor dropped yet.
+        self.updates: dict[TaskId, Update] = {}
+        # The aggregator's memory.
+        self.memory: Tensors = {}
         self.step_memories: tuple[Tensors, ...] = tuple({} for _ in algorithm.server_steps)
         self.guard: Guarding | None = None
         self.domains: Domains = BufferDomains(model.layout, rounded=algorithm.codec is not None)
@@ -214,7 +218,8 @@ class GlobalModel:
         step = self._step(updates, command)
         reason, name = None, "step"
         if self.step_memories and command.server_step:
-            if self.guard is not None:  # an absurd one may spoil their memories and give a usual step
+            # An absurd step may spoil the memories of server steps, which then give a usual one.
+            if self.guard is not None:
                 _check_step(step, self.model.values, self._algorithm)
                 reason = self.guard.check_step(step, self.model, command.version, updates)
                 name = "transformed step"

@@ -220,7 +220,8 @@ class UpdateGuard:
         absurd = {part: why for part, n in norms.items() if n and (why := self._absurd(part, n)) is not None}
         for part in [part for part in absurd if isfinite(norms[part])]:
             if self._of(part).refuse(client, version, norms[part]):
-                del absurd[part]  # as large as those of most clients
+                # A part as large as those of most clients is not absurd.
+                del absurd[part]
         if absurd:
             self.count_refused(client)
             return next(iter(absurd.values()))
@@ -282,7 +283,8 @@ class UpdateGuard:
         if self.poisoned is None:
             for norms in self._norms.values():
                 norms.roll_back(to)
-        else:  # the norms of the warm-up were judged again, and those of steps are not known to be good
+        else:
+            # The norms of the warm-up were judged again; those of steps are not known to be good.
             self._norms = {part: norms for part, norms in self._norms.items() if part in PARTS}
         for norms in self._norms.values():
             norms.forgive()

@@ -64,17 +64,24 @@ class Server:
         self.begun = False
         self.stopped: str | None = None
         self.timers: dict[str, float] = {}
-        self.tasks: dict[ClientId, Task] = {}  # in training, by client
-        self.held: dict[TaskId, Task] = {}  # arrived, neither aggregated nor dropped yet
-        self.lost: dict[ClientId, Task] = {}  # a client's last task, lost as it left; it may still hold it
+        # The tasks in training, by client.
+        self.tasks: dict[ClientId, Task] = {}
+        # The tasks that have arrived, and are neither aggregated nor dropped yet.
+        self.held: dict[TaskId, Task] = {}
+        # The task that a client lost as it left, and may still hold.
+        self.lost: dict[ClientId, Task] = {}
         self.dispatched = 0
         self.counts = {"arrived": 0, "aggregated": 0, "dropped": 0, "lost": 0}
-        self.sent = 0  # models sent in mid-task
-        self.current_task: Task | None = None  # the task of the current event
+        # Number of models sent in mid-task.
+        self.sent = 0
+        # The task that the current event is about.
+        self.current_task: Task | None = None
         self._seed = seed
         self._streams: dict[Purpose, np.random.Generator] = {}
-        self._asking: TaskId | None = None  # task of the current request for a model
-        self._measuring = False  # whether an answer to `Measure` is pending
+        # The task whose request for a model is the current event.
+        self._asking: TaskId | None = None
+        # Whether the answer to a `Measure` is still to come.
+        self._measuring = False
 
     # ---- the state as a schedule sees it (core.algorithm.View) ----
 
@@ -276,7 +283,8 @@ class Server:
                     raise AlgorithmError(
                         f"timer {command.timer!r} is set for {command.at}, before now ({self.now})"
                     )
-                self.timers.pop(command.timer, None)  # one that is set again is the last of its time
+                # A timer that is set again fires after the others of its time.
+                self.timers.pop(command.timer, None)
                 self.timers[command.timer] = command.at
             case commands.CancelTimer():
                 if self.timers.pop(command.timer, None) is None:

@@ -10,7 +10,8 @@ from collections import defaultdict
 from offbeat.core.events import Version
 from offbeat.net.backoff import exponential
 
-FIRST_ABSENCE, LONGEST_ABSENCE = 30.0, 600.0  # seconds
+# Seconds for which a circuit stays open: at first, and at most.
+FIRST_ABSENCE, LONGEST_ABSENCE = 30.0, 600.0
 
 
 class CircuitBreaker:

@@ -40,12 +40,18 @@ from offbeat.core.events import Metrics
 from offbeat.core.model import Model
 
 WINDOW, SLOW_WINDOW = 5, 8
-TIMES, KEPT = 4.0, 0.5  # of a jump
-GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8  # of a slow loss
+# A jump is a loss so many times above the best one; a model that keeps so much accuracy has not collapsed.
+TIMES, KEPT = 4.0, 0.5
+# A slow loss leaves less than the second share of a gain that was above the first share of l₀.
+GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 8
 OVER, GAINED = 1.0, 0.2
-ALERT, EAGERLY = 50, 2  # evaluations after a collapse, and losses in a row
-WORTH = 0.1  # of a loss to which a rollback goes
-ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
+# So many evaluations after a collapse, so many losses in a row suffice.
+ALERT, EAGERLY = 50, 2
+# Share of l₀ that a version must have gained for a rollback to go to it.
+WORTH = 0.1
+# A norm is ordinary within this factor. One that has grown counts, unless the loss has gained the second
+# share or the accuracy the third.
+ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3
 
 RELATIVE_NORM = "relative_norm"
 """Metric of an evaluation, of a model that 5 speaks of: the norm of its parameters by the initial model's."""

@@ -32,7 +32,8 @@ class CollapseDetectorRule1:
         self.good = False
         self._first: float | None = None
         self._recent: deque[float] = deque(maxlen=RECENT)
-        self._worse = 0  # evaluations one after another
+        # Number of evaluations one after another that were far worse.
+        self._worse = 0
 
     def judge(self, metrics: Mapping[str, float | None]) -> str | None:
         """Judge the next evaluation.

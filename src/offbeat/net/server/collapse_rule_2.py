@@ -32,10 +32,14 @@ from offbeat.core.events import Metrics
 from offbeat.net.server.collapse import RELATIVE_NORM
 
 WINDOW, JUMPS = 5, 3
-TIMES, KEPT = 4.0, 0.5  # of a jump
-GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3  # of a slow loss
+# A jump is a loss so many times above the best one; a model that keeps so much accuracy has not collapsed.
+TIMES, KEPT = 4.0, 0.5
+# A slow loss leaves less than the second share of a gain that was above the first share of l₀.
+GAINED_MUCH, KEPT_SLOWLY = 0.4, 1 / 3
 OVER, GAINED = 0.75, 0.2
-ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3  # of a norm, and of loss and accuracy beside it
+# A norm is ordinary within this factor. One that has grown counts, unless the loss has gained the second
+# share or the accuracy the third.
+ORDINARY, GROWN, LEARNT = 4.0, -0.2, 1 / 3
 
 
 class CollapseDetectorRule2:

@@ -194,7 +194,8 @@ class Coordinator:
                 self.driver.apply(now, Left(client, reason=reason))
                 yield
         due = [(timer, at) for timer, at in self.server.timers.items() if at <= now]
-        for timer, at in sorted(due, key=itemgetter(1)):  # of those for one time, the one set first
+        # Of timers for one time, the one that was set first fires first.
+        for timer, at in sorted(due, key=itemgetter(1)):
             if self.driver.ending is None and self.server.timers.get(timer) == at:
                 self.driver.apply(now, Timer(timer))
                 yield

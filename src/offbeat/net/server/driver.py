@@ -144,7 +144,8 @@ class Driver:
         if isinstance(event, WantsModel):
             self.answer(event.task)
         if any(isinstance(c, Aggregate) and self._experiment.evaluate.after(c.version) for c in commands):
-            self.evaluate(now)  # after the tasks: a site trains while it evaluates
+            # The tasks are sent first, so that a site trains while it evaluates.
+            self.evaluate(now)
         self.helpers.settle(now, event, partial(self._settle, now))
 
     def _settle(self, now: float) -> None:
@@ -220,7 +221,8 @@ class Driver:
             self._keep_good(good)
             while (row := recorded.peek()) is not None:
                 if row.kind != "event":
-                    recorded.finish()  # the event before it has no such command now
+                    # The record has a command here that the event before it does not give now.
+                    recorded.finish()
                 event = event_of(row)
                 result = load(event) if load is not None and isinstance(event, Arrived) else None
                 if result is not None and result is not DAMAGED:
@@ -235,7 +237,8 @@ class Driver:
                 self.helpers.unless_waiting(self._check_limits)
         finally:
             self.engine.record, self.engine.tensors, self.seeds.repeating = self._record, self.tensors, False
-            self.tensors.skipped.clear()  # what was not recorded: an update that is damaged now was not then
+            # What is left here is not recorded: an update that is damaged now was not damaged then.
+            self.tensors.skipped.clear()
 
     def _keep_good(self, good: Version | None) -> None:
         if self.tensors.version == good and self.engine.tensors is not None:

@@ -193,7 +193,8 @@ class MessageHandler:
             self._check_clients(name)
         except InvalidUpdateError as error:
             self.rejected[error.kind] += 1
-            if asks := str(error) == LABELS_NEEDED:  # a site tells them only to whom it knows the plan of
+            # A site tells its numbers by class only to a server whose plan it knows.
+            if asks := str(error) == LABELS_NEEDED:
                 known = self._registry.sites.get(name)
                 client = len(self._registry.sites) if known is None else known.client
                 self._send(name, self.registered(name, client))

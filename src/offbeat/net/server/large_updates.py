@@ -22,7 +22,8 @@ from offbeat.runs.permissions import make_file
 UPDATES = "updates.log"
 """Name of the file in a state directory."""
 _NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int32: "I32", torch.int64: "I64"}
-_sync = getattr(os, "fdatasync", os.fsync)  # not every system has the first, which is enough
+# `fdatasync` is enough, but not every system has it.
+_sync = getattr(os, "fdatasync", os.fsync)
 
 
 class UpdateLog:

@@ -12,7 +12,8 @@ from offbeat.secure.unmasking import UnmaskingTimes
 Helpers = tuple[str, ...]
 
 
-MAJORITY = 3  # sites of which two can be right about the third
+# Of three sites, two can be right about the third.
+MAJORITY = 3
 
 
 @checked_dataclass

@@ -89,10 +89,13 @@ class Service:
         self._detaching = False
         self._thread = ThreadPoolExecutor(1, "offbeat-coordinator")
         self._writer = ThreadPoolExecutor(1, "offbeat-writer")
-        self._uncommitted: list[tuple[Effects, Batch]] = []  # the effects of each batch
-        self._postponed: list[Inbound] = []  # while helpers are waited for
+        # The effects of each batch, in order, until they are durable.
+        self._uncommitted: list[tuple[Effects, Batch]] = []
+        # The messages that came while helpers are waited for.
+        self._postponed: list[Inbound] = []
         self._committing: asyncio.Task[None] | None = None
-        self._busy = Lock()  # held while the coordinator changes
+        # It is held while the coordinator changes.
+        self._busy = Lock()
         self._watched, self._changed = False, False
         self._snapshot = snapshot(coordinator, run.label)
 
@@ -122,7 +125,8 @@ class Service:
                 self._tell_exception(KeyboardInterrupt("the server has left the run"))
                 return None
             return await self._end()
-        except BaseException as error:  # in the thread that may still be writing, once it is done
+        except BaseException as error:
+            # The thread that may still be writing abandons the run, once it has written.
             self._writer.submit(self._store.abandon, "failed")
             self._tell_exception(error)
             raise
@@ -219,7 +223,8 @@ class Service:
                 if durable:
                     await self._loop.run_in_executor(self._writer, self._store.commit, *durable)
             except BaseException:
-                self._wakeup.set()  # so that the loop sees the error
+                # The loop must wake up to see the error.
+                self._wakeup.set()
                 raise
             for effects, batch in uncommitted:
                 self._deliver(effects)
@@ -238,7 +243,8 @@ class Service:
             for site, (at, heartbeat) in batch.heartbeats.items():
                 coordinator.heartbeat(at, site, heartbeat)
             messages, self._postponed = [*self._postponed, *batch.messages], []
-            later: set[str] = set()  # sites of which something is postponed
+            # The sites of which a message is postponed: their next ones must wait too.
+            later: set[str] = set()
             batch.messages.clear()
             for inbound in messages:
                 if inbound.site in later or coordinator.postpones(inbound.site):

@@ -48,9 +48,12 @@ class Sessions:
     ) -> None:
         self.notified: set[str] = set()
         self._now, self._wake_up, self._shares_model = now, wake_up, shares_model
-        self._asking: set[str] = set()  # sites that ask for the final model
-        self._given: set[str] = set()  # those that were sent it in their present connection
-        self._final: RunFinished | None = None  # with the model
+        # The sites that ask for the final model.
+        self._asking: set[str] = set()
+        # The sites that were sent the final model in their present connection.
+        self._given: set[str] = set()
+        # The message with the final model, once there is one.
+        self._final: RunFinished | None = None
         self._channels: dict[str, ServerChannel] = {}
         self._inbox = Batch()
         self._finished: str | None = None

@@ -34,7 +34,8 @@ SMALLEST_LR, LARGEST_LR = 1e-12, 1e6
 """Learning rates that a site may have trained with, or 0: an aggregator may divide by them."""
 INTEGERS_PER_STEP = 1000
 """How far an integer buffer may go from where the task began, for each local step."""
-_ALIGNMENT = 64  # of PyTorch's own memory: the last bits of a dot product can depend on where a vector starts
+# PyTorch aligns its memory so: the last bits of a dot product can depend on where a vector starts.
+_ALIGNMENT = 64
 _TAKEN = frozenset({*Row.__struct_fields__, "seconds", "bits"})
 """What a journal's reader would mistake a metric for; a server counts an update's bits itself."""
 _STATISTICS = frozenset({WORST, UNDEFINED, *QUANTILES})
