@@ -62,14 +62,14 @@ def resume(
     from offbeat.runs.record import read_run
 
     memory = executor_options.memory_size("--client-memory", client_memory)
-    count, trainer = executor_options.choose_executor(workers, executor, ray_address)
+    count, chosen = executor_options.choose_executor(workers, executor, ray_address)
     record = read_run(directory)
     if record.status == "finished":
         out.print(f"{directory} has finished already: {record.stop_reason}")
         return
     with live_progress() as progress:
         finished = resume_run(
-            directory, workers=count, executor=trainer, watch=RunWatcher(progress), client_memory=memory,
+            directory, workers=count, executor=chosen, watch=RunWatcher(progress), client_memory=memory,
             callbacks=callbacks, allow=allowed_names(allow, [directory], callbacks),
         )  # fmt: skip
     show_run(finished, f"see it with: offbeat report {finished.path}")
