@@ -37,7 +37,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch
 from offbeat.data.federated import FederatedData
 from offbeat.local.copies import copied
-from offbeat.local.examples_accounting import History, exact_epsilon, renyi_epsilon
+from offbeat.local.examples_accounting import History as History  # is part of this module's interface
+from offbeat.local.examples_accounting import exact_epsilon, renyi_epsilon
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.training import Training
