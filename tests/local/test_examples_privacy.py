@@ -17,6 +17,7 @@ from offbeat.core.model import Model
 from offbeat.core.objective import Objective
 from offbeat.data.dataset import Dataset
 from offbeat.data.federated import federate
+from offbeat.local.examples_accounting import exact_epsilon, renyi_epsilon
 from offbeat.local.examples_privacy import (
     ExamplesPrivacy,
     example_batches,
@@ -261,7 +262,24 @@ def test_the_accountant_is_that_of_opacus_step_by_step() -> None:
     assert examples_epsilon([], 1e-5) == 0.0
 
 
-@pytest.mark.thorough
+@pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    "history",
+    [[(0.6, 0.3, 12)], [(2.0, 1.0, 5)], [(1.3, 1 / 3, 90), (4.0, 0.01, 150), (0.9, 0.05, 40)]],
+    ids=["little noise", "all examples", "three kinds"],
+)
+def test_both_accountants_give_the_figures_of_opacus_bit_for_bit(
+    history: list[tuple[float, float, int]],
+) -> None:
+    from opacus.accountants import PRVAccountant, RDPAccountant
+
+    exact, looser = PRVAccountant(), RDPAccountant()
+    exact.history = looser.history = list(history)
+    for delta in (1e-5, 1e-3):
+        assert renyi_epsilon(history, delta) == looser.get_epsilon(delta)
+        assert exact_epsilon(history, delta) == exact.get_epsilon(delta)
+
+
 def test_the_budget_allows_the_most_steps_within_it() -> None:
     options, before = ExamplesPrivacy(noise=1.0, epsilon=2.0), [(1.2, 0.05, 20)]
     steps = steps_within(options, before, 0.05)

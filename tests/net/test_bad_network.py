@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -23,18 +23,13 @@ from offbeat.net.wire.reader import MessageReader
 from offbeat.net.wire.writer import MessageWriter
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import Shares, hurry, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.net.support import Shares, serve, shares_of_digits, terms_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES, TASKS = 4, 40
 Connect = Callable[[], Awaitable[Any]]
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 @pytest.fixture(scope="module")

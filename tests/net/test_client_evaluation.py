@@ -1,7 +1,7 @@
 """Evaluation at the sites of a deployed run: the numbers of the simulator, without a common test set."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import wraps
 from pathlib import Path
@@ -27,7 +27,9 @@ from offbeat.net.server.service import Service
 from offbeat.net.wire.limits import Limits
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
-from tests.net.support import hurry, serve, terms_of, torch_left_alone
+from tests.net.support import serve, terms_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 SITES = 4
 TRAINING = ob.Training(lr=0.1, batch_size=20)
@@ -46,13 +48,6 @@ def in_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
         asyncio.run(test(**arguments))
 
     return run
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """Sites that keep the final model: those in the run, and those that come when it has ended."""
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,20 +17,15 @@ from offbeat.net.client.store import SiteStore
 from offbeat.runs.files import read_tensors
 from offbeat.runs.schema import ModelChoice
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, serve, terms_of, torch_left_alone
+from tests.net.support import serve, terms_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TRAINING = ob.Training(lr=0.1, batch_size=10)
 
 
 def net() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 def samples(number: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -1,7 +1,6 @@
 """Whole runs of models of one's own over links in memory: from Python objects, with frozen parts."""
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,9 @@ from offbeat.net import join
 from offbeat.runs.files import read_tensors
 from offbeat.sim.replay import replay
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, serve, terms_of, torch_left_alone
+from tests.net.support import serve, terms_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TRAINING = ob.Training(lr=0.5, batch_size=10)
 FEATURES, RANK = 30, 2
@@ -40,13 +41,6 @@ def samples(number: int, count: int = 60) -> tuple[Tensor, Tensor]:
     rng = torch.Generator().manual_seed(number)
     x = torch.randn(count, FEATURES, generator=rng)
     return x, (x[:, 0] + x[:, 1] > 0).float()
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 def federation(directory: Path, sites: list[dict[str, Any]], **options: Any) -> list[Any]:

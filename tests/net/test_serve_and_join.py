@@ -3,7 +3,6 @@
 import asyncio
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from time import monotonic, sleep
@@ -28,19 +27,14 @@ from offbeat.net.server.service import SMALL, Service
 from offbeat.net.transport import OnChannel
 from offbeat.sim.replay import replay
 from offbeat.testing.network import Faults, MemoryNetwork
-from tests.net.support import Shares, Terms, hurry, serve, shares_of_digits, terms_of, torch_left_alone
+from tests.net.support import Shares, Terms, serve, shares_of_digits, terms_of
 from tests.sampling import thorough
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TRAINING = ob.Training(lr=0.1, batch_size=20)
 SITES = 4
 TERMS = terms_of(clients=SITES, lease=20.0, until=ob.Until(tasks=40), evaluate=ob.Every(versions=1))
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 @pytest.fixture(params=[SMALL, -1], ids=["in the loop", "in a thread"])

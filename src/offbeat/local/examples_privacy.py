@@ -37,6 +37,8 @@ from offbeat.core.validation import checked_dataclass
 from offbeat.data.dataset import Batch
 from offbeat.data.federated import FederatedData
 from offbeat.local.copies import copied
+from offbeat.local.examples_accounting import History as History  # is part of this module's interface
+from offbeat.local.examples_accounting import exact_epsilon, renyi_epsilon
 from offbeat.local.gradient_flow import DETACHED, GradientFlow
 from offbeat.local.objectives import Plain, Proximal
 from offbeat.local.training import Training
@@ -78,10 +80,6 @@ class ExamplesPrivacy:
             )
 
 
-History = Sequence[tuple[float, float, int]]
-"""Local steps of one kind each: noise, p, number of steps."""
-
-
 def _ignore_warnings() -> None:
     """Leave out the warnings that are expected, from now on.
 
@@ -113,26 +111,22 @@ def examples_epsilon(history: History, delta: float) -> float:
 
 @lru_cache(maxsize=256)
 def _epsilon(history: tuple[tuple[float, float, int], ...], delta: float) -> float:
-    """ε after these steps. It takes a second, and a site asks for it again and again."""
+    """ε after these steps. A site asks for it again and again."""
     _ignore_warnings()
     with requires_extra("opacus"):
-        from opacus.accountants import PRVAccountant, RDPAccountant
-
         if not history:
             return 0.0
-        looser, exact = RDPAccountant(), PRVAccountant()
-        looser.history = exact.history = made = list(history)
-        bound = float(looser.get_epsilon(delta))
-        if not bound * sqrt(sum(steps for _, _, steps in made)) <= _SLOW:
+        bound = renyi_epsilon(history, delta)
+        if not bound * sqrt(sum(steps for _, _, steps in history)) <= _SLOW:
             return bound
-        return float(exact.get_epsilon(delta))
+        return exact_epsilon(history, delta)
 
 
 def steps_within(options: ExamplesPrivacy, history: History, rate: float) -> float:
     """How many more steps with probability `rate` the budget allows; infinite without one.
 
-    It takes seconds, as ε is computed some ten times. Beyond 10,000 steps, where that takes minutes, fewer
-    are allowed: those that Rényi divergences give, whose bound is looser.
+    It takes a second or more, as ε is computed some ten times. Beyond 10,000 steps, where that takes minutes,
+    fewer are allowed: those that Rényi divergences give, whose bound is looser.
     """
     if options.epsilon is None:
         return inf
@@ -157,12 +151,9 @@ def _renyi_steps_within(options: ExamplesPrivacy, history: History, rate: float)
     """How many steps the budget allows by Rényi divergences; found at once."""
     _ignore_warnings()
     with requires_extra("opacus"):
-        from opacus.accountants import RDPAccountant
 
         def allowed(steps: int) -> bool:
-            accountant = RDPAccountant()
-            accountant.history = [*history, (options.noise, rate, steps)]
-            return bool(accountant.get_epsilon(options.delta) <= limit)
+            return renyi_epsilon([*history, (options.noise, rate, steps)], options.delta) <= limit
 
         limit = options.epsilon or 0.0
         most = 1

@@ -1,6 +1,5 @@
 """A site's data are tried before it takes part: what cannot fit ends it in one line, and nothing is sent."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,20 +24,15 @@ from offbeat.net.messages import Leave, Register, Registered, RunFinished, TaskA
 from offbeat.net.server.server_learner import server_learner
 from offbeat.net.transport import ServerChannel
 from tests.net.deviating_server import meet
-from tests.net.support import hurry, run_spec, torch_left_alone
+from tests.net.support import run_spec
+
+pytestmark = pytest.mark.usefixtures("here")
 
 RANDOM = torch.Generator().manual_seed(0)
 X, Y = torch.randn(40, 8, generator=RANDOM), torch.arange(40) % 2
 TRAINING = ob.Training(lr=0.1, batch_size=10)
 PRIVACY = ob.Privacy(clip=0.5, least=2, noise=ob.Noise(multiplier=2))
 BINARY = functional.binary_cross_entropy_with_logits
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 def one_score() -> nn.Module:

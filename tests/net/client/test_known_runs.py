@@ -1,6 +1,5 @@
 """A site remembers what a run has promised: servers that deviate get nothing from it."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -40,19 +39,13 @@ from tests.net.deviating_server import (
     serving,
     task_of,
 )
-from tests.net.support import hurry, torch_left_alone
+
+pytestmark = pytest.mark.usefixtures("here")
 
 NOISE = ob.Noise(multiplier=4, budget=ob.Budget(epsilon=8, delta=1e-5))
 NOISY = ob.Privacy(clip=0.5, least=3, noise=NOISE)
 SECURE = ob.Privacy(clip=0.5, least=4, colluding_clients=2, secure=ob.Secure(HELPERS, 1))
 BOTH = replace(SECURE, noise=NOISE)
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 def noise_of(**changed: Any) -> ob.Noise:

@@ -2,7 +2,6 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,19 +23,14 @@ from offbeat.net.messages import TaskAssignment, UpdateSubmission
 from offbeat.net.run_spec import RunSpec
 from offbeat.net.server.server_learner import server_learner
 from offbeat.testing.network import MemoryNetwork
-from tests.net.support import hurry, run_spec, serve, terms_of, torch_left_alone
+from tests.net.support import run_spec, serve, terms_of
+
+pytestmark = pytest.mark.usefixtures("here")
 
 CLASSES, FEATURES, SEED = 3, 6, 1
 SAMPLES = torch.randn(23, FEATURES, generator=torch.Generator().manual_seed(0))
 DATA = ob.Dataset(SAMPLES, torch.arange(23) % CLASSES, classes=CLASSES)
 ANYTHING = SitePolicy(min_batch_size=1, min_samples=1)
-
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
 
 
 def plan(batch_size: int, algorithm: ob.Algorithm | None = None, lr: float = 1.0) -> tuple[RunSpec, Model]:

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,8 @@ from offbeat.runs.files import read_file
 from tests.forks import Fork
 from tests.net.server import served_callbacks
 from tests.net.server.served_callbacks import Told, reason_in, served
-from tests.net.support import hurry, torch_left_alone
 
-
-@pytest.fixture(autouse=True)
-def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    hurry(monkeypatch)
-    with torch_left_alone():
-        yield
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def check_best(directory: Path) -> None:
