@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.options import NonNegative, Positive
+from offbeat.algorithms.options import Count, NonNegative, Positive
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
@@ -33,6 +33,10 @@ class Controls:
     gradient: Annotated[
         Literal["derived", "as_printed"], Field(description="Eq. 4-5 as derived from Eq. 2, or as printed")
     ] = "derived"
+    length: Annotated[
+        Literal["steps", "epochs"],
+        Field(description="L of Eq. 4 in local steps, or in epochs as in the paper"),
+    ] = "steps"
     adaptive: Annotated[bool, Field(description="adapt λ, σ, ι; false is the ablation -DA")] = True
     shared: Annotated[bool, Field(description="one λ, σ, ι for all clients: saves memory")] = False
     count_from: Annotated[
@@ -84,10 +88,19 @@ class AdaptiveMixing(Aggregator):
     ∂F/∂α ≈ g · D_i, where D_i = w_i − w is where its last update moved the model and
     g = (w_o − w_i) / (η_i L) the mean gradient of this one. That keeps one model for each client that has
     ever uploaded; `controls.shared` has all clients use the same λ, σ, ι and D instead.
+
+    L counts local steps. With `controls.length` = "epochs" it is `epochs`, those of a task, so that g is the
+    sum of the gradients of a mean epoch.
     """
 
     controls: Controls = Controls()
+    epochs: Count | None = None
     requires = frozenset({Feature.SINGLE_UPDATES})
+
+    def __post_init__(self) -> None:
+        """Refuse to count epochs where tasks have none."""
+        if self.controls.length == "epochs" and self.epochs is None:
+            raise ValueError("controls.length = epochs is not allowed with steps: give epochs")
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one after the other."""
@@ -103,7 +116,10 @@ class AdaptiveMixing(Aggregator):
         key = "all" if own.shared else str(task.client)
         c = self._load(key, memory)
         if own.adaptive and c.s > 0:
-            self._descend(c, _mean_gradient_along(memory[f"direction {key}"], update, d))
+            slope = _mean_gradient_along(memory[f"direction {key}"], update, d)
+            if own.length == "epochs" and self.epochs is not None:
+                slope *= update.task.steps / self.epochs
+            self._descend(c, slope)
         start = task.base if own.count_from == "base" or task.fresh is None else task.fresh
         t = task.base + task.staleness + 1
         c.s, c.t = t - start, update.note.get("round", t)
