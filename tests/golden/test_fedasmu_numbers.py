@@ -99,7 +99,7 @@ def test_as_printed():
 
 @pytest.mark.parametrize(("gradient", "lam"), [("derived", 0.7), ("as_printed", 1.3)])
 def test_the_length_of_a_task_in_epochs(gradient, lam):
-    # two epochs of three steps: g is three times the mean gradient, (1, −1)·(−1)/(0.1·2) = (5, −5); λ ∓ 0.1·¼·3
+    # two epochs: g = (1, −1)/(0.1·2), g·D = 10 with D = (4, 2), and λ = 1 ∓ 0.12·10·¼
     mixing = AdaptiveMixing(Controls(gradient=gradient, length="epochs", lam_rate=0.12), epochs=2)
     memory = {
         "controls 0": torch.tensor([1.0, 0.5, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64),
@@ -110,7 +110,7 @@ def test_the_length_of_a_task_in_epochs(gradient, lam):
 
 
 def test_epochs_are_not_counted_where_tasks_have_steps():
-    with pytest.raises(ValueError, match="controls.length = epochs is not allowed with steps: give epochs"):
+    with pytest.raises(ValueError, match=r"controls\.length = epochs is not allowed with steps: give epochs"):
         AdaptiveMixing(Controls(length="epochs"))
 
 
