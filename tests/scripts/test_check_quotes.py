@@ -1,11 +1,12 @@
 """The check that quotes are in the papers."""
 
+import runpy
 from pathlib import Path
 
 import pytest
 
-from scripts import check_quotes
-from scripts.check_quotes import main, occurs, plain
+SCRIPT = runpy.run_path(str(Path(__file__).parents[2] / "scripts" / "check_quotes.py"))
+main, occurs, plain = (SCRIPT[name] for name in ("main", "occurs", "plain"))
 
 TEXT = plain(
     "The design outper-\nforms  the “baseline” with γ=1𝛾1\\gamma=1 in both i.i.d. and non-i.i.d. scenarios."
@@ -47,7 +48,7 @@ def test_a_quote_is_searched_for_in_its_own_paper(
     found = [
         ("a/x", "A. Author, A Good Paper, 2024", quote) for quote in ("in all cases", "sometimes faster")
     ]
-    monkeypatch.setattr(check_quotes, "quotes", lambda: iter(found))
+    monkeypatch.setitem(main.__globals__, "quotes", lambda: iter(found))
     assert main(tmp_path) == 1
     assert capsys.readouterr().out == (
         "a/x: not in the paper: sometimes faster\n1 of 2 quotes are in the papers\n"
