@@ -288,7 +288,8 @@ def _rows_text(judged: Sequence[JudgedExperiment]) -> str:
     named = ", ".join(f"{number} on {kind}" for kind, number in kinds.most_common())
     return (
         f"Of the {len(rows)} runs {named}: runs of different kinds of processor are never paired. The "
-        f"commits of {dirty} runs are marked `-dirty` in their rows: the checkout had changes that no commit has."
+        f"commits of {dirty} runs are marked `-dirty` in their rows: the checkout had "
+        "changes that no commit has."
     )
 
 

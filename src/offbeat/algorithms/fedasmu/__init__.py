@@ -16,7 +16,7 @@ Where the paper leaves something open or slips:
   its gradient (w_i − w_o for w_o − w_i), ∂α/∂σ has ln(σ) for ln(s) and lacks λ. The derivative is the
   default here, `Controls(gradient="as_printed")` takes theirs;
 - η_i·L in Eq. 4 counts epochs; with local steps instead g is the mean gradient, whatever the batch size.
-  `Controls(length="epochs")` counts epochs.
+  `Controls(gradient="derived_epochs")` and `"as_printed_epochs"` count epochs.
 """
 
 from collections.abc import Iterator
