@@ -135,7 +135,7 @@ def test_papers_in_short() -> None:
 
 def test_choices_and_types_are_told_without_their_modules() -> None:
     allowed = {o.name: o.allowed for o in ob.ALGORITHMS["fedasmu"].hyperparameters}
-    assert allowed["controls.gradient"] == "derived or as_printed"
+    assert allowed["controls.gradient"] == "derived or as_printed or derived_epochs or as_printed_epochs"
     assert allowed["ask"] == "fixed or learned or never"
     assert allowed["threshold"] == "int, ≥ 1"
 

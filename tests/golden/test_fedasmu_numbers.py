@@ -98,6 +98,23 @@ def test_as_printed():
     assert memory["controls 0"][0].item() == pytest.approx(1.1)  # the other sign: 1 + 0.1·4/4
 
 
+@pytest.mark.parametrize(("gradient", "lam"), [("derived_epochs", 0.7), ("as_printed_epochs", 1.3)])
+def test_the_length_of_a_task_in_epochs(gradient, lam):
+    # two epochs: g = (1, −1)/(0.1·2), g·D = 10 with D = (4, 2), and λ = 1 ∓ 0.12·10·¼
+    mixing = AdaptiveMixing(Controls(gradient=gradient, lam_rate=0.12), epochs=2)
+    memory = {
+        "controls 0": torch.tensor([1.0, 0.5, 0.0, 1.0, 1.0, 1.0], dtype=torch.float64),
+        "direction 0": torch.tensor([4.0, 2.0]),
+    }
+    mixing.step([update(0, model(3.0, 0.0), 2, 0, [-1.0, 1.0], steps=6, lr=0.1)], model(3.0, 0.0), memory)
+    assert memory["controls 0"][0].item() == pytest.approx(lam)
+
+
+def test_epochs_are_not_counted_where_tasks_have_steps():
+    with pytest.raises(ValueError, match="derived_epochs is not allowed with steps: give epochs"):
+        AdaptiveMixing(Controls(gradient="derived_epochs"))
+
+
 @pytest.mark.parametrize("mu", [1.0, 0.3])
 @pytest.mark.parametrize(("lam", "sigma", "iota"), [(1.0, 0.5, 0.0), (0.7, 1.3, 0.2), (2.0, 0.0, -0.05)])
 @pytest.mark.parametrize(("s", "t"), [(1, 1), (3, 7), (40, 11)])

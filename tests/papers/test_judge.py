@@ -1,5 +1,6 @@
 """Claims judged by rows: which runs are paired, which looks are taken, and which claims are one."""
 
+from math import log
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +200,49 @@ def test_a_built_in_study_is_judged_with_its_paper(tmp_path: Path) -> None:
     own = a_study(FASTER, name="wireless/figure-3")
     assert studies_of_the_paper(own) == [own]
     assert set(judge_paper(own, "laptop", Results(tmp_path))) == {("wireless/figure-3", "table-1")}
+
+
+def test_a_gain_is_an_advantage_over_a_label_in_each_column(tmp_path: Path) -> None:
+    grows = {"says": "the gain grows", "better": "fedbuff", "than": ["fedbuff"], "over": ["fedavg"]}
+    shrinks = {**grows, "says": "and not the other way", "against": {"one": "two"}}
+    study = a_study({**grows, "against": {"two": "one"}}, shrinks, numbers={
+        "one": {"fedavg": 2.0, "fedbuff": 1.0}, "two": {"fedavg": 6.0, "fedbuff": 1.0},
+    })  # fmt: skip
+    results = Results(tmp_path)
+    fill(study, results, fedavg_one=(2.0, 2.1, 2.05), fedavg_two=SLOW, fedbuff=FAST)
+    first, second = judged(study, results)
+    assert (first.verdict, second.verdict) == (Verdict.HELD, Verdict.NOT_HELD)
+    assert first.effects == pytest.approx([sum(log(b / a) for a, b in GAINS) / 3])
+    assert first.pairs[0].paper == pytest.approx(log(3))
+    assert first.measured.named == 1
+
+
+GAINS = ((2.0, 4.0), (2.1, 4.4), (2.05, 4.2))
+
+
+def test_gains_of_two_labels_are_over_their_own(tmp_path: Path) -> None:
+    claim = {"says": "x", "better": "fedbuff", "than": ["fedavg"], "over": ["fedavg", "fedbuff"]}
+    study, results = a_study(claim), Results(tmp_path)
+    fill(study, results, fedavg=SLOW, fedbuff=FAST)
+    (found,) = judged(study, results)
+    once = [log(slow / fast) for slow, fast in zip(SLOW[:3], FAST[:3], strict=True)]
+    assert found.effects == pytest.approx([2 * sum(once) / 3] * 2)
+
+
+def test_claims_of_gains_are_not_those_of_their_arms(tmp_path: Path) -> None:
+    study, results = a_study(FASTER, {**FASTER, "over": ["fedavg"]}), Results(tmp_path)
+    fill(study, results, fedavg=SLOW, fedbuff=FAST)
+    arms, gains = judged(study, results)
+    assert arms.measured.key != gains.measured.key
+
+
+def test_a_gain_of_other_processors_is_left_out(tmp_path: Path) -> None:
+    claim = {"says": "x", "better": "fedbuff", "than": ["fedbuff"], "over": ["fedavg"]}
+    claim |= {"against": {"two": "one"}}
+    study, results = a_study(claim), Results(tmp_path)
+    for cell in study_cells(study, "laptop"):
+        arm = {"study": study.name, "column": cell.column, "label": cell.label, "seed": cell.seed}
+        results.append(row(cell.digest, **arm, machine=f"{cell.column}, 2 cores"), [])
+    (found,) = judged(study, results)
+    assert found.mixed == 1
+    assert found.verdict == Verdict.NOT_RUN

@@ -13,6 +13,7 @@ from offbeat_papers.cells import study_cells
 from offbeat_papers.load import all_items, make_study
 from offbeat_papers.page import (
     JudgedExperiment,
+    _rows_text,
     judge_experiments,
     load_experiments,
     render_page,
@@ -237,3 +238,12 @@ def test_the_command_lists_items_and_writes_the_page(
         2,
         "offbeat: --scale huge is unknown; known: laptop, paper, seconds\n",
     )
+
+
+def test_the_page_says_of_which_commits_and_processors_the_runs_are() -> None:
+    text = _rows_text(judged_rows())
+    runs, dirty = (
+        int(found) for found in re.findall(r"Of the (\d+) runs .* of (\d+) runs are marked", text)[0]
+    )
+    assert 0 < dirty < runs
+    assert sum(map(int, re.findall(r"(\d+) on ", text))) == runs

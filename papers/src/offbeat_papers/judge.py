@@ -3,7 +3,7 @@
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import log, log1p
+from math import isnan, log, log1p
 from statistics import fmean
 
 from offbeat.core.metric_names import NamedMetric, first_shown
@@ -188,7 +188,8 @@ class MeasuredClaim:
             (p.better, p.than, targets.get(p.better[1]), targets.get(p.than[1])) for p in self.pairs
         )
         metric = self.rows.metric if self.by in (*COSTS, *VALUES) else None
-        return self.rows.study.name, self.rows.size, self.by, metric, self.claim.margin, self.question, pairs
+        compared = self.by, metric, tuple(self.claim.over)
+        return self.rows.study.name, self.rows.size, compared, self.claim.margin, self.question, pairs
 
     @cached_property
     def sampled(self) -> SampledClaim:
@@ -347,15 +348,25 @@ def _of_item(study: Study, name: str, cells: Sequence[Cell]) -> list[Cell]:
     """The runs that an item needs: those of its table, and those of its claims."""
     arms = {(label, column) for label in study.item_labels(name) for column in study.item_columns(name)}
     for claim in study.items[name].claims:
-        arms.update(arm for pair in claim_arms(study, name, claim) for arm in pair)
+        arms.update(arm for pair in claim_arms(study, name, claim) for arm in (*pair, *_bases(claim, *pair)))
     return [cell for cell in cells if (cell.label, cell.column) in arms]
 
 
 def claim_arms(study: Study, name: str, claim: PaperClaim) -> list[tuple[Arm, Arm]]:
     """The pairs of arms of a claim: the one that is said to be ahead, and the other."""
     columns = study.item_columns(name) if claim.columns is None else claim.columns
-    pairs = [(_arm(claim.better, column), _arm(other, column)) for column in columns for other in claim.than]
+    named = claim.against or {column: column for column in columns}
+    pairs = [
+        (_arm(claim.better, column), _arm(other, against))
+        for column, against in named.items()
+        for other in claim.than
+    ]
     return list(dict.fromkeys(pairs))
+
+
+def _bases(claim: PaperClaim, better: Arm, than: Arm) -> tuple[Arm, ...]:
+    """Of a claim of gains the arms that the two of a pair are compared with, each in its column."""
+    return ((claim.over[0], better[1]), (claim.over[-1], than[1])) if claim.over else ()
 
 
 def _arm(text: str, column: str) -> Arm:
@@ -439,8 +450,32 @@ def measure_claim(rows: ItemRows, claim: PaperClaim) -> MeasuredClaim:
     """Pair the runs of a claim's arms."""
     by = claim.by or rows.item.shows
     named = claim_arms(rows.study, rows.name, claim)
-    arms = [pair for pair in named if all(arm in rows.runs for arm in pair)]
-    return MeasuredClaim(rows, claim, by, tuple(_measure_pair(rows, by, *pair) for pair in arms), len(named))
+    arms = [pair for pair in named if all(arm in rows.runs for arm in (*pair, *_bases(claim, *pair)))]
+    pairs = tuple(_measure_gains(rows, claim, by, *pair) for pair in arms)
+    return MeasuredClaim(rows, claim, by, pairs, len(named))
+
+
+def _measure_gains(rows: ItemRows, claim: PaperClaim, by: str, better: Arm, than: Arm) -> JudgedPair:
+    """The pair; of a claim of gains, the advantage of one arm over its base less the other's over its own.
+
+    Where one of the two gains says nothing it counts 0, as it does by itself.
+    """
+    if not claim.over:
+        return _measure_pair(rows, by, better, than)
+    ahead, behind = (
+        _measure_pair(rows, by, arm, base)
+        for arm, base in zip((better, than), _bases(claim, better, than), strict=True)
+    )
+    own, other = ahead.advantages, behind.advantages
+    kinds = {seed: run.processor_name for seed, run in rows.runs[than].items()}
+    advantages = {
+        seed: None if own[seed] is None and other[seed] is None else (own[seed] or 0.0) - (other[seed] or 0.0)
+        for seed in own
+        if seed in other and rows.runs[better][seed].processor_name == kinds[seed]
+    }
+    paper = None if ahead.paper is None or behind.paper is None else ahead.paper - behind.paper
+    paper = None if paper is None or isnan(paper) else paper
+    return JudgedPair(better, than, ahead.seeds & behind.seeds, advantages, paper)
 
 
 def _measure_pair(rows: ItemRows, by: str, better: Arm, than: Arm) -> JudgedPair:

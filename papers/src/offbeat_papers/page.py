@@ -1,7 +1,7 @@
 """The page "Do the papers hold?": every experiment of the papers with its verdict, from rows alone."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -208,6 +208,7 @@ def render_page(results: Results, items: Mapping[str, tuple[Study, str]] | None 
         "experiment comes out as it does, and has no part in its verdict.",
         markdown(_counts(judged, papers, _hours(results, {study.name for study, _ in known.values()}))),
         _distinct_text(judged),
+        _rows_text(judged),
         "Claims that compare the same numbers, as those of a table and of the figure of the same runs, count "
         "once below. Left out are the worked examples and what stands in for data that cannot be had.",
         markdown(_claim_counts(judged, papers)),
@@ -270,6 +271,25 @@ def _distinct_text(judged: Sequence[JudgedExperiment]) -> str:
         f"Runs were made of {len(run)} of the {len(judged)} experiments, on real data; the runs of "
         f"{len(run) - len(own)} are those of another experiment again, as its row says. So the page speaks "
         f"of {len(own)} distinct experiments."
+    )
+
+
+def _rows_text(judged: Sequence[JudgedExperiment]) -> str:
+    """Of which commits and kinds of processor the runs are, each counted once."""
+    rows = {
+        row.digest: row
+        for each in judged
+        for item in (*each.items, *each.causes)
+        for runs in item.rows.runs.values()
+        for row in runs.values()
+    }.values()
+    dirty = sum(row.commit.endswith("-dirty") for row in rows)
+    kinds = Counter(row.processor_name for row in rows)
+    named = ", ".join(f"{number} on {kind}" for kind, number in kinds.most_common())
+    return (
+        f"Of the {len(rows)} runs {named}: runs of different kinds of processor are never paired. The "
+        f"commits of {dirty} runs are marked `-dirty` in their rows: the checkout had "
+        "changes that no commit has."
     )
 
 

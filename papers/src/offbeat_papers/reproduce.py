@@ -44,6 +44,9 @@ def reproduce(
         Path | None, typer.Option(metavar="DIR", help="write each item as Markdown, with its figure")
     ] = None,
     page: Annotated[Path | None, file_option("write the page of all experiments and verdicts")] = None,
+    findings: Annotated[
+        Path | None, file_option("write the page of findings in short, its figures into images/ beside it")
+    ] = None,
     allow: AllowOption = None,
 ) -> None:
     """Repeat tables and figures of papers; call it again to go on, also from another checkout's rows."""
@@ -58,12 +61,14 @@ def reproduce(
         processes = 0 if show else executor_options.count_of("--jobs", jobs)
         folders = [recipe_folder(name.rpartition(":")[0]) for name in items]
         _reproduce(chosen, size, place, cells, processes, report, allowed_names(allow, folders))
-    elif page is None:
+    elif page is None and findings is None:
         _list(place)
     if page is not None:
         from offbeat_papers.page import render_page
 
         _write(page, render_page(place))
+    if findings is not None:
+        _write_findings(findings, place)
 
 
 def _size(scale: str) -> "Size":
@@ -219,6 +224,17 @@ def _write(path: Path, text: str) -> None:
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error}") from None
     out.print(f"wrote {path}", markup=False, soft_wrap=True)
+
+
+def _write_findings(page: Path, results: "Results") -> None:
+    from offbeat_papers.findings import write_findings
+
+    try:
+        written = write_findings(results, page)
+    except OSError as error:
+        raise UsageError(f"{page} cannot be written: {error}") from None
+    for path in written:
+        out.print(f"wrote {path}", markup=False, soft_wrap=True)
 
 
 def _list(results: "Results") -> None:

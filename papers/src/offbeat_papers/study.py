@@ -33,6 +33,10 @@ class PaperClaim(Section):
             value of the item's metric ("best", "final", "level", "change", "worst"); or the name of a metric,
             whose level it is. None means what the item shows.
         columns: Columns in which it is said of arms without "@". None means the item's.
+        against: By column in which `better` is meant the column in which each of `than` is. Empty means that
+            all are meant in the same columns.
+        over: What is compared is not the arms but the advantage of each over a label in its column, the gain:
+            the label of `better` and that of `than`, or one for both. Empty means the arms.
         margin: What it is better by at least: in the metric's own unit, or for a cost as a share (0.5: the
             other takes 1.5 times as much). Below 0 it says "not worse by more than".
         quantifier: Of which of its pairs of arms it speaks, as the paper words it: of their mean ("faster"),
@@ -46,6 +50,8 @@ class PaperClaim(Section):
     than: Annotated[list[str], Field(min_length=1)]
     by: str | None = None
     columns: list[str] | None = None
+    against: dict[str, str] = Field(default_factory=dict)
+    over: Annotated[list[str], Field(max_length=2)] = Field(default_factory=list)
     margin: float = 0.0
     quantifier: Quantifier = "average"
     quote: str | None = None
@@ -165,7 +171,8 @@ class Study(Section):
                 arms = [arm.partition("@") for arm in (claim.better, *claim.than)]
                 own = [column for _, at, column in arms if at]
                 named.append((f"{where}.claims.{k}", own, [label for label, _, _ in arms]))
-                named.append((f"{where}.claims.{k}", claim.columns, None))
+                named.append((f"{where}.claims.{k}", claim.columns, claim.over))
+                named.append((f"{where}.claims.{k}.against", [*claim.against, *claim.against.values()], None))
         for where, columns, labels in named:
             self._check(where, "column", columns, list(self.columns))
             self._check(where, "label", labels, self.labels)

@@ -16,6 +16,7 @@ Where the paper leaves something open or slips:
   its gradient (w_i − w_o for w_o − w_i), ∂α/∂σ has ln(σ) for ln(s) and lacks λ. The derivative is the
   default here, `Controls(gradient="as_printed")` takes theirs;
 - η_i·L in Eq. 4 counts epochs; with local steps instead g is the mean gradient, whatever the batch size.
+  `Controls(gradient="derived_epochs")` and `"as_printed_epochs"` count epochs.
 """
 
 from collections.abc import Iterator
@@ -161,4 +162,4 @@ def fedasmu(
     local = programme(steps, epochs, otherwise=5)
     server = Periodic(local, period=period, size=size, threshold=threshold, tau_max=tau_max)
     schedule, objective = with_requests(server, FreshMerge(Plain(), merge), ask, ask_every)
-    return Algorithm(schedule, AdaptiveMixing(controls), objective)
+    return Algorithm(schedule, AdaptiveMixing(controls, local.epochs), objective)

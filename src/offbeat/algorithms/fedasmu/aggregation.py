@@ -11,7 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from offbeat.algorithms.aggregators import from_memory
-from offbeat.algorithms.option_types import NonNegative, Positive
+from offbeat.algorithms.option_types import Count, NonNegative, Positive
 from offbeat.core.algorithm import Aggregator, Update
 from offbeat.core.features import Feature
 from offbeat.core.model import Model, Tensors
@@ -31,13 +31,19 @@ class Controls:
     sigma_rate: Annotated[NonNegative, Field(description="learning rate η_σ")] = 1e-4
     iota_rate: Annotated[NonNegative, Field(description="learning rate η_ι")] = 1e-4
     gradient: Annotated[
-        Literal["derived", "as_printed"], Field(description="Eq. 4-5 as derived from Eq. 2, or as printed")
+        Literal["derived", "as_printed", "derived_epochs", "as_printed_epochs"],
+        Field(description="Eq. 4-5 as derived from Eq. 2, or as printed, with L in steps or in epochs"),
     ] = "derived"
     adaptive: Annotated[bool, Field(description="adapt λ, σ, ι; false is the ablation -DA")] = True
     shared: Annotated[bool, Field(description="one λ, σ, ι for all clients: saves memory")] = False
     count_from: Annotated[
         Literal["base", "fresh"], Field(description="staleness from the base or the model merged")
     ] = "base"
+
+    @property
+    def in_epochs(self) -> bool:
+        """Whether L of Eq. 4 counts epochs, as in the paper."""
+        return self.gradient.endswith("epochs")
 
 
 ControlsOption = Annotated[Controls, Field(description="the numbers λ, σ, ι of the server's weight")]
@@ -71,7 +77,7 @@ def slopes(c: ClientControls, mu: float, gradient: str) -> tuple[float, float, f
     """∂α/∂λ, ∂α/∂σ, ∂α/∂ι at the ξ, s, t of the last mixing, α = μ ξ / (1 + μ ξ)."""
     slope = mu / power(1 + mu * c.xi, 2)
     by_lam = slope / (sqrt(c.t) * power(c.s, c.sigma))
-    if gradient == "as_printed":
+    if gradient.startswith("as_printed"):
         return by_lam, -by_lam * log(c.sigma) if c.sigma > 0 else 0.0, slope
     return by_lam, -by_lam * c.lam * log(c.s), slope
 
@@ -84,10 +90,21 @@ class AdaptiveMixing(Aggregator):
     ∂F/∂α ≈ g · D_i, where D_i = w_i − w is where its last update moved the model and
     g = (w_o − w_i) / (η_i L) the mean gradient of this one. That keeps one model for each client that has
     ever uploaded; `controls.shared` has all clients use the same λ, σ, ι and D instead.
+
+    L counts local steps. Where `controls.gradient` ends in "epochs" it is `epochs`, those of a task, so that
+    g is the sum of the gradients of a mean epoch.
     """
 
     controls: Controls = Controls()
+    epochs: Count | None = None
     requires = frozenset({Feature.SINGLE_UPDATES})
+
+    def __post_init__(self) -> None:
+        """Refuse to count epochs where tasks have none."""
+        if self.controls.in_epochs and self.epochs is None:
+            raise ValueError(
+                f"controls.gradient = {self.controls.gradient} is not allowed with steps: give epochs"
+            )
 
     def step(self, updates: Sequence[Update], model: Model, memory: Tensors) -> Tensor:
         """Mix the updates in one after the other."""
@@ -103,7 +120,10 @@ class AdaptiveMixing(Aggregator):
         key = "all" if own.shared else str(task.client)
         c = self._load(key, memory)
         if own.adaptive and c.s > 0:
-            self._descend(c, _mean_gradient_along(memory[f"direction {key}"], update, d))
+            slope = _mean_gradient_along(memory[f"direction {key}"], update, d)
+            if own.in_epochs and self.epochs is not None:
+                slope *= update.task.steps / self.epochs
+            self._descend(c, slope)
         start = task.base if own.count_from == "base" or task.fresh is None else task.fresh
         t = task.base + task.staleness + 1
         c.s, c.t = t - start, update.note.get("round", t)
@@ -122,7 +142,7 @@ class AdaptiveMixing(Aggregator):
     def _descend(self, c: ClientControls, slope: float) -> None:
         """λ := λ − η_λ ∂F/∂α ∂α/∂λ, and so on (Eq. 3)."""
         own = self.controls
-        slope = -slope if own.gradient == "as_printed" else slope
+        slope = -slope if own.gradient.startswith("as_printed") else slope
         by_lam, by_sigma, by_iota = slopes(c, own.mu, own.gradient)
         c.lam -= own.lam_rate * slope * by_lam
         c.sigma = max(0.0, c.sigma - own.sigma_rate * slope * by_sigma)

@@ -106,6 +106,7 @@ def fedssmu(
 
     FedASMU's equations with the number of the round for t and the number mixed in before, plus 1, for s.
     """
-    server = MixedRounds(programme(steps, epochs, otherwise=5), clients_per_round, tau_max)
+    local = programme(steps, epochs, otherwise=5)
+    server = MixedRounds(local, clients_per_round, tau_max)
     schedule, objective = with_requests(server, FreshMerge(Plain(), merge), ask, ask_every)
-    return Algorithm(schedule, AdaptiveMixing(controls), objective)
+    return Algorithm(schedule, AdaptiveMixing(controls, local.epochs), objective)

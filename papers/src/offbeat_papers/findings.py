@@ -1,0 +1,233 @@
+"""The page of findings in short, and its figures: all numbers are from rows."""
+
+from collections.abc import Sequence
+from math import exp, isfinite, log
+from pathlib import Path
+from statistics import median
+from textwrap import fill
+
+import numpy as np
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
+from offbeat.report.figures import blank_figure, save, style_axes
+from offbeat.report.palette import MUTED
+from offbeat.report.statistics import CONFIDENCE
+from offbeat.verdicts.verdict import Verdict
+from offbeat_papers.judge import JudgedClaim, JudgedPair
+from offbeat_papers.page import JudgedExperiment, judge_experiments, load_experiments, with_numbers
+from offbeat_papers.rows import Results
+from offbeat_papers.study import COSTS
+
+FIGURES = ("findings_effects.png", "findings_claims.png", "findings_power.png")
+"""Files of the figures: the paper's effects and ours, the claims, what they would have shown."""
+_WIDTH = 120
+_DECIDED = (Verdict.HELD, Verdict.NOT_HELD, Verdict.NO_DIFFERENCE)
+_NOT_ASKED = (Verdict.NOT_RUN, Verdict.NO_REAL_DATA)
+_COLOURS = {
+    Verdict.HELD: "#1a7f37", Verdict.NOT_HELD: "#cf222e", Verdict.NO_DIFFERENCE: "#0969da",
+}  # fmt: skip
+_LARGEST = log(30)
+_TICKS = (0.3, 0.5, 0.7, 1, 1.5, 2, 3, 5, 10, 20, 40)
+_SHOWN = (1.1, 1.5, 2.0, 4.0)
+"""Effects of which the page says in what share of the claims they would have been found."""
+
+
+class Findings:
+    """What the rows say of the papers together.
+
+    Args:
+        judged: The experiments.
+    """
+
+    def __init__(self, judged: Sequence[JudgedExperiment]) -> None:
+        self.judged = judged
+        of_data = [each for each in judged if each.experiment.no_real_data is None]
+        found = [claim for each in of_data for item in each.items for claim in item.claims]
+        known = {claim.measured.key: claim for claim in found}.values()
+        self.claims = [claim for claim in known if claim.verdict not in _NOT_ASKED]
+
+    @property
+    def costs(self) -> list[JudgedClaim]:
+        """The claims of time and other costs, whose effects are ratios; those of gains are left out."""
+        return [claim for claim in self.claims if claim.by in COSTS and not claim.claim.over]
+
+    def pairs(self) -> list[tuple[float, float]]:
+        """The paper's effect and ours, in logarithms, of each pair of arms whose cost the paper gives."""
+        pairs: dict[object, tuple[float, float]] = {}
+        for claim in self.costs:
+            for pair in claim.pairs:
+                ours = pair.mean(claim.seeds)
+                if pair.paper is not None and isfinite(pair.paper) and ours is not None:
+                    pairs[_key(claim, pair)] = pair.paper, ours
+        return list(pairs.values())
+
+    def detectable(self) -> list[float]:
+        """The effect that each claim of a cost would have shown in four of five cases, in logarithms."""
+        sizes = [claim.last.detectable(claim.question) for claim in self.costs if claim.last is not None]
+        return sorted(size for size in sizes if size is not None and size > 0)
+
+
+def _key(claim: JudgedClaim, pair: JudgedPair) -> tuple[object, ...]:
+    return claim.measured.rows.study.name, claim.by, pair.better, pair.than
+
+
+def render_findings(results: Results, images: str = "images") -> str:
+    """The page as Markdown.
+
+    Args:
+        results: Where the rows are.
+        images: Folder of the figures, as the page names it.
+    """
+    found = Findings(judge_experiments(results))
+    papers = load_experiments().papers
+    pairs, sizes, claims = found.pairs(), found.detectable(), found.claims
+    counts = {verdict: sum(claim.verdict == verdict for claim in claims) for verdict in Verdict}
+    same = sum(paper * ours > 0 for paper, ours in pairs)
+    correlation = float(np.corrcoef(np.array(pairs).T)[0, 1])
+    every = sum(claim.answers["every"] == Verdict.HELD for claim in claims if len(claim.pairs) > 1)
+    several = sum(len(claim.pairs) > 1 for claim in claims)
+    with_runs = [each for each in found.judged if each.runs and each.verdict != Verdict.NO_REAL_DATA]
+    sentences = [
+        f"Of {len(claims)} distinct claims with enough runs on real data, {counts[Verdict.HELD]} are held, "
+        f"{counts[Verdict.NOT_HELD]} are not held, {counts[Verdict.NO_DIFFERENCE]} show no difference, and "
+        f"{counts[Verdict.UNDECIDED]} are undecided.",
+        f"They are of {sum(each.again is None for each in with_runs)} distinct experiments; the runs of "
+        f"{sum(each.again is not None for each in with_runs)} more are the runs of these again.",
+        f"In {same} of {len(pairs)} pairs of methods whose times a paper gives, ours differ in the same "
+        f"direction, and the logarithms of the two ratios correlate by {correlation:.2f}.",
+        f"The median ratio of these pairs is {exp(median(p for p, _ in pairs)):.2f}x in the papers and "
+        f"{exp(median(o for _, o in pairs)):.2f}x here.",
+        f"Of {several} claims on several pairs, every single pair is held in {every}: a claim on the mean "
+        "is decided far more often.",
+    ]
+    powers = ", ".join(
+        f"{sum(size <= log(effect) for size in sizes) / len(sizes):.0%} of them {effect:g}x"
+        for effect in _SHOWN
+    )
+    gains = "\n\n".join(
+        f"### {paper.title}\n\n"
+        + with_numbers(
+            paper.gain.strip().split("\n\n")[0].removeprefix("**What its gain consists of.** "),
+            [each for each in found.judged if each.experiment.paper == name],
+        )
+        for name, paper in papers.items()
+        if paper.gain
+    )
+    effects, forest, power = (f"{images}/{name}" for name in FIGURES)
+    parts = [
+        "# Findings in short",
+        "What the runs say of four papers on asynchronous federated learning. "
+        "[Do the papers hold?](papers.md) has every experiment, [studies](studies.md#when-a-claim-holds) the "
+        "rule. This page and its figures are written by `offbeat reproduce --findings docs/findings.md` from "
+        "the rows in `papers/results`.",
+        "\n".join(
+            fill(f"{k}. {text}", _WIDTH, subsequent_indent="   ") for k, text in enumerate(sentences, 1)
+        ),
+        "## Effects, the papers' and ours",
+        f"![The papers' ratios of times and ours]({effects})",
+        "Each point is a pair of methods: how many times as long the other one takes. On the line the paper "
+        "and the runs here agree.",
+        "## Claims that are decided",
+        f"![Claims that are decided, with intervals]({forest})",
+        "How many times as long the other takes, in the mean, with its 95 % interval by Welch's t, by each "
+        "claim on a cost that is decided: green is held, red is not held, blue is no difference.",
+        "## What the runs could show",
+        f"![Share of claims by the effect that would have been found]({power})",
+        f"A claim's runs would have shown, in four of five cases and at the level spent: {powers}, of "
+        f"{len(sizes)} claims on a cost.",
+        "## What each paper's gain consists of",
+        gains,
+        "## Scope, methods, limits",
+        "- **Scope.** The tables and figures of four papers, at a size that two cores finish; what is "
+        "smaller stands in each study.\n"
+        "- **Methods.** Paired seeds, one rule for all claims that was simulated and frozen; the rows of "
+        "before were known then, so verdicts on them are exploratory.\n"
+        "- **What was easy.** The algorithms and the tables: the papers print equations and numbers.\n"
+        "- **What was hard.** What the papers leave open: how many devices train at once, speeds in seconds, "
+        "hyper-parameters of the methods that are compared with.\n"
+        "- **Limits.** Smaller models and fewer images; few seeds; runs that end early; runs of two kinds of "
+        "processor, which are never paired.\n"
+        "- **The authors** have not been asked yet.",
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_findings(results: Results, page: Path) -> list[Path]:
+    """Write the page, and its figures into the folder `images` beside it.
+
+    Args:
+        results: Where the rows are.
+        page: The page's file.
+
+    Returns:
+        The files.
+    """
+    found = Findings(judge_experiments(results))
+    folder = page.parent / "images"
+    folder.mkdir(parents=True, exist_ok=True)
+    page.write_text(render_findings(results), encoding="utf-8")
+    drawn = (_effects(found), _forest(found), _power(found))
+    return [page, *(save(figure, folder / name) for figure, name in zip(drawn, FIGURES, strict=True))]
+
+
+def _ratios(*axes: Axis) -> None:
+    """Write the ticks of logarithmic axes as ratios."""
+    for axis in axes:
+        low, high = axis.get_view_interval()
+        axis.set_major_locator(FixedLocator([tick for tick in _TICKS if low <= tick <= high]))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+        axis.set_minor_locator(NullLocator())
+
+
+def _effects(found: Findings) -> Figure:
+    figure = blank_figure(5.2, 4.6)
+    ax = figure.subplots()
+    style_axes(ax)
+    paper, ours = (np.exp(each) for each in np.array(found.pairs()).T)
+    ends = [min(paper.min(), ours.min()) / 1.1, max(paper.max(), ours.max()) * 1.1]
+    ax.plot(ends, ends, color=MUTED, linewidth=1)
+    ax.axhline(1, color=MUTED, linewidth=0.8, linestyle="--")
+    ax.axvline(1, color=MUTED, linewidth=0.8, linestyle="--")
+    ax.scatter(paper, ours, s=14, alpha=0.5, color="#0969da", linewidths=0)
+    ax.set(xscale="log", yscale="log", xlabel="ratio of times in the paper", ylabel="here")
+    _ratios(ax.xaxis, ax.yaxis)
+    return figure
+
+
+def _forest(found: Findings) -> Figure:
+    decided = [
+        (claim, claim.last.effect) for claim in found.costs
+        if claim.verdict in _DECIDED and claim.last is not None and claim.last.effect is not None
+    ]  # fmt: skip
+    decided.sort(key=lambda each: each[1].mean)
+    figure = blank_figure(8.5, 0.6 + 0.24 * len(decided))
+    ax = figure.subplots()
+    style_axes(ax)
+    for y, (claim, effect) in enumerate(decided):
+        low, high = (exp(max(-_LARGEST, min(_LARGEST, each))) for each in effect.interval(CONFIDENCE))
+        ax.plot([low, high], [y, y], color=_COLOURS[claim.verdict], linewidth=1.5)
+        ax.plot([exp(effect.mean)], [y], "o", color=_COLOURS[claim.verdict], markersize=4)
+    ax.axvline(1, color=MUTED, linewidth=0.8, linestyle="--")
+    ax.set_yticks(range(len(decided)), [_named(claim) for claim, _ in decided], fontsize=6)
+    ax.set(xscale="log", xlabel="times as long the other takes")
+    _ratios(ax.xaxis)
+    return figure
+
+
+def _named(claim: JudgedClaim) -> str:
+    rows = claim.measured.rows
+    return f"{rows.full_name} #{list(rows.item.claims).index(claim.claim) + 1}: {claim.claim.says[:60]}"
+
+
+def _power(found: Findings) -> Figure:
+    sizes = np.exp(found.detectable())
+    figure = blank_figure(5.2, 3.4)
+    ax = figure.subplots()
+    style_axes(ax)
+    ax.step(sizes, 100 * np.arange(1, len(sizes) + 1) / len(sizes), where="post", color="#0969da")
+    ax.set(xscale="log", xlim=(1, exp(_LARGEST)), ylim=(0, 100))
+    ax.set(xlabel="effect on a cost", ylabel="% of claims that would show it")
+    _ratios(ax.xaxis)
+    return figure
