@@ -91,7 +91,8 @@ def limits_meta(until: Until, recipe: Mapping[str, Any] | None) -> dict[str, Any
 
     Args:
         until: The limits.
-        recipe: The recorded recipe. None means that there is none.
+        recipe: The recorded recipe, which may name limits. None means that there is none.
     """
     document = asdict(until)
-    return {"until": document} | ({} if recipe is None else {"recipe": {**recipe, "until": document}})
+    named = recipe is not None and "until" in recipe
+    return {"until": document} | ({"recipe": {**(recipe or {}), "until": document}} if named else {})
