@@ -113,7 +113,7 @@ def test_ended_by_more_than_limits(learner: ob.TorchLearner, tmp_path: Path) -> 
     more: dict[str, Any] = {"privacy": noisy(epsilon=8.0)}
     ended = simulated(tmp_path / "run", learner, "fedavg", ob.Until(versions=10**4), **more)
     assert "budget" in ended.stop_reason
-    with pytest.raises(ob.RunError, match="cannot go on from its checkpoint, which is at version .*budget"):
+    with pytest.raises(ob.RunError, match=r"cannot go on from its checkpoint, which is at version .*budget"):
         resumed(tmp_path / "run", learner, "fedavg", ob.Until(versions=10**5), **more)
     assert ob.read_run(tmp_path / "run").status == "finished"
 
@@ -130,7 +130,7 @@ def test_noise_goes_on(learner: ob.TorchLearner, tmp_path: Path) -> None:
 def test_limits_below_the_checkpoint(learner: ob.TorchLearner, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         simulated(tmp_path / "run", Interrupting(learner, [40]), "fedbuff", THEN)
-    with pytest.raises(ob.RunError, match="cannot go on from its checkpoint.*reached 5 client tasks"):
+    with pytest.raises(ob.RunError, match=r"cannot go on from its checkpoint.*reached 5 client tasks"):
         resumed(tmp_path / "run", learner, "fedbuff", ob.Until(tasks=5))
 
 

@@ -17,8 +17,8 @@ import pytest
 import offbeat as ob
 from offbeat.core.learner import LocalTask
 from offbeat.runs.record import Checkpoint
-from offbeat.runs.store import RunStore, version_file
-from offbeat.runs.verify import named_files
+from offbeat.runs.store import RunStore
+from tests.ended import ended_files
 from tests.forks import Fork
 from tests.options import EVERY_FEATURE
 from tests.sampling import mostly_thorough, thorough
@@ -65,13 +65,6 @@ def tensor_files(directory: Path) -> set[str]:
     return {p.name for p in directory.iterdir() if p.suffix in (".safetensors", ".part")}
 
 
-def needed_files(directory: Path) -> set[str]:
-    """The files of tensors of a run that has ended: its model, and what it can go on from."""
-    last = checkpoint(directory)
-    current = {version_file(last.version)} & tensor_files(directory)  # it is in the state too
-    return {"model.safetensors", *named_files(last), *current}
-
-
 @pytest.mark.parametrize("where", ["hard", *thorough("calm")])
 @pytest.mark.parametrize(
     "name",
@@ -95,7 +88,7 @@ def test_interrupted_five_times(name: str, where: str, learner: ob.TorchLearner,
     resumed = ob.resume(broken, algorithm, world, learner, until=UNTIL)
     assert outcome(resumed) == outcome(whole)
     assert on_disk(broken) == on_disk(tmp_path / "whole")
-    assert tensor_files(broken) == needed_files(broken)
+    assert tensor_files(broken) == ended_files(broken)
     sessions = list(ob.read_run(broken).select("SELECT events FROM sessions"))
     assert len(sessions) == 6
     assert sum(n for (n,) in sessions) == len(whole.journal)
@@ -208,7 +201,7 @@ def test_leftovers_of_a_kill_are_cleaned_up(learner: ob.TorchLearner, tmp_path: 
     assert not tensor_files(tmp_path / "run") & set(stray)
     assert checkpoint(tmp_path / "run").state in tensor_files(tmp_path / "run")
     ob.resume(tmp_path / "run", algorithm, CALM, learner, until=UNTIL)
-    assert tensor_files(tmp_path / "run") == needed_files(tmp_path / "run")
+    assert tensor_files(tmp_path / "run") == ended_files(tmp_path / "run")
 
 
 def test_a_finished_run_is_returned_as_it_is(learner: ob.TorchLearner, tmp_path: Path) -> None:
@@ -318,7 +311,7 @@ def test_creating_a_run_is_all_or_nothing(
     ob.simulate(make("fedavg"), CALM, learner, until=UNTIL, out=tmp_path)
     reader = {"run.db-shm", "run.db-wal"}  # SQLite's, of whoever reads
     files = {p.name for p in tmp_path.iterdir()} - reader
-    assert files == {"run.db", "lock", *needed_files(tmp_path)}
+    assert files == {"run.db", "lock", *ended_files(tmp_path)}
     assert ob.read_run(tmp_path).meta["format"] == store.FORMAT
 
 

@@ -214,8 +214,8 @@ def resume_run(
 ) -> Run:
     """Resume a run that was started from a recipe; options as of `run_recipe`.
 
-    `callbacks` are those of a recipe; None means those that the run was started with. `until` are limits as of
-    `offbeat.resume`; None means those that it had. `allow` is what the run's directory may name.
+    `callbacks` are those of a recipe; None means those that the run was started with. `until` are its limits
+    from now on; None means those that it had. `allow` is what the run's directory may name.
     """
     record = read_run(directory)
     recipe = recorded_recipe(record)

@@ -98,7 +98,7 @@ def changed_limits(document: Mapping[str, Any], sets: Sequence[str], source: str
     for text in sets:
         if text.split("=")[0].split(".")[0] != "until":
             raise UsageError(
-                f"--set {text} is not allowed: a run goes on as it was begun, and only its limits can change; "
+                f"--set {text} is not allowed: a run goes on as it was begun, and only its limits change; "
                 "write until.KEY=VALUE, or run the changed recipe anew"
             )
     return amend(deepcopy(dict(document)), sets, source).until

@@ -33,9 +33,10 @@ def goes_on(record: RunRecord, until: Until | None) -> bool:
         return False
     if record.checkpoint() is None:
         raise UsageError(
-            f"the run of {record.path} has ended ({record.stop_reason}) and cannot go on: no checkpoint of its "
-            "end was kept, as of runs of comparisons, with secure aggregation, with keep_checkpoint off, and of "
-            f"earlier versions. Start a new run from its weights: initial: {record.path}"
+            f"the run of {record.path} has ended ({record.stop_reason}) and cannot go on: it kept no "
+            "checkpoint of its end, as those of comparisons, with secure aggregation, without "
+            "keep_checkpoint, and of earlier versions. Begin a new run from its weights (--initial "
+            f"{record.path})"
         )
     return True
 
@@ -50,8 +51,8 @@ def check_extension(record: RunRecord, until: Until | None) -> bool:
         return True
     if until is not None and until != recorded_until(record):
         raise UsageError(
-            f"{record.path} has ended ({record.stop_reason}) and does not go on under these limits, of which it "
-            f"has reached one ({reached(record, until)}): give limits that it has not reached, null for none"
+            f"{record.path} has ended ({record.stop_reason}) and does not go on under these limits: it has "
+            f"reached one of them too ({reached(record, until)}). Give others, or null for none"
         )
     return False
 

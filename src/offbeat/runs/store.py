@@ -238,7 +238,7 @@ class RunStore:
             (self.directory / MODEL).unlink(missing_ok=True)
 
     def _write_checkpoint(self, tensors: GlobalModel, clients: ClientStates) -> tuple[Statement, set[str]]:
-        """Write the files of a checkpoint; returns the statement that makes it the last one, and their names."""
+        """Write the files of a checkpoint; returns the statement that records it, and the names."""
         states = clients.save()
         names = self._write_files(tensors)
         bases = {task: version for task, (version, _) in tensors.bases.items()}
@@ -292,7 +292,8 @@ class RunStore:
             "duration": duration, "status": "finished", "stop_reason": stop_reason,
             "summary": _finite(summary), "model": checksum,
         }  # fmt: skip
-        kept, files = ("DELETE FROM checkpoints", [()]), set[str]()
+        kept: Statement = "DELETE FROM checkpoints", [()]
+        files = set[str]()
         if last is not None:
             kept, files = self._write_checkpoint(*last)
         self.flush(meta, [kept, *others], {"checkpoints": [1]})

@@ -116,7 +116,8 @@ def _consecutive(record: RunRecord) -> int:
 def named_files(checkpoint: Checkpoint) -> list[str]:
     """The files that a checkpoint needs; that of the current version it does not."""
     based = [version for version, _, _ in checkpoint.updates.values()]
-    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based} - {checkpoint.version}
+    good = [] if checkpoint.good is None else [checkpoint.good]
+    versions = {*checkpoint.bases.values(), *checkpoint.fresh.values(), *based, *good} - {checkpoint.version}
     updates = [update_file(task) for task in checkpoint.updates]
     return [checkpoint.state, *map(version_file, sorted(versions)), *updates, *checkpoint.clients.values()]
 

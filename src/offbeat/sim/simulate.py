@@ -109,9 +109,9 @@ def resume(
 ) -> Run:
     """Resume a run from its last checkpoint, given what it was started with.
 
-    An interrupted run ends bit-identical to one that was never interrupted. A run that has ended goes on where
-    `until` is given, differs from its limits so far, and is not reached: it ends bit-identical to a run that
-    had these limits from the start, but for `best.safetensors`, which may be the version with which it ended.
+    An interrupted run ends bit-identical to one that was never interrupted. A run that has ended goes on if
+    `until` is given, differs from its limits so far, and is not reached. It ends bit-identical to a run that
+    had these limits from the start; only `best.safetensors` may be the version with which it had ended.
 
     Args:
         directory: The run's directory.
